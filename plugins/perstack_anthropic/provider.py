@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from typing_extensions import override
+
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import (
     Endpoint,
@@ -43,15 +45,15 @@ class AnthropicProvider(HttpProvider):
         self._settings = settings
         self.endpoint_id = endpoint.id
 
+    @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """Generate once, without retries. Raises ProviderError."""
         body = encode(request, self._settings, await missing_blobs(request, turns_of(request)))
         decoder = MessagesDecoder(on_delta)
         await self.post("/v1/messages", body, decoder.feed)
         return decoder.finish()
 
+    @override
     def takes(self, model: str, mime_type: str) -> bool:
-        """Return whether the format supports blobs of this type."""
         return is_common_media(mime_type)
 
 

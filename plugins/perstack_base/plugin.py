@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill, Skill, ToolSpec, is_base_skill
 from perstack.ports.hooks import hookimpl
 from perstack.ports.runtime import LocalRuntimeFactory, RuntimeFactory
@@ -17,18 +19,18 @@ class BaseSkillFactory(SkillFactory):
 
     name = BASE_SKILL
 
+    @override
     def handles(self, definition: Skill) -> bool:
-        """Return whether a declaration means the built-in skill."""
         return is_base_skill(definition)
 
+    @override
     def known_tools(self, definition: Skill) -> tuple[ToolSpec, ...]:
-        """Return all tools, which never change."""
         from perstack_base.tools import SPECS
 
         return SPECS
 
+    @override
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
-        """Open a session on the Job's workspace. Raises SkillError if that is not a directory."""
         from perstack_base.skill import BaseSession
 
         domains = definition.allowed_domains if isinstance(definition, McpStdioSkill) else ()

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from typing_extensions import override
+
 from perstack.core.base.file_names import Parts
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.sandbox import is_below
@@ -73,12 +75,12 @@ class BaseSession(SkillSession):
             "healthCheck": self._health,
         }
 
+    @override
     async def tools(self) -> Toolset:
-        """Return all tools, which never change."""
         return _TOOLSET
 
+    @override
     async def call(self, call: ToolCall) -> ToolResult:
-        """Run a tool. An error becomes a one-line result for the model."""
         try:
             tool = self._async_tools.get(call.tool_name)
             if tool is not None:
@@ -90,8 +92,8 @@ class BaseSession(SkillSession):
         except SkillError as error:
             return ToolResult.text(str(error), is_error=True)
 
+    @override
     async def close(self) -> None:
-        """End all running processes, finish writing, and close the workspace."""
         await self._executor.close()
         await asyncio.gather(*self._threads, return_exceptions=True)
         self._reach.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from typing_extensions import override
+
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
@@ -22,10 +24,7 @@ class BubblewrapFactory(RuntimeFactory):
     name = "bubblewrap"
 
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
-        """Check a policy and return warnings.
-
-        Raises UsageError if bwrap is missing or the kernel forbids it, or for a workspace that would expose too much.
-        """
+        """Return warnings. Raises UsageError without a usable bwrap, or for a workspace that exposes too much."""
         from perstack.support.sandbox_paths import check_place, check_places
         from perstack_bubblewrap.limits import unenforced
         from perstack_bubblewrap.machine import check, find, seccomp
@@ -43,14 +42,14 @@ class BubblewrapFactory(RuntimeFactory):
         ports = wrong_ports(policy.network)
         return (*unenforced(policy), *((ports,) if ports else ()))
 
+    @override
     def limits(self) -> Mapping[str, str]:
-        """Describe how each limit is enforced here."""
         from perstack_bubblewrap.limits import enforcement
 
         return enforcement()
 
+    @override
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
-        """Check the policy again and create the runtime. Raises UsageError as `check` does."""
         from perstack_bubblewrap.limits import cgroup_of
         from perstack_bubblewrap.machine import find
         from perstack_bubblewrap.runtime import BubblewrapRuntime

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from threading import Lock
 
+from typing_extensions import override
+
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Runtime, Surroundings
@@ -144,8 +146,8 @@ class BubblewrapRuntime(Runtime):
         refused = () if running.proxy is None else running.proxy.refusals(running.heard)
         return Ending(running.limit, (*refused, *self._settle()))
 
+    @override
     async def close(self) -> None:
-        """Wait for the watchers, check created files, end the proxies and leave the cgroup."""
         if self._watching:
             await asyncio.wait(self._watching)
         self._running.clear()

@@ -15,6 +15,8 @@ from pathlib import Path
 from threading import Lock, RLock
 from types import TracebackType
 
+from typing_extensions import override
+
 from perstack.errors import StorageError
 from perstack.system import files
 from perstack.system.files import FILE_MODE, FOLDER_MODE, make_state_folder, open_regular
@@ -278,8 +280,8 @@ class KeptFolder(OpenDirectory):
             if self._is_retired and not self.users:
                 os.close(self.fd)
 
+    @override
     def entries(self) -> list[os.DirEntry[str]]:
-        """Return the directory entries in no particular order."""
         with self._listing:  # scandir moves the handle's file offset and resets it only at the end
             return super().entries()
 

@@ -34,6 +34,8 @@ from hashlib import sha256 as new_sha256
 from pathlib import Path
 from threading import Lock
 
+from typing_extensions import override
+
 from perstack.core.base.chain import EMPTY_LOG, Head, open_line
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import NotFound, StorageError
@@ -165,47 +167,47 @@ class FilesystemStorage(BlobFolders, Storage):
         self._pace = LatencyMonitor()
 
     @property
+    @override
     def location(self) -> str:
-        """State directory, as text."""
         return str(self._root)
 
     @property
+    @override
     def places(self) -> tuple[Path, ...]:
-        """State directory, as the only path that this storage uses."""
         return (self._root.absolute(),)
 
     @property
+    @override
     def programs(self) -> Path:
-        """Directory that records the running programs."""
         return self._root / ".programs"
 
+    @override
     def space(self, name: str) -> Storage:
-        """Return the storage of another namespace, in a directory of that name next to `jobs`."""
         if name not in self._spaces:
             self._spaces[name] = FilesystemStorage(self._root, check_space(name), self._foreign.formats, self._folders)
         return self._spaces[name]
 
+    @override
     async def create_job(self, job_id: str) -> None:
-        """Create an empty Job. Raises Conflict if the id exists."""
         check_job_id(job_id)
         with ExitStack() as opened:
             if not opened.enter_context(self._folders.make_space(self._space)).add(job_id):
                 raise job_exists(job_id)
             self._job(opened, job_id).add("runs")
 
+    @override
     async def has_job(self, job_id: str) -> bool:
-        """Return whether a Job with this id exists."""
         with ExitStack() as opened:
             return self._find(opened, job_id) is not None
 
+    @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Return a page of Job ids, most recently written summary first. Else by directory time."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
             return Page(()) if jobs is None else newest_first(jobs_with_times(jobs, _SUMMARY), limit, after)
 
+    @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return a page of the Runs that have a log, by Run number. Raises NotFound for an unknown Job."""
         with ExitStack() as opened:
             runs = self._find(opened, job_id, "runs")
             if runs is None:
@@ -215,8 +217,8 @@ class FilesystemStorage(BlobFolders, Storage):
             with_log = {run_id for run_id in ids if runs.stat(f"{run_id}/{_LOG}") is not None}
             return page_of(with_log.union(self._foreign.of(job_id, runs).logs), run_order, limit, after)
 
+    @override
     async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:
-        """Return the Runs written by another program and not continued here, each with that program's name."""
         with ExitStack() as opened:
             runs = self._find(opened, job_id, "runs")
             if runs is None:
@@ -225,8 +227,8 @@ class FilesystemStorage(BlobFolders, Storage):
             foreign = self._foreign.of(job_id, runs)
             return {run_id: foreign.writer for run_id in foreign.logs if runs.stat(f"{run_id}/{_LOG}") is None}
 
+    @override
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Append records durably. Raises Conflict unless the log has exactly `expected_seq` records."""
         if not records:
             return
         if self._pace.is_slow:
@@ -247,8 +249,8 @@ class FilesystemStorage(BlobFolders, Storage):
             finally:
                 self._leave(log)
 
+    @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         log = self._use(run)
         if log is not None:
             try:
@@ -257,8 +259,8 @@ class FilesystemStorage(BlobFolders, Storage):
                 self._leave(log)
         return self._foreign_log(run)[after : None if limit is None else after + limit]
 
+    @override
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """Return the last `count` records without verifying them."""
         log = self._use(run)
         if log is not None:
             try:
@@ -267,8 +269,8 @@ class FilesystemStorage(BlobFolders, Storage):
                 self._leave(log)
         return self._foreign_log(run)[-count:]
 
+    @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         await uninterrupted(asyncio.to_thread(self._redact, run, seq, record))
 
     def _redact(self, run: RunRef, seq: int, record: bytes) -> None:
@@ -287,19 +289,19 @@ class FilesystemStorage(BlobFolders, Storage):
         finally:
             self._leave(log)
 
+    @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace job.json."""
         with ExitStack() as opened:
             self._job(opened, job_id).replace(_SUMMARY, summary, sync=False, modified_ns=time.time_ns())
 
+    @override
     async def summary(self, job_id: str) -> bytes | None:
-        """Return job.json; None if it does not exist."""
         with ExitStack() as opened:
             job = self._find(opened, job_id)
             return None if job is None else job.read(_SUMMARY)
 
+    @override
     async def summaries(self) -> Mapping[str, bytes]:
-        """Return every Job's job.json."""
         return await asyncio.to_thread(self._summaries)
 
     def _summaries(self) -> dict[str, bytes]:
@@ -314,10 +316,10 @@ class FilesystemStorage(BlobFolders, Storage):
                     found[name] = read_below(jobs, name, _SUMMARY) or b""
         return found
 
+    @override
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace a Job's index entry, unless the stored one is newer or the log lacks the expected record."""
         check_job_id(job_id)
         jobs = self._folders.find(self._space)
         if jobs is None:
@@ -335,14 +337,14 @@ class FilesystemStorage(BlobFolders, Storage):
             log = None if folder is None else folder.read(_LOG)
         return log is not None and any(ends_at(line, head) for line in reversed(log.splitlines()))
 
+    @override
     async def entries(self) -> Mapping[str, bytes]:
-        """Return the index entry of every Job; empty bytes for a Job without one."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
             return {} if jobs is None else read_entries(jobs, job_names(jobs))
 
+    @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """Return a Job's index entry and the sequence number it describes; None without one."""
         check_job_id(job_id)
         jobs = self._folders.find(self._space)
         if jobs is None:
@@ -350,42 +352,42 @@ class FilesystemStorage(BlobFolders, Storage):
         with jobs:
             return self._entries.find(jobs, job_id)
 
+    @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        """Return the ids that have an index entry but no directory."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
             lost = () if jobs is None else {*filter(is_id, entry_names(jobs))}.difference(job_names(jobs))
             return tuple(sorted(lost))
 
+    @override
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Replace run-setting.json."""
         check_id(run.run_id, "run")
         with ExitStack() as opened:
             runs = self._made(opened, run.job_id, "runs")
             opened.enter_context(runs.make(run.run_id)).replace("run-setting.json", setting, sync=False)
 
+    @override
     async def run_setting(self, run: RunRef) -> bytes | None:
-        """Return run-setting.json; None if it does not exist."""
         check_id(run.run_id, "run")
         with ExitStack() as opened:
             folder = self._find(opened, run.job_id, "runs", run.run_id)
             return None if folder is None else folder.read("run-setting.json")
 
+    @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Write a checkpoint's file, replacing an earlier one."""
         check_id(checkpoint_id, "checkpoint")
         with ExitStack() as opened:
             self._made(opened, job_id, "checkpoints").replace(f"{checkpoint_id}.json", data, sync=False)
 
+    @override
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """Return a checkpoint's data; None if it was never stored or is lost."""
         check_id(checkpoint_id, "checkpoint")
         with ExitStack() as opened:
             folder = self._find(opened, job_id, "checkpoints")
             return None if folder is None else folder.read(f"{checkpoint_id}.json")
 
+    @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return a page of checkpoint ids, ordered by Run and sequence number."""
         with ExitStack() as opened:
             self._job(opened, job_id)
             folder = self._find(opened, job_id, "checkpoints")
@@ -397,13 +399,13 @@ class FilesystemStorage(BlobFolders, Storage):
             ids = [name[:-5] for name in names if name.startswith(job_id)]
             return page_of(ids, checkpoint_order, limit, after)
 
+    @override
     def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path:
-        """Return the path of a checkpoint's file, whether or not it exists."""
         check_id(checkpoint_id, "checkpoint")
         return self._root / self._space / check_job_id(job_id) / "checkpoints" / f"{checkpoint_id}.json"
 
+    @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
         check_id(sha256, "blob")
         with ExitStack() as opened:
             folder = self._find(opened, job_id, "blobs")
@@ -418,7 +420,7 @@ class FilesystemStorage(BlobFolders, Storage):
         return data
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """Return the size of each Job's files. Index entries are not counted: their file belongs to all Jobs."""
+        """Leave out index entries: their file belongs to all Jobs."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
             if jobs is None:
@@ -427,8 +429,8 @@ class FilesystemStorage(BlobFolders, Storage):
             wanted = [*there] if job_ids is None else [one for one in job_ids if one in there]
             return await asyncio.to_thread(lambda: {one: size_of_job(jobs, one) for one in wanted})
 
+    @override
     async def size(self) -> int:
-        """Return the size of all files below the state directory."""
         return await asyncio.to_thread(size_of_all, self._root)
 
     async def erase_traces(self, job_id: str) -> None:
@@ -436,14 +438,14 @@ class FilesystemStorage(BlobFolders, Storage):
         with ExitStack() as opened:
             await asyncio.to_thread(remove_unfinished, self._job(opened, job_id))
 
+    @override
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """Hold a Job's lease, which is released as soon as the holder dies. Raises Conflict, naming the holder."""
         async with hold_file_lock(lambda: self._open_lease(job_id), holder, job_id):
             yield
 
+    @override
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Return the current lease holder; None if the lease is free."""
         with ExitStack() as opened:
             job = self._find(opened, job_id)
             fd = None if job is None else job.open(_LEASE, os.O_RDONLY)
@@ -453,8 +455,8 @@ class FilesystemStorage(BlobFolders, Storage):
             holder = lock_holder(fd)
             return None if holder is None else LeaseInfo(holder)
 
+    @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is leased or if its log is not as expected."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             with ExitStack() as opened:
                 jobs = self._jobs(opened)
@@ -486,8 +488,8 @@ class FilesystemStorage(BlobFolders, Storage):
             with job:
                 self._free_blobs(job)
 
+    @override
     async def close(self) -> None:
-        """Close the open files."""
         self._entries.close()
         with self._turn:
             while self._logs:
@@ -568,8 +570,8 @@ class FilesystemStorage(BlobFolders, Storage):
         finally:
             self._leave(log)
 
+    @override
     async def foreign_checkpoint(self, checkpoint_id: str, job_id: str | None = None) -> tuple[str, str] | None:
-        """Return the Job, and our id, of a checkpoint that another program wrote; None for an unknown one."""
         file = f"checkpoints/{check_id(checkpoint_id, 'checkpoint')}.json"
         with ExitStack() as opened:
             jobs = self._jobs(opened)

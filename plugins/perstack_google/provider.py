@@ -17,6 +17,8 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import quote
 
+from typing_extensions import override
+
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, missing_key, read_key, read_settings
@@ -46,16 +48,16 @@ class GoogleProvider(HttpProvider):
         self._settings = settings
         self.endpoint_id = endpoint.id
 
+    @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """Generate once, without retries. Raises ProviderError."""
 
         async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
             await self.post(path_of(request.model), body, on_data)
 
         return await generate(request, self._settings, post, on_delta)
 
+    @override
     def takes(self, model: str, mime_type: str) -> bool:
-        """Return whether the format supports blobs of this type."""
         return is_sendable(mime_type)
 
 

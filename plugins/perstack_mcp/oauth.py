@@ -125,10 +125,7 @@ class TokenFlow(OAuthFlow):
     settings: OAuth
 
     async def flow(self, request: httpx2.Request) -> Flow:
-        """Authorize and send a request; with a valid token it is sent without the SDK's lock.
-
-        The SDK holds its lock while a request runs, which is only wanted for getting tokens.
-        """
+        """Authorize and send a request. A valid token avoids the SDK's lock, held while a request runs."""
         if self.context.is_token_valid():
             self.sign(request)
             response = yield request

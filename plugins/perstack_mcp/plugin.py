@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from typing_extensions import override
+
 from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill, Skill, is_base_skill
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
@@ -18,14 +20,14 @@ class McpSkillFactory(SkillFactory):
     name = "mcp"
     has_login = True
 
+    @override
     def handles(self, definition: Skill) -> bool:
-        """Return whether a declaration means an MCP server."""
         if isinstance(definition, McpStdioSkill):
             return not is_base_skill(definition)
         return isinstance(definition, McpSseSkill)
 
+    @override
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
-        """Open a session, which connects when its tools are first needed. Raises SkillError for a wrong definition."""
         if isinstance(definition, McpStdioSkill):
             from perstack_mcp.local_server import LocalServer
             from perstack_mcp.session import McpSession
@@ -39,14 +41,14 @@ class McpSkillFactory(SkillFactory):
             return McpSession(server, definition.timeout, may_sample=definition.sampling)
         raise SkillError(f"skill {definition.name!r} is not an MCP server: {definition.type}")
 
+    @override
     async def login(self, definition: Skill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:
-        """Log in at a remote server by OAuth. Raises SkillError."""
         from perstack_mcp.login import log_in
 
         await log_in(_remote(definition, context), context, present)
 
+    @override
     async def logout(self, definition: Skill, context: SkillContext) -> bool:
-        """Delete the stored login. Return False if there is none."""
         from perstack_mcp.remote_server import login_file_of
 
         return await login_file_of(_remote(definition, context), context.env).forget()

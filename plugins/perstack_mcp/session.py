@@ -6,6 +6,8 @@ import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from perstack.core.runs.facts import Question
 from perstack.errors import SkillError
 from perstack.next_steps import NextStep
@@ -33,10 +35,7 @@ class McpSession(SkillSession):
         self._is_closed = False
 
     async def tools(self) -> Toolset:
-        """Return the current tools, or the last known ones while disconnected.
-
-        Raises SkillError if the server was never connected to and cannot be.
-        """
+        """Return the current tools, or the last known ones while disconnected."""
         conversation = await self._conversation() if self._toolset is None else self._at_hand()
         if conversation is not None:
             found = await conversation.toolset()
@@ -57,8 +56,8 @@ class McpSession(SkillSession):
                 f" repeated{why}; the next call starts it again"
             ) from error
 
+    @override
     async def close(self) -> None:
-        """End the server."""
         self._is_closed = True
         if self._connection is not None:
             await self._connection.end()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from perstack.core.definitions.skills import PluginSkill, Skill, ToolSpec
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
@@ -18,18 +20,18 @@ class TaskSkills(SkillFactory):
 
     name = NAME
 
+    @override
     def handles(self, definition: Skill) -> bool:
-        """Return whether the declaration names this skill."""
         return isinstance(definition, PluginSkill) and definition.plugin == self.name
 
+    @override
     def known_tools(self, definition: Skill) -> tuple[ToolSpec, ...]:
-        """Return all tools, which never change."""
         from perstack_memory.tools import kit
 
         return kit.known_tools(definition)
 
+    @override
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
-        """Open the skill. Raises SkillError for an unknown setting."""
         from perstack_memory.tools import kit
 
         return await kit.open(definition, context)

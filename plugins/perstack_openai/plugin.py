@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from typing_extensions import override
+
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory
@@ -23,8 +25,8 @@ def _create(name: str, config: ProviderConfig) -> Provider:
 class OllamaProviderFactory(EndpointProviderFactory):
     """Factory of `ollama`, whose server can list its models."""
 
+    @override
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-        """Return the server's models. Raises ProviderError if no server answers."""
         from perstack_openai.endpoints import ollama_models
 
         return ollama_models(env)

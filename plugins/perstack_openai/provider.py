@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.messages import missing_blobs
@@ -45,14 +47,14 @@ class OpenAIProvider(HttpProvider):
         self._connection = connection
         self.endpoint_id = connection.endpoint.id
 
+    @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """Generate once, without retries. Raises ProviderError."""
         if self._connection.api == "chat":
             return await self._chat(request, on_delta)
         return await self._responses(request, on_delta)
 
+    @override
     def takes(self, model: str, mime_type: str) -> bool:
-        """Return whether blobs of this type are sent unchanged."""
         return self._connection.dialect.takes(mime_type)
 
     async def _chat(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:

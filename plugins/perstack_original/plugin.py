@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from typing_extensions import override
+
 from perstack.core.runs.events import StoredEvent
 from perstack.ports.formats import ForeignJob, JobFormat, ReadableFolder
 from perstack.ports.hooks import hookimpl
@@ -17,8 +19,8 @@ class OriginalFormat(JobFormat):
     name = "perstack"
     writer = "the original Perstack"
 
+    @override
     def read(self, job_id: str, runs: ReadableFolder, names: Sequence[str]) -> ForeignJob:
-        """Read a Job's directories. Raises StorageError, naming the file, if one is unreadable."""
         # imported here, because most processes never need it
         from perstack_original.importing import read_job
 

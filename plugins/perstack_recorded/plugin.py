@@ -26,11 +26,7 @@ class RecordedProviderFactory(ProviderFactory):
         return False
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Open the recording that the settings `recording`, `tools` and `definition` describe.
-
-        `recording` is a path from the working directory. Raises MissingCredential without a recording, and UsageError
-        for an unreadable one or an invalid setting.
-        """
+        """Open the recording at the path `recording`. Raises UsageError if it is unreadable or a setting is invalid."""
         from perstack_recorded.provider import recorded_provider
 
         return recorded_provider(config.setting, self.how_to_configure)

@@ -26,6 +26,8 @@ from hashlib import sha256 as new_sha256
 from pathlib import Path
 from typing import TypeVar
 
+from typing_extensions import override
+
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import NotFound, StorageError
@@ -140,55 +142,55 @@ class SqliteStorage(Storage):
         self._spaces: dict[str, SqliteStorage] = {}
 
     @property
+    @override
     def location(self) -> str:
-        """Path of the file, as text."""
         return str(self._path)
 
     @property
+    @override
     def places(self) -> tuple[Path, ...]:
-        """The file and its companion files and directories."""
         beside = (self._path.with_name(f"{self._path.name}{end}") for end in ("-wal", "-shm", "-journal"))
         return (self._path.absolute(), *(path.absolute() for path in beside), self._leases.absolute(), self.programs)
 
     @property
+    @override
     def programs(self) -> Path:
-        """Directory that records the running programs."""
         return self._path.with_name(self._path.name + "-programs").absolute()
 
+    @override
     def space(self, name: str) -> Storage:
-        """Return the storage of another namespace in this file."""
         if name not in self._spaces:
             self._spaces[name] = SqliteStorage(self._path, check_space(name), self._database)
         return self._spaces[name]
 
+    @override
     async def create_job(self, job_id: str) -> None:
-        """Create an empty Job. Raises Conflict if the id exists."""
         row = (self._key(job_id), time.time_ns())
         query = "INSERT OR IGNORE INTO jobs (job_id, written) VALUES (?, ?)"
         if not await self._database.write(lambda db: db.execute(query, row).rowcount):
             raise job_exists(job_id)
 
+    @override
     async def has_job(self, job_id: str) -> bool:
-        """Return whether a Job with this id exists."""
         key = self._key(job_id)
         return await self._database.read(lambda db: db is not None and _has_job(db, key))
 
+    @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Return a page of Job ids, most recently written summary first."""
         written, job_id = (_LATEST, "") if after is None else place_in_jobs(after)
         # one more than wanted, to learn whether more follow
         values = (self._prefix, written, self._prefix + job_id, limit + 1)
         rows = await self._database.read(lambda db: _rows(db, JOBS, values))
         return newest_first(((int(str(written)), self._id(key)) for written, key in rows), limit, after)
 
+    @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return a page of the Runs that have a log, by Run number. Raises NotFound for an unknown Job."""
         query = "SELECT run_id FROM runs WHERE job_id = ? AND EXISTS (SELECT 1 FROM records WHERE key = runs.n * ? + 1)"
         rows = await self._rows_of_job(job_id, query, (self._key(job_id), _PLACES))
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
+    @override
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Append records durably. Raises Conflict unless the log has exactly `expected_seq` records."""
         if not records:
             return
         check_id(run.run_id, "run")
@@ -203,8 +205,8 @@ class SqliteStorage(Storage):
 
         await self._database.write(work)
 
+    @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         check_id(run.run_id, "run")
         key = self._key(run.job_id)
 
@@ -221,8 +223,8 @@ class SqliteStorage(Storage):
 
         return await self._database.read(work)
 
+    @override
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """Return the last `count` records without verifying them."""
         key = self._key(run.job_id)
 
         def work(db: sqlite3.Connection | None) -> list[bytes]:
@@ -235,8 +237,8 @@ class SqliteStorage(Storage):
 
         return await self._database.read(work)
 
+    @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         check_id(run.run_id, "run")
         key = self._key(run.job_id)
 
@@ -252,27 +254,27 @@ class SqliteStorage(Storage):
 
         await self._database.write(work)
 
+    @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace the Job's summary. Raises NotFound for an unknown Job."""
         row = (summary, time.time_ns(), self._key(job_id))
         query = "UPDATE jobs SET summary = ?, written = ? WHERE job_id = ?"
         if not await self._database.write(lambda db: db.execute(query, row).rowcount, synced=False):
             raise no_job(job_id, self._path)
 
+    @override
     async def summary(self, job_id: str) -> bytes | None:
-        """Return the Job's summary; None if there is none."""
         key = self._key(job_id)
         return await self._database.read(lambda db: _one(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,)))
 
+    @override
     async def summaries(self) -> Mapping[str, bytes]:
-        """Return the summary of every Job."""
         rows = await self._database.read(lambda db: _rows(db, SUMMARIES, (self._prefix,)))
         return {self._id(key): _bytes(summary) for key, summary in rows}
 
+    @override
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace a Job's index entry, unless the stored one is newer or the log lacks the expected record."""
         row = (self._key(job_id), seq, entry)
 
         def work(db: sqlite3.Connection) -> None:
@@ -282,25 +284,25 @@ class SqliteStorage(Storage):
 
         await self._database.write(work, synced=synced)
 
+    @override
     async def entries(self) -> Mapping[str, bytes]:
-        """Return the index entry of every Job; empty bytes for a Job without one."""
         rows = await self._database.read(lambda db: _rows(db, ENTRIES, (self._prefix,)))
         return {self._id(key): _bytes(entry) for key, entry in rows}
 
+    @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """Return a Job's index entry and the sequence number it describes; None without one."""
         query = "SELECT seq, entry FROM entries WHERE job_id = ?"
         key = self._key(job_id)
         rows = await self._database.read(lambda db: _rows(db, query, (key,)))
         return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
 
+    @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        """Return the ids that have an index entry but no Job."""
         rows = await self._database.read(lambda db: _rows(db, LOST, (self._prefix,)))
         return tuple(sorted(self._id(key) for (key,) in rows))
 
+    @override
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Replace the Run's settings."""
         check_id(run.run_id, "run")
         self._key(run.job_id)
 
@@ -309,14 +311,14 @@ class SqliteStorage(Storage):
 
         await self._database.write(work, synced=False)
 
+    @override
     async def run_setting(self, run: RunRef) -> bytes | None:
-        """Return the Run's settings; None if there are none."""
         ids = (self._key(run.job_id), check_id(run.run_id, "run"))
         query = "SELECT setting FROM runs WHERE job_id = ? AND run_id = ?"
         return await self._database.read(lambda db: _one(db, query, ids))
 
+    @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Store a checkpoint, replacing an earlier one with this id."""
         check_id(checkpoint_id, "checkpoint")
         row = (self._key(job_id), checkpoint_id, data)
 
@@ -326,25 +328,25 @@ class SqliteStorage(Storage):
 
         await self._database.write(work, synced=False)
 
+    @override
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """Return a checkpoint's data; None if there is none."""
         ids = (self._key(job_id), check_id(checkpoint_id, "checkpoint"))
         query = "SELECT data FROM checkpoints WHERE job_id = ? AND checkpoint_id = ?"
         return await self._database.read(lambda db: _one(db, query, ids))
 
+    @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return a page of checkpoint ids, ordered by Run and sequence number."""
         query = "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?"
         rows = await self._rows_of_job(job_id, query, (self._key(job_id),))
         return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
 
+    @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Store a blob durably and return its SHA-256 in hex. Bytes that are stored already are not stored again."""
         (name,) = await self.put_blobs(job_id, (data,))
         return name
 
+    @override
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Store many blobs durably, each once for all Jobs, and return their SHA-256 names."""
         key = self._key(job_id)
 
         def work(db: sqlite3.Connection) -> tuple[str, ...]:
@@ -356,29 +358,29 @@ class SqliteStorage(Storage):
 
         return await self._database.write(work, is_long=True)
 
+    @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
         ids = (self._key(job_id), check_id(sha256, "blob"))
         query = "SELECT data FROM job_blobs JOIN blobs USING (sha256) WHERE job_id = ? AND sha256 = ?"
         data = await self._database.read(lambda db: _one(db, query, ids))
         return checked_blob(data, job_id, sha256, self.location, _MEDIUM)
 
+    @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """Return the stored bytes of each Job, without the overhead of tables and indexes."""
         wanted = None if job_ids is None else {self._key(one) for one in job_ids}
         found = await self._database.read(lambda db: sizes_of(db, self._prefix, _PLACES))
         return {self._id(key): size for key, size in found.items() if wanted is None or key in wanted}
 
+    @override
     async def size(self) -> int:
-        """Return the size of the file and its companion files."""
         return sum(path.stat().st_size for path in self.places if path.is_file())
 
+    @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """Return the names of a Job's blobs."""
         return await self._database.read(lambda db: _blob_names(self._require(db, job_id), self._key(job_id)))
 
+    @override
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob. Does nothing if it does not exist."""
         key = self._key(job_id)
 
         def work(db: sqlite3.Connection) -> None:
@@ -393,16 +395,16 @@ class SqliteStorage(Storage):
             raise no_job(job_id, self._path)
         await self._database.rewrite()
 
+    @override
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """Hold a Job's lease, which is released as soon as the holder dies. Raises Conflict, naming the holder."""
         if not await self.has_job(job_id):
             raise no_job(job_id, self._path)
         async with hold_file_lock(lambda: self._open_lease(job_id), holder, job_id):
             yield
 
+    @override
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Return the current lease holder; None if the lease is free."""
         try:
             fd = open_regular(self._lease_file(job_id))
         except FileNotFoundError:
@@ -413,8 +415,8 @@ class SqliteStorage(Storage):
             os.close(fd)
         return None if holder is None else LeaseInfo(holder)
 
+    @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is leased or if its log is not as expected."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             await uninterrupted(self._delete(job_id, expected))
 
@@ -435,8 +437,8 @@ class SqliteStorage(Storage):
         await self._database.write(work)
         self._lease_file(job_id).unlink(missing_ok=True)
 
+    @override
     async def close(self) -> None:
-        """Close the connections."""
         await self._database.close()
 
     async def _rows_of_job(self, job_id: str, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:

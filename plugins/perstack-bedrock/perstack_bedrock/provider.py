@@ -18,6 +18,8 @@ import re
 from collections.abc import Callable
 from urllib.parse import quote
 
+from typing_extensions import override
+
 from perstack.core.base.records import JsonObject
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
@@ -46,8 +48,8 @@ class BedrockProvider(HttpProvider):
         self._account = access.account
         self._settings = settings
 
+    @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """Generate once, without retries. Raises ProviderError."""
         decoder: ChunkDecoder | ConverseDecoder
         if self._settings.api == "anthropic":
             method, decoder = "invoke-with-response-stream", ChunkDecoder(on_delta)
@@ -61,8 +63,8 @@ class BedrockProvider(HttpProvider):
         await self._post(f"/model/{quote(request.model, safe='')}/{method}", body, decoder.feed)
         return decoder.finish()
 
+    @override
     def takes(self, model: str, mime_type: str) -> bool:
-        """Return whether blobs of this type are sent unchanged."""
         settings = self._settings
         is_taken = settings.documents if mime_type == PDF else settings.images
         return is_common_media(mime_type) and (settings.api == "anthropic" or is_taken)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from typing_extensions import override
+
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory
@@ -24,23 +26,19 @@ class LocalProviderFactory(ProviderFactory):
         f"install the embedded model with `{INSTALL}` and fetch its weights with `python -m perstack_local fetch`"
     )
 
+    @override
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Return whether the library is installed and there is a model file to load."""
         from perstack_local.llama import is_installed
         from perstack_local.weights import MODEL_PATH_VARIABLE, is_present, weights_path
 
         return is_installed() and (bool(env.get(MODEL_PATH_VARIABLE)) or is_present(weights_path(env)))
 
+    @override
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-        """Return the embedded model, which costs nothing; empty if it is not available."""
         return (OfferedModel(MODEL, None, 0.0, 0.0),) if self.is_configured(env) else ()
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Create the provider without loading the model.
-
-        Raises MissingCredential if the library is missing, DefinitionError for an invalid setting, ProviderError
-        without a file to load.
-        """
+        """Create the provider without loading the model. Raises ProviderError without a file to load."""
         from perstack_local.provider import create
 
         return create(config)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pydantic import Field
+from typing_extensions import override
 
 from perstack.core.base.records import Fact, JsonObject
 from perstack.errors import ProviderError
@@ -76,8 +77,8 @@ class LocalProvider(Provider):
         reply, finish_reason = reply_of(answer.text, prompt, answer.finish_reason, f"call_{request.step}")
         return Generation(reply, answer.usage, finish_reason, self._settings.context_length)
 
+    @override
     def takes(self, model: str, mime_type: str) -> bool:
-        """Return False: only text is supported."""
         return False
 
     async def close(self) -> None:

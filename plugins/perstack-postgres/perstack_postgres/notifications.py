@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from psycopg import sql
+from typing_extensions import override
 
 from perstack.errors import StorageError
 from perstack.ports.storage import Watch
@@ -31,8 +32,8 @@ class PostgresWatch(Watch):
         """Start with nothing reported."""
         self.changed = asyncio.Event()
 
+    @override
     async def wait(self, seconds: float) -> None:
-        """Wait until something may have been written since the last wait, or until `seconds` have passed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.changed.wait()

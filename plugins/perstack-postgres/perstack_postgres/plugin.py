@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from typing_extensions import override
+
 from perstack.core.base.records import JsonObject
 from perstack.errors import UsageError
 from perstack.ports.formats import JobFormat
@@ -27,10 +29,10 @@ class PostgresStorages(StorageFactory):
         """Accept addresses that begin with `scheme`."""
         self.scheme = scheme
 
+    @override
     def open(
         self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()
     ) -> Storage:
-        """Open the storage in that database without connecting yet. Raises UsageError."""
         from perstack_postgres.address import parse
 
         address = parse(location)

@@ -27,6 +27,7 @@ from hashlib import sha256 as new_sha256
 from typing import LiteralString, TypeAlias
 
 import psycopg
+from typing_extensions import override
 
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import check_id, check_job_id
@@ -213,18 +214,18 @@ class PostgresStorage(Storage):
         self._spaces: dict[str, PostgresStorage] = {}
 
     @property
+    @override
     def location(self) -> str:
-        """Address without user and password."""
         return self._store.address.shown
 
+    @override
     def space(self, name: str) -> Storage:
-        """Return the storage of another namespace in this schema."""
         if name not in self._spaces:
             self._spaces[name] = PostgresStorage(self._store, check_space(name))
         return self._spaces[name]
 
+    @override
     async def create_job(self, job_id: str) -> None:
-        """Create an empty Job. Raises Conflict if the id exists."""
         key, made = self._key(job_id), secrets.token_bytes(16)
 
         async def work(connection: Connection, _: bool) -> bool:
@@ -237,105 +238,105 @@ class PostgresStorage(Storage):
         if not await self._store.connections.write(work):
             raise job_exists(job_id)
 
+    @override
     async def has_job(self, job_id: str) -> bool:
-        """Return whether a Job with this id exists."""
         return bool(await self._rows(statements.HAS_JOB, self._key(job_id)))
 
+    @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Return a page of Job ids, most recently written summary first."""
         written, job_id = (_LATEST, "") if after is None else place_in_jobs(after)
         # one more than wanted, to learn whether more follow
         values = (self._space, written, job_id, limit + 1)
         rows = await self._rows(statements.JOBS, values)
         return newest_first(((int(str(at)), str(one)) for at, one in rows), limit, after)
 
+    @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return a page of the Runs that have a log, by Run number. Raises NotFound for an unknown Job."""
         rows = await self._rows_of_job(job_id, statements.RUNS)
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
+    @override
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Append records durably. Raises Conflict unless the log has exactly `expected_seq` records."""
         if records:
             await self._logs.append(run, expected_seq, records)
             self._store.notices.written(self._key(run.job_id))
 
+    @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         return await self._logs.read(run, after, limit)
 
+    @override
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """Return the last `count` records without verifying them."""
         return await self._logs.end(run, count)
 
+    @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         await self._logs.redact(run, seq, record)
 
+    @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace the Job's summary. Raises NotFound for an unknown Job."""
         await self._put(job_id, statements.PUT_SUMMARY, {"data": summary})
 
+    @override
     async def summary(self, job_id: str) -> bytes | None:
-        """Return the Job's summary; None if there is none."""
         return await self._one(statements.SUMMARY, self._key(job_id))
 
+    @override
     async def summaries(self) -> Mapping[str, bytes]:
-        """Return the summary of every Job."""
         return _texts(await self._rows(statements.SUMMARIES, [self._space]))
 
+    @override
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace a Job's index entry, unless the stored one is newer or the log lacks the expected record."""
         run, head = (None, Head()) if expected is None else (expected[0].run_id, expected[1])
         values = {"seq": seq, "data": entry, "run": run, "at": head.seq, "end": ending_of(head)}
         await self._put(job_id, statements.PUT_ENTRY_SYNCED if synced else statements.PUT_ENTRY, values)
 
+    @override
     async def entries(self) -> Mapping[str, bytes]:
-        """Return the index entry of every Job; empty bytes for a Job without one."""
         return _texts(await self._rows(statements.ENTRIES, [self._space]))
 
+    @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """Return a Job's index entry and the sequence number it describes; None without one."""
         rows = await self._rows(statements.ENTRY, self._key(job_id))
         return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
 
+    @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        """Return the ids that have an index entry but no Job."""
         return tuple(str(one) for (one,) in await self._rows(statements.LOST_JOBS, [self._space]))
 
+    @override
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Replace the Run's settings."""
         values = {"run": check_id(run.run_id, "run"), "data": setting}
         await self._put(run.job_id, statements.PUT_SETTING, values)
 
+    @override
     async def run_setting(self, run: RunRef) -> bytes | None:
-        """Return the Run's settings; None if there are none."""
         return await self._one(statements.SETTING, [*self._key(run.job_id), check_id(run.run_id, "run")])
 
+    @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Store a checkpoint, replacing an earlier one with this id."""
         values = {"id": check_id(checkpoint_id, "checkpoint"), "data": data}
         await self._put(job_id, statements.PUT_CHECKPOINT, values)
 
+    @override
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """Return a checkpoint's data; None if there is none."""
         ids = [*self._key(job_id), check_id(checkpoint_id, "checkpoint")]
         return await self._one(statements.CHECKPOINT, ids)
 
+    @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return a page of checkpoint ids, ordered by Run and sequence number."""
         rows = await self._rows_of_job(job_id, statements.CHECKPOINTS)
         return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
 
+    @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Store a blob durably and return its SHA-256 in hex. Bytes that are stored already are not stored again."""
         (name,) = await self.put_blobs(job_id, (data,))
         return name
 
+    @override
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Store many blobs durably, each once for all Jobs, and return their SHA-256 names."""
         key = self._key(job_id)
         pairs = named(blobs)
         for part in in_parts(pairs) if pairs else ([],):
@@ -346,18 +347,18 @@ class PostgresStorage(Storage):
             self._check_put(key, await self._store.connections.write(partial(put_part, given), size))
         return tuple(new_sha256(data).hexdigest() for data in blobs)
 
+    @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
         data = await self._one(statements.BLOB, [*self._key(job_id), check_id(sha256, "blob")])
         return checked_blob(data, job_id, sha256, self.location, MEDIUM)
 
+    @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """Return the names of a Job's blobs."""
         names = await self._rows_of_job(job_id, statements.BLOBS)
         return tuple(str(name) for (name,) in names)
 
+    @override
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob. Does nothing if it does not exist."""
         key, store = self._key(job_id), self._store
         name, fence = check_id(sha256, "blob"), store.leases.fence(key)
 
@@ -372,10 +373,7 @@ class PostgresStorage(Storage):
         await store.connections.write(work)
 
     async def erase_traces(self, job_id: str) -> None:
-        """Rewrite the tables without dead rows, which blocks all their users meanwhile.
-
-        Copies that the server keeps outside the tables, such as its write-ahead log, are not erased.
-        """
+        """Rewrite the tables without dead rows, which blocks their users; not the write-ahead log."""
         if not await self.has_job(job_id):
             raise self._logs.no_job(job_id)
 
@@ -388,39 +386,36 @@ class PostgresStorage(Storage):
 
         await self._store.connections.once(work, _ERASING_SECONDS)
 
+    @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """Return the stored bytes of each Job, without the overhead of tables and indexes."""
         wanted = None if job_ids is None else list(job_ids)
         space = self._space
         nothing: dict[str, JobSize] = {}
         return await self._store.connections.read(lambda db: sizes_of(db, space, wanted), nothing)
 
+    @override
     async def size(self) -> int:
-        """Return the size of all tables of the schema, with their indexes."""
         return await self._store.connections.read(lambda db: size_of_schema(db, self._store.address.schema), 0)
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """Hold a Job's lease. Raises Conflict, naming the holder.
-
-        It is released when the holder's connection ends, or after EXPIRY seconds without a heartbeat.
-        """
+        """Hold a Job's lease until its connection ends, or EXPIRY seconds after the last heartbeat."""
         key = self._key(job_id)
         async with self._store.leases.hold(key, holder):
             yield
         self._store.notices.written(key)
 
+    @override
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Return the current lease holder; None if the lease is free."""
         holder = await self._store.leases.holder(self._key(job_id))
         return None if holder is None else LeaseInfo(holder)
 
+    @override
     def watch(self, job_id: str) -> AbstractAsyncContextManager[PostgresWatch]:
-        """Watch a Job: the watcher wakes when something was written to it, or when its lease is released."""
         return self._store.notices.watching(self._key(job_id))
 
+    @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is leased or if its log is not as expected."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             key = self._key(job_id)
             await self._store.connections.write(lambda db, is_again: self._delete(db, key, expected, is_again))
@@ -443,12 +438,12 @@ class PostgresStorage(Storage):
             await drop(connection, int(row[0]), None)
             await connection.execute(statements.DELETE_JOB, {"space": key.space, "job": key.job_id})
 
+    @override
     async def checks(self) -> Sequence[StorageCheck]:
-        """Check the server, the role's rights in the schema, and the clock."""
         return await checks_of(self._store.connections)
 
+    @override
     async def close(self) -> None:
-        """Close the connections of all namespaces."""
         await self._store.notices.close()
         await self._store.leases.close()
         await self._store.connections.close()

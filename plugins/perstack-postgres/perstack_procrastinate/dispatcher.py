@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, Dispatcher, Load, Order, WorkerInfo, order_key
 from perstack_postgres.address import PostgresAddress
@@ -46,13 +48,13 @@ class ProcrastinateDispatcher(Dispatcher):
 
         return Engine(self._address)
 
+    @override
     async def submit(self, order: Order) -> None:
-        """Queue an order, or merge it into the waiting order of its Job or Run."""
         engine = self._engine
         await engine.use(lambda connection: engine.submit_on(connection, order))
 
+    @override
     async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
-        """Remove the waiting order. Return False if there is none."""
         from procrastinate.manager import JobManager
 
         key = order_key(job_id, run_id)
@@ -63,11 +65,8 @@ class ProcrastinateDispatcher(Dispatcher):
                 return True
         return False
 
+    @override
     async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
-        """Return the waiting order, else the claimed one; None without either.
-
-        Raises DispatcherError if it is unreadable.
-        """
         from perstack.support.work_items import order_of
 
         key = order_key(job_id, run_id)
@@ -80,14 +79,14 @@ class ProcrastinateDispatcher(Dispatcher):
             raise DispatcherError(f"{self.location}: the order of Job {job_id} does not read: remove it, or upgrade")
         return order
 
+    @override
     def seat(self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1) -> ProcrastinateSeat:
-        """Return a worker session, to be entered as a context manager."""
         from perstack_procrastinate.worker import ProcrastinateSeat
 
         return ProcrastinateSeat(self._engine, name, dict(labels or {}), concurrency)
 
+    @override
     async def workers(self) -> Sequence[WorkerInfo]:
-        """Return the workers whose heartbeat is recent, by name."""
         from perstack_procrastinate import statements
 
         async def work(connection: Connection) -> list[TupleRow]:
@@ -96,14 +95,14 @@ class ProcrastinateDispatcher(Dispatcher):
         rows = await self._engine.use(work)
         return [WorkerInfo(row[0], row[1], row[2], row[3], row[4], tuple(row[5])) for row in rows]
 
+    @override
     async def load(self) -> Load:
-        """Return the numbers of due, later and running orders, and the time of the oldest due one."""
         from perstack_procrastinate import statements
 
         row = await self._engine.row(statements.LOAD)
         return Load() if row is None else Load(*row)
 
+    @override
     async def close(self) -> None:
-        """Close the connections."""
         if "_engine" in vars(self):
             await self._engine.close()

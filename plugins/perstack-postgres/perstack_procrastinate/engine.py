@@ -15,6 +15,7 @@ from procrastinate.jobs import Job
 from procrastinate.manager import JobManager
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
+from typing_extensions import override
 
 from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError, StorageError
@@ -101,8 +102,8 @@ class Engine(Pool):
         self._lent = _BorrowedPool(self)
         self._app = App(connector=PsycopgConnector())
 
+    @override
     async def open_once(self) -> Connection:
-        """Open a prepared connection without retries. Raises psycopg's errors and DispatcherError."""
         try:
             connection = await super().open_once()
         except StorageError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from typing_extensions import override
+
 from perstack.errors import UsageError
 from perstack.ports.dispatcher import Dispatcher, DispatcherFactory
 from perstack.ports.hooks import hookimpl
@@ -22,8 +24,8 @@ class ProcrastinateDispatchers(DispatcherFactory):
         """Accept addresses that begin with `scheme`."""
         self.scheme = scheme
 
+    @override
     def open(self, location: str) -> Dispatcher:
-        """Return the dispatcher in that database without connecting yet. Raises UsageError."""
         from perstack_postgres.address import parse
         from perstack_procrastinate.dispatcher import ProcrastinateDispatcher
 

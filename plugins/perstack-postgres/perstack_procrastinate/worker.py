@@ -11,6 +11,7 @@ from procrastinate.exceptions import ConnectorException, UniqueViolation
 from procrastinate.jobs import Notification, Status
 from psycopg.errors import ForeignKeyViolation
 from psycopg.types.json import Jsonb
+from typing_extensions import override
 
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order, Seat
@@ -64,8 +65,8 @@ class ProcrastinateSeat(Seat):
         finally:
             await end(self._listening)
 
+    @override
     async def claim(self) -> Claim | None:
-        """Claim an order that fits; None if there is none now."""
         async with self._claiming:
             heard, was_unsure, self._is_unsure = self._heard, self._is_unsure, True
             claim = await self._engine.patiently(lambda is_again: self._attempt(is_again or was_unsure))
@@ -76,8 +77,8 @@ class ProcrastinateSeat(Seat):
                 self._had[claim.id] = claim
             return claim
 
+    @override
     async def wait(self, seconds: float) -> None:
-        """Wait until an order may be available, or until `seconds` have passed."""
         self._news.clear()
         if self._heard != self._seen:
             return
@@ -90,8 +91,8 @@ class ProcrastinateSeat(Seat):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
 
+    @override
     async def beat(self) -> Sequence[str]:
-        """Send a heartbeat and return the ids of the claims lost since the last one."""
         had = [id for id in self._had if id not in self._releasing]
         row = await self._engine.row(statements.BEAT, {"seat": self._number})
         if row is None:
@@ -102,16 +103,16 @@ class ProcrastinateSeat(Seat):
             del self._had[id]
         return lost
 
+    @override
     async def change(self, claim: Claim, order: Order) -> Claim:
-        """Replace the claimed order and return the changed claim."""
         changed = Claim(claim.id, order, claim.is_taken_over)
         if claim.id in self._had:
             await self._engine.row(statements.CHANGE, {**self._claim_key(claim), "args": Jsonb(stored(order))})
             self._had[claim.id] = changed
         return changed
 
+    @override
     async def release(self, claim: Claim, again: Order | None = None) -> None:
-        """Release a claim, and queue `again`, if given, in one transaction."""
         if claim.id not in self._had:
             return
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import groupby
 
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
 
 from perstack.errors import StorageError
 from perstack.ports.storage import Page, Watch
@@ -162,8 +163,8 @@ class S3Watch(Watch):
         self._key = key
         self._tag: str | None = None
 
+    @override
     async def wait(self, seconds: float) -> None:
-        """Wait until the summary has been written since the last wait, or until `seconds` have passed."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(_ASKS_EACH, left))

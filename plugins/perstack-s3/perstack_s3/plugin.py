@@ -27,10 +27,7 @@ class S3Storages(StorageFactory):
     def open(
         self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()
     ) -> Storage:
-        """Open the storage below that prefix of a bucket, with `endpoint` and `region` from `[storageSetting]`.
-
-        Raises UsageError unless `location` is `//bucket/prefix`.
-        """
+        """Open the storage below a bucket's prefix; `[storageSetting]` has `endpoint` and `region`."""
         try:
             from perstack_s3.objects import BucketLocation, Objects
             from perstack_s3.storage import S3Storage

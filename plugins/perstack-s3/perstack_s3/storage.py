@@ -25,6 +25,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256 as new_sha256
 
+from typing_extensions import override
+
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
@@ -83,34 +85,34 @@ class S3Storage(Storage):
         self._spaces: dict[str, S3Storage] = {}
 
     @property
+    @override
     def location(self) -> str:
-        """Address of the bucket and prefix."""
         return str(self._objects.place)
 
+    @override
     def space(self, name: str) -> Storage:
-        """Return the storage of another namespace below this prefix."""
         if name not in self._spaces:
             self._spaces[name] = S3Storage(self._objects, check_space(name))
         return self._spaces[name]
 
+    @override
     async def create_job(self, job_id: str) -> None:
-        """Create an empty Job. Raises Conflict if the id exists."""
         await self._ready()
         marker = Marker(incarnation=secrets.token_hex(8), made=time.time_ns())
         if await self._objects.create(self._layout.of_job("markers", job_id), marker.to_bytes()) is None:
             raise job_exists(job_id)
 
+    @override
     async def has_job(self, job_id: str) -> bool:
-        """Return whether a Job with this id exists."""
         return await self._incarnation(job_id) is not None
 
+    @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Return a page of Job ids, most recently written summary first."""
         made, written = await asyncio.gather(self._listed("markers"), self._listed("summaries"))
         return await self._order.page(made, written, limit, after)
 
+    @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return a page of the Runs that have a log, by Run number. Raises NotFound for an unknown Job."""
         incarnation = await self._required(job_id)
         names = [name for name in (await self._runs(job_id, incarnation))[0] if is_id(name)]
         logs = [self._log(RunRef(job_id, name), incarnation) for name in names]
@@ -119,52 +121,52 @@ class S3Storage(Storage):
             (name for name, has_begun in zip(names, begun, strict=True) if has_begun), run_order, limit, after
         )
 
+    @override
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Append records durably. Raises Conflict unless the log has exactly `expected_seq` records."""
         if records:
             check_id(run.run_id, "run")
             await self._ready()
             await uninterrupted(self._append(run, expected_seq, records))
 
+    @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         check_id(run.run_id, "run")
         incarnation = await self._incarnation(run.job_id)
         return [] if incarnation is None else await self._log(run, incarnation).read(after, limit)
 
+    @override
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """Return the last `count` records without verifying them."""
         check_id(run.run_id, "run")
         incarnation = await self._incarnation(run.job_id)
         return [] if incarnation is None else await self._log(run, incarnation).last(count)
 
+    @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         check_id(run.run_id, "run")
         await self._check_lease(run.job_id)
         await uninterrupted(self._log(run, await self._required(run.job_id)).redact(seq, record))
 
+    @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace the Job's summary. Raises NotFound for an unknown Job."""
         await self._required(job_id)
         await self._check_lease(job_id)
         await self._objects.put(self._layout.of_job("summaries", job_id), stamped(time.time_ns(), summary))
 
+    @override
     async def summary(self, job_id: str) -> bytes | None:
-        """Return the Job's summary; None if there is none."""
         key = self._layout.of_job("summaries", job_id)
         found, is_there = await asyncio.gather(self._objects.get(key), self.has_job(job_id))
         return None if found is None or not is_there else unstamped(found.data)[1]
 
+    @override
     async def summaries(self) -> Mapping[str, bytes]:
-        """Return the summary of every Job."""
         made, summaries = await asyncio.gather(self._listed("markers"), self._summaries.all())
         return {name: unstamped(summaries[name])[1] if name in summaries else b"" for name in made}
 
+    @override
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace a Job's index entry, unless the stored one is newer or the log lacks the expected record."""
         if expected is not None and not await self._has_record(*expected):
             return
         await self._check_lease(job_id)
@@ -186,13 +188,13 @@ class S3Storage(Storage):
                 return
         raise StorageError(f"{self.location}: the entry of job {job_id} is being written by others: try again")
 
+    @override
     async def entries(self) -> Mapping[str, bytes]:
-        """Return the index entry of every Job; empty bytes for a Job without one."""
         made, entries = await asyncio.gather(self._listed("markers"), self._entries.all())
         return {name: read_entry(entries[name])[1] if name in entries else b"" for name in made}
 
+    @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """Return a Job's index entry and the sequence number it describes; None without one."""
         found = await self._objects.get(self._layout.of_job("entries", job_id))
         if found is None:
             return None
@@ -200,14 +202,14 @@ class S3Storage(Storage):
         incarnation = await self._incarnation(job_id)
         return (header.seq, entry) if header.seq and incarnation in (None, header.of) else None
 
+    @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        """Return the ids that have an index entry, no marker, and no deletion in progress."""
         entries, made = await self._listed("entries"), await self._listed("markers")
         deleting = {name.rpartition(".")[0] for name in await self._listed("deleting")}
         return tuple(sorted(set(entries) - set(made) - deleting))
 
+    @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Store a blob and return its SHA-256 in hex. It is in the bucket when this returns."""
         await self._check_lease(job_id)
         name = new_sha256(data).hexdigest()
         key = self._layout.blob(job_id, await self._required(job_id), name)
@@ -215,31 +217,28 @@ class S3Storage(Storage):
             await self._objects.put(key, data)  # the stored bytes do not match the name
         return name
 
+    @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
         check_id(sha256, "blob")
         found = await self._objects.get(self._layout.blob(job_id, await self._required(job_id), sha256))
         return checked_blob(None if found is None else found.data, job_id, sha256, self.location, "it")
 
+    @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """Return the names of a Job's blobs."""
         prefix = self._layout.of_incarnation("blobs", job_id, await self._required(job_id))
         return tuple([listed.key.removeprefix(prefix) for listed in await self._objects.list(prefix)])
 
+    @override
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob. Does nothing if it does not exist."""
         await self._objects.remove([self._layout.blob(job_id, await self._required(job_id), sha256)])
 
     async def erase_traces(self, job_id: str) -> None:
-        """Finish interrupted deletions.
-
-        Old versions in a versioned bucket must be removed by the bucket's own rules.
-        """
+        """Finish interrupted deletions. Old versions are left to the bucket's own rules."""
         await self._required(job_id)
         await finish_deletions(self._objects, self._layout)
 
+    @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """Return the stored bytes of each Job."""
         made = await self._listed("markers")
         wanted = list(made) if job_ids is None else [one for one in job_ids if one in made]
         caches = [await self._listed("summaries"), await self._listed("entries")]
@@ -248,17 +247,17 @@ class S3Storage(Storage):
         kept = [sum(kind[one].size for kind in caches if one in kind) for one in wanted]
         return {one: JobSize(a, b, 0, c) for one, a, b, c in zip(wanted, logs, blobs, kept, strict=True)}
 
+    @override
     async def size(self) -> int:
-        """Return the size of all objects below the prefix."""
         return sum([listed.size for listed in await self._objects.list("")])
 
+    @override
     async def checks(self) -> Sequence[StorageCheck]:
-        """Check the bucket, the keys' rights, conditional writes and the clock."""
         return await checks_of(self._objects)
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """Hold a Job's lease, which is free 11 seconds after its holder died. Raises Conflict, naming the holder."""
+        """Hold a Job's lease, which is free 11 seconds after its holder died."""
         await self._ready()
         await self._required(job_id)
         async with self._leases.hold(job_id, holder) as held:
@@ -267,20 +266,20 @@ class S3Storage(Storage):
                 await uninterrupted(self._fence(job_id, incarnation, held))
             yield
 
+    @override
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Return the current lease holder; None if the lease is free."""
         check_job_id(job_id)
         return await self._leases.info(job_id)
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncGenerator[S3Watch]:
-        """Watch a Job by polling its summary, which takes about three requests a second."""
+        """Poll the Job's summary, about three requests a second."""
         watching = S3Watch(self._objects, self._layout.of_job("summaries", job_id))
         await watching.has_changed()
         yield watching
 
+    @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is leased or if its log is not as expected."""
         async with self.lease(job_id, "the deletion of it"):
             incarnation = await self._required(job_id)
             if expected is not None:

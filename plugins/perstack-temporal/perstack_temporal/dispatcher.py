@@ -19,6 +19,8 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from typing_extensions import override
+
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, Dispatcher, Load, Order, WorkerInfo, order_key
 from perstack_temporal.address import TemporalAddress
@@ -53,8 +55,8 @@ class TemporalDispatcher(Dispatcher):
 
         return TemporalConnection(self._address)
 
+    @override
     async def submit(self, order: Order) -> None:
-        """Queue an order, or merge it into the waiting order of its Job or Run."""
         from temporalio.common import WorkflowIDConflictPolicy
 
         from perstack.support.work_items import stored
@@ -78,8 +80,8 @@ class TemporalDispatcher(Dispatcher):
 
         await self._connection.use(start)
 
+    @override
     async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
-        """Remove the waiting order. Return False if there is none."""
         from perstack_temporal import names
 
         async def ask(client: Client) -> bool:
@@ -94,11 +96,8 @@ class TemporalDispatcher(Dispatcher):
         except LookupError:
             return False
 
+    @override
     async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
-        """Return the waiting order, else the claimed one; None without either.
-
-        Raises DispatcherError if it is unreadable.
-        """
         from perstack.support.work_items import order_of
         from perstack_temporal import names
         from perstack_temporal.job_workflow import StoredOrder
@@ -113,14 +112,14 @@ class TemporalDispatcher(Dispatcher):
             )
         return order
 
+    @override
     def seat(self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1) -> TemporalSeat:
-        """Return a worker session, to be entered as a context manager."""
         from perstack_temporal.worker import TemporalSeat
 
         return TemporalSeat(self._connection, name, dict(labels or {}), concurrency)
 
+    @override
     async def workers(self) -> Sequence[WorkerInfo]:
-        """Return the workers whose heartbeat is recent, by name."""
         from perstack_temporal.activities import list_workers
 
         return await self._connection.use(lambda client: list_workers(client, self._address.queue))
@@ -130,8 +129,8 @@ class TemporalDispatcher(Dispatcher):
         facts = await self._connection.use(self._list_facts)
         return _load(facts, int(time.time() * 1000))
 
+    @override
     async def close(self) -> None:
-        """Close the connection."""
         if "_connection" in vars(self):
             await self._connection.close()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from typing_extensions import override
+
 from perstack.errors import UsageError
 from perstack.ports.dispatcher import Dispatcher, DispatcherFactory
 from perstack.ports.hooks import hookimpl
@@ -27,8 +29,8 @@ class TemporalDispatchers(DispatcherFactory):
         "TEMPORAL_TLS_CLIENT_KEY_PATH",
     )
 
+    @override
     def open(self, location: str) -> Dispatcher:
-        """Return the dispatcher on that server without connecting yet. Raises UsageError."""
         from perstack_temporal.address import parse
         from perstack_temporal.dispatcher import TemporalDispatcher
 

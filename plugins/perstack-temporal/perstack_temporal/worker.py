@@ -13,6 +13,7 @@ from uuid import uuid4
 from pydantic import JsonValue
 from temporalio.client import Client
 from temporalio.service import RPCError
+from typing_extensions import override
 
 from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError
@@ -80,8 +81,8 @@ class TemporalSeat(Seat):
         with suppress(DispatcherError, TimeoutError):
             await uninterrupted(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
 
+    @override
     async def claim(self) -> Claim | None:
-        """Claim the most urgent order that arrives soon; None if none does."""
         async with self._claiming:
             self._failure = None  # from an earlier moment
             while (ticket := await self._next(time.monotonic() + _CLAIM_TIMEOUT_S)) is not None:
@@ -91,8 +92,8 @@ class TemporalSeat(Seat):
                     return claim
             return None
 
+    @override
     async def wait(self, seconds: float) -> None:
-        """Wait until an activity has arrived, or until `seconds` have passed."""
         if self._inbox or self._failure is not None:
             return
         self._news.clear()
@@ -177,8 +178,8 @@ class TemporalSeat(Seat):
         self._had[claim.id] = _HeldClaim(claim, ticket.token, ticket.workflow_id, ticket.run_id)
         return claim
 
+    @override
     async def beat(self) -> Sequence[str]:
-        """Send heartbeats, return stale activities to the server, and return the ids of newly lost claims."""
         had = [held for held in self._had.values() if not held.is_ending]
         is_held = await asyncio.gather(*(self._is_held(held) for held in had))
         lost = [
@@ -192,8 +193,8 @@ class TemporalSeat(Seat):
         await self._give_back(_UNCLAIMED_TIMEOUT_S)
         return lost
 
+    @override
     async def change(self, claim: Claim, order: Order) -> Claim:
-        """Replace the claimed order and return the changed claim."""
         changed = Claim(claim.id, order, claim.is_taken_over)
         held = self._had.get(claim.id)
         if held is not None:
@@ -207,8 +208,8 @@ class TemporalSeat(Seat):
             held.claim = changed
         return changed
 
+    @override
     async def release(self, claim: Claim, again: Order | None = None) -> None:
-        """Release a claim, and queue `again` if it is given."""
         held = self._had.get(claim.id)
         if held is None:
             return

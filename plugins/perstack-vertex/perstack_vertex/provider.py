@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 from pydantic import Field
+from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
@@ -137,8 +138,8 @@ class VertexProvider(HttpProvider):
         self._place = place
         self._identity = identity
 
+    @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """Generate once, without retries. Raises ProviderError."""
         if request.model.startswith("claude"):
             return await self._by_claude(request, on_delta)
         path = self._place.path_of("google", request.model, "streamGenerateContent?alt=sse")
@@ -149,8 +150,8 @@ class VertexProvider(HttpProvider):
         # Vertex AI rejects call ids as unknown fields
         return await generate_by_gemini(request, self._settings.for_gemini(), post, on_delta, with_ids=False)
 
+    @override
     def takes(self, model: str, mime_type: str) -> bool:
-        """Return whether the format of the model's vendor supports blobs of this type."""
         return is_common_media(mime_type) if model.startswith("claude") else is_sendable(mime_type)
 
     async def _by_claude(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
