@@ -35,8 +35,7 @@ from perstack.support.work_items import storable
 from perstack_temporal import names
 
 _POLL_TIMEOUT_S = 30
-_CALL_TIMEOUT = timedelta(seconds=5)
-"""Timeout of one attempt of a call."""
+_CALL_TIMEOUT = timedelta(seconds=5)  # timeout of one attempt of a call
 
 
 class _Input(BaseModel):
@@ -55,12 +54,10 @@ class PolledActivity:
     id: str
     attempt: int
     urgency: int
-    offered_at: int
-    """Milliseconds since 1970 by the server's clock."""
+    offered_at: int  # milliseconds since 1970 by the server's clock
     refused: tuple[str, ...]
     came_at: float = field(default_factory=time.monotonic)
-    is_unsure: bool = False
-    """True if a claim was sent and its answer did not arrive."""
+    is_unsure: bool = False  # True if a claim was sent and its answer did not arrive
 
     @property
     def claim_id(self) -> str:
@@ -145,15 +142,12 @@ async def _fail(client: Client, token: bytes, why: ApplicationFailureInfo) -> No
 _NAME = "perstack"
 _PAGE_SIZE = 200
 _MAX_PAGES = 50
-_MAX_JOBS = 200
-"""Maximum number of Jobs shown per worker."""
+_MAX_JOBS = 200  # maximum number of Jobs shown per worker
 _NOT_KEPT = (RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.PERMISSION_DENIED)
 """Status of a server that is too old for worker heartbeats, or has them disabled."""
 
 
 class _Identity(BaseModel):
-    """Data that a worker publishes about itself."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str

@@ -22,22 +22,18 @@ from temporalio.worker import Worker
 
 from perstack.core.base.text import one_line
 from perstack.errors import DispatcherError
-from perstack_temporal.address import TemporalAddress
 from perstack_temporal.job_workflow import JobWorkflow
+from perstack_temporal.names import TemporalAddress
 
 T = TypeVar("T")
 
-CALL_TIMEOUT_S = 10.0
-"""Maximum seconds of one call with all its attempts."""
-_RETRY_INTERVAL_S = 0.1
-"""Seconds between two attempts when the server is not ready."""
+CALL_TIMEOUT_S = 10.0  # maximum seconds of one call with all its attempts
+_RETRY_INTERVAL_S = 0.1  # seconds between two attempts when the server is not ready
 _STICKY_TIMEOUT = timedelta(seconds=1)
 """Time that a workflow waits for the worker that has it cached; short, so that a dead one does not delay a takeover."""
-_MAX_CACHED_WORKFLOWS = 200
-"""Workflows that a process keeps in memory and need not replay."""
+_MAX_CACHED_WORKFLOWS = 200  # workflows that a process keeps in memory and need not replay
 _SHUTDOWN_TIMEOUT_S = 5.0
-_MAX_MESSAGE_CHARS = 300
-"""Maximum characters of a server's message in ours."""
+_MAX_MESSAGE_CHARS = 300  # maximum characters of a server's message in ours
 _TRANSIENT = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
 """Status of a server that is not ready, or of a broken connection. All our calls can be repeated safely."""
 
@@ -53,10 +49,10 @@ class TemporalConnection:
         self._worker: tuple[Worker, asyncio.Task[None]] | None = None
 
     async def use(self, work: Callable[[Client], Awaitable[T]], *, works: bool = False) -> T:
-        """Return the result of a call, repeated while the server is not ready.
+        """Return the result of a call, repeated while the server is not ready. Raises DispatcherError.
 
         With `works` the answer comes from a workflow, so this process runs a workflow worker from then on. Raises
-        DispatcherError; LookupError if the workflow or the activity does not exist any more.
+        LookupError if the workflow or the activity does not exist any more.
         """
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):

@@ -23,8 +23,7 @@ from typing_extensions import override
 
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, Dispatcher, Load, Order, WorkerInfo, order_key
-from perstack_temporal.address import TemporalAddress
-from perstack_temporal.names import MAX_HISTORY_EVENTS
+from perstack_temporal.names import MAX_HISTORY_EVENTS, TemporalAddress
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -135,7 +134,6 @@ class TemporalDispatcher(Dispatcher):
             await self._connection.close()
 
     async def _query(self, key: str, query: str, type: type[T]) -> T | None:
-        """Return a workflow's answer to a query; None if the workflow has ended or does not exist."""
         from temporalio.client import WorkflowQueryRejectedError
         from temporalio.common import QueryRejectCondition
 

@@ -47,8 +47,7 @@ class WorkflowState(TypedDict, total=False):
 
     prefix: str
     silent_after: float
-    longest_history: int
-    """History events after which the workflow continues as a new run."""
+    longest_history: int  # history events after which the workflow continues as a new run
     waiting: StoredOrder | None
     lost: StoredOrder | None
 
@@ -56,8 +55,7 @@ class WorkflowState(TypedDict, total=False):
 class Facts(TypedDict):
     """Memo of a workflow, shown in the server's list."""
 
-    waiting: list[int] | None
-    """Due time and submission time of the waiting order, in milliseconds since 1970."""
+    waiting: list[int] | None  # due time and submission time of the waiting order, in milliseconds since 1970
     running: bool
 
 
@@ -189,7 +187,6 @@ class JobWorkflow:
         return {"waiting": waits, "running": self._held is not None or self._lost is not None}
 
     async def _is_due(self, order: StoredOrder | None) -> bool:
-        """Return whether the order is due. If not, wait until it may be, or until the waiting order has changed."""
         if order is None:
             return False
         seconds = order["due"] / 1000 - workflow.time()
@@ -200,7 +197,6 @@ class JobWorkflow:
         return False
 
     async def _offer(self, order: StoredOrder | None) -> None:
-        """Offer an order in all its queues until it is claimed and done, or the waiting order has changed."""
         if order is None:
             return
         self._round += 1
@@ -256,7 +252,6 @@ class JobWorkflow:
         return ticket
 
     def _differs(self, order: StoredOrder) -> bool:
-        """Return whether the waiting order differs from the offered one in a way that matters for the offer."""
         waits = self._waiting
         return (
             waits is None

@@ -15,10 +15,7 @@ PLUGIN_API = 1
 
 
 class TemporalDispatchers(DispatcherFactory):
-    """Factory for `dispatcher = "temporal://host:port/namespace"`; `?queue=NAME` separates projects in one namespace.
-
-    The server needs only the namespace. Keys and certificates come from the variables that all Temporal programs read.
-    """
+    """Factory for `dispatcher = "temporal://host:port/namespace"`; `?queue=NAME` separates projects in a namespace."""
 
     scheme = "temporal"
     credentials = (
@@ -31,8 +28,8 @@ class TemporalDispatchers(DispatcherFactory):
 
     @override
     def open(self, location: str) -> Dispatcher:
-        from perstack_temporal.address import parse
         from perstack_temporal.dispatcher import TemporalDispatcher
+        from perstack_temporal.names import parse
 
         address = parse(location)
         if find_spec("temporalio") is None:

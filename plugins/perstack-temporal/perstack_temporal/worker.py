@@ -25,12 +25,10 @@ from perstack_temporal.activities import PolledActivity, Presence, poll_activity
 from perstack_temporal.connection import TemporalConnection
 from perstack_temporal.job_workflow import ClaimReply
 
-_CLAIM_TIMEOUT_S = 0.25
-"""Seconds to wait for an order in a claim, since the server does not report an empty queue."""
+_CLAIM_TIMEOUT_S = 0.25  # seconds to wait for an order in a claim, since the server does not report an empty queue
 _OTHER_QUEUES_TIMEOUT_S = 0.05
 """Seconds that a session with several queues waits for the others, to take the most urgent order."""
-_UNCLAIMED_TIMEOUT_S = 1.5 * BEATS_EACH
-"""Seconds after which an unclaimed activity is returned to other workers."""
+_UNCLAIMED_TIMEOUT_S = 1.5 * BEATS_EACH  # seconds after which an unclaimed activity is returned to other workers
 _LEAVE_TIMEOUT_S = 5.0
 
 
@@ -40,8 +38,7 @@ class _HeldClaim:
     token: bytes
     workflow_id: str
     run_id: str
-    is_ending: bool = False
-    """True during a release."""
+    is_ending: bool = False  # True during a release
 
 
 class TemporalSeat(Seat):
@@ -103,7 +100,6 @@ class TemporalSeat(Seat):
                 await self._news.wait()
 
     async def _next(self, until: float) -> PolledActivity | None:
-        """Return the most urgent activity that arrives before `until`; None without one. Raises DispatcherError."""
         while not self._inbox:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -144,10 +140,7 @@ class TemporalSeat(Seat):
             self._news.set()
 
     async def _claim(self, ticket: PolledActivity) -> Claim | None:
-        """Claim the order behind an activity; None if others have it.
-
-        Raises DispatcherError; the activity is then kept, and claimed again later.
-        """
+        """Claim the order behind an activity; None if others have it. After a DispatcherError it is claimed again."""
 
         async def ask(client: Client) -> ClaimReply | None:
             handle = client.get_workflow_handle(ticket.workflow_id, run_id=ticket.run_id)

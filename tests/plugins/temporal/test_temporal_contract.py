@@ -12,8 +12,8 @@ from temporal_server import TemporalServer, Wire
 from temporalio.client import Client
 
 from perstack.testing.dispatcher_contract import SOON, DispatcherBed, DispatcherContract
-from perstack_temporal.address import parse
 from perstack_temporal.dispatcher import TemporalDispatcher
+from perstack_temporal.names import parse
 
 EVERY = os.environ.get("PERSTACK_FAULTS") == "all"
 _MATCHED = 0.05

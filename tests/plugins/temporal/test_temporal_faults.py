@@ -20,8 +20,8 @@ from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import TAKEN_OVER_WITHIN, Dispatcher, Order, Seat
 from perstack.testing.dispatcher_contract import claimed
 from perstack.testing.storage_fixture import wait_for
-from perstack_temporal.address import parse
 from perstack_temporal.job_workflow import JobWorkflow
+from perstack_temporal.names import parse
 from perstack_temporal.plugin import perstack_dispatchers
 
 EVERY = os.environ.get("PERSTACK_FAULTS") == "all"

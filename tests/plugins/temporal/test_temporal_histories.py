@@ -25,8 +25,8 @@ from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import Claim, Dispatcher, Order, Seat
 from perstack.testing.dispatcher_contract import claimed
 from perstack_temporal import names
-from perstack_temporal.address import parse
 from perstack_temporal.job_workflow import JobWorkflow, WorkflowState
+from perstack_temporal.names import parse
 from perstack_temporal.plugin import perstack_dispatchers
 
 FOLDER = Path(__file__).parent / "histories"
