@@ -71,11 +71,9 @@ class AnthropicSettings(EndpointSettings):
     """Form of the model's reasoning budget: a number of tokens, or an effort. None: by its name."""
 
 
-VENDOR = "anthropic"
-"""Key of this vendor's opaque parts, which are sent to no other vendor."""
+VENDOR = "anthropic"  # key of this vendor's opaque parts, which are sent to no other vendor
 
-DEFAULT_MAX_TOKENS = 32_000
-"""Maximum reply tokens that every current model supports; the API requires a number."""
+DEFAULT_MAX_TOKENS = 32_000  # maximum reply tokens that every current model supports; the API requires a number
 
 _ANSWER_TOKENS = 8_192
 _MIN_BUDGET_TOKENS = 1_024
@@ -113,7 +111,6 @@ def turns_of(request: GenerationRequest) -> TurnEncoder:
 
 
 def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
-    """Return the fields that every endpoint of the format gets, except the model's name and the messages."""
     if request.max_tokens is not None:
         most = request.max_tokens_within(settings.max_tokens or DEFAULT_MAX_TOKENS)
         settings = settings.model_copy(update={"max_tokens": most})
@@ -144,7 +141,6 @@ def takes_schemas(model: str) -> bool:
 
 
 def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
-    """Add a cache mark to the last block of the latest turn."""
     return [*blocks[:-1], blocks[-1].removesuffix(b"}") + _CACHED + b"}"]
 
 
@@ -169,10 +165,7 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
 
 
 def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> float | None:
-    """Return the temperature; None to omit it.
-
-    Models without a token budget for thinking reject it, so they get only a temperature that the user has set.
-    """
+    """Return the temperature; None if none was set for a model without a thinking budget, which rejects others."""
     takes_it = _counts_tokens(request.model, settings)
     return request.temperature_over(settings.temperature) if takes_it else settings.temperature
 
@@ -211,7 +204,6 @@ def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> 
 
 
 def _text(text: str) -> JsonObject | None:
-    """Return a text block; None for blank text, which the API rejects."""
     return {"type": "text", "text": text} if text.strip() else None
 
 
@@ -311,8 +303,6 @@ class _AnthropicError(Wire):
 
 
 class _MessageStreamEvent(Wire):
-    """Fields of all event types; None if a type lacks one."""
-
     type: str
     index: int = 0
     message: _StartedMessage | None = None
@@ -443,7 +433,6 @@ class MessagesDecoder:
 
 
 def _part(block: _Block) -> ReplyPart | None:
-    """Convert a finished block; None for an empty or unknown one."""
     match block.start.type:
         case "text":
             return TextPart(text="".join(block.text)) if block.text else None

@@ -18,18 +18,13 @@ from perstack_base.files import identity, kind_of, printable, status_at
 from perstack_base.tools import boolean, text
 from perstack_base.workspace import OpenWorkspace, ResolvedPath
 
-_MAX_DEPTH = 200
-"""Maximum depth in levels; each level holds one handle."""
+_MAX_DEPTH = 200  # maximum depth in levels; each level holds one handle
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def check_tree(place: ResolvedPath, destination: ResolvedPath | None = None) -> None:
-    """Raise SkillError if something below a directory is off limits, here or at the destination of a move.
-
-    A tree is moved or deleted as a whole or not at all, so that no part is left behind or taken along; a person must
-    then do it.
-    """
+    """Raise SkillError if something below a directory is off limits: a tree is moved or deleted as a whole."""
     known = place.workspace.protected_identities()
     status = place.status()
     if status is None or not stat.S_ISDIR(status.st_mode):
@@ -67,8 +62,7 @@ def _below(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tupl
             os.close(handle)
 
 
-MAX_ENTRIES = 500
-"""Maximum number of entries per listing."""
+MAX_ENTRIES = 500  # maximum number of entries per listing
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
@@ -170,7 +164,6 @@ def _may(place: ResolvedPath, mode: int) -> bool:
 
 
 def _birth(status: os.stat_result) -> float:
-    """Return the creation time, or the best approximation that the system offers."""
     made = getattr(status, "st_birthtime", None)
     return made if isinstance(made, float) else min(status.st_ctime, status.st_mtime)
 

@@ -25,21 +25,16 @@ from perstack_base.files import printable
 from perstack_base.tools import answer, boolean, integer, string_map, strings, text
 from perstack_base.workspace import OpenWorkspace
 
-SHOWN_BYTES = 30_000
-"""Bytes of output that the model sees at once."""
+SHOWN_BYTES = 30_000  # bytes of output that the model sees at once
 
-MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""Bytes of output that are kept; more is only counted, and the model sees the count."""
+MAX_KEPT_BYTES = 64 * 1024 * 1024  # bytes of output that are kept; more is only counted, and the model sees the count
 
 _HALF = SHOWN_BYTES // 2
 _MAX_MEMORY_BYTES = 256 * 1024
 
 
 class Output:
-    """Output of a process: memory holds its head and tail, a temporary file all of it.
-
-    Close it as a context manager.
-    """
+    """Output of a process: memory holds its head and tail, a temporary file all of it."""
 
     def __init__(self, most: int = MAX_KEPT_BYTES) -> None:
         """Keep at most `most` bytes."""
@@ -213,7 +208,6 @@ class Executor:
 
     @asynccontextmanager
     async def _process(self, call: ToolCall, output: Output) -> AsyncGenerator[Process]:
-        """Run a process and collect its output. On exit the process has ended and its output is complete."""
         reading, writing = os.pipe()
         try:
             process = await self._start(call, writing)
@@ -264,10 +258,7 @@ class Executor:
 
 
 def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that keep git from executing files in a repository, numbered after those in `env`.
-
-    git reads a setting only if its number is below `GIT_CONFIG_COUNT`. The last one wins.
-    """
+    """Return variables that keep git from executing files in a repository. Of equal settings git reads the last."""
     count = env.get("GIT_CONFIG_COUNT", "")
     first = int(count) if re.fullmatch("[0-9]{1,4}", count) else 0
     found = {"GIT_CONFIG_COUNT": str(first + len(_GIT_SETTINGS))}

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from perstack.core.base.file_names import GIT_CONTENT, Parts
 
-MAX_SCANNED_NAMES = 20_000
-"""Maximum number of names scanned to find another name of a file."""
+MAX_SCANNED_NAMES = 20_000  # maximum number of names scanned to find another name of a file
 
 Identity = tuple[int, int]
 

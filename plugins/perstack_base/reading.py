@@ -21,11 +21,9 @@ from perstack.ports.skill import ToolCall, ToolResult
 from perstack_base.tools import compact, integer, text
 from perstack_base.workspace import OpenWorkspace, ResolvedPath
 
-MAX_READ_BYTES = 100_000
-"""Bytes of text per call, some 25,000 tokens."""
+MAX_READ_BYTES = 100_000  # bytes of text per call, some 25,000 tokens
 
-MAX_COUNTED_BYTES = 64 << 20
-"""Bytes in which lines are counted, which takes some tenths of a second."""
+MAX_COUNTED_BYTES = 64 << 20  # bytes in which lines are counted, which takes some tenths of a second
 
 _PIECE_BYTES = 1 << 16
 _SNIFFED_BYTES = 8192
@@ -38,10 +36,8 @@ class LineRange:
     content: bytes
     start: int
     end: int
-    total: int | None
-    """Number of lines; None if there are more than were counted."""
-    cut: bool = False
-    """True if line `start` alone is too long to return and was cut."""
+    total: int | None  # number of lines; None if there are more than were counted
+    cut: bool = False  # True if line `start` alone is too long to return and was cut
 
 
 def read_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
@@ -60,10 +56,7 @@ def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
 
 
 def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a regular file.
-
-    Raises SkillError for pipes, devices and sockets, before opening one could block or have an effect.
-    """
+    """Open a regular file. Opening a pipe, device or socket could block, so it is refused. Raises SkillError."""
     if place.found is None:
         raise SkillError(f"{place.shown} does not exist; listDirectory shows what does")
     _refuse_special(place, place.found)
@@ -80,10 +73,7 @@ def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
 
 
 def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MAX_READ_BYTES) -> LineRange:
-    """Return the lines from `start` to `end` (exclusive), or as many as fit into `most` bytes.
-
-    This number bounds the memory too.
-    """
+    """Return the lines from `start` to `end` (exclusive), or as many as fit into `most` bytes, also of memory."""
     kept: list[bytes] = []
     size = 0
     line = 0
@@ -153,10 +143,7 @@ def _notices(lines: LineRange, start: int, end: int | None, size: int) -> list[s
 
 
 def refuse_git_head(place: ResolvedPath) -> None:
-    """Raise SkillError before the creation of a `HEAD` file, which a directory needs to be a git repository.
-
-    The name is refused everywhere: the rest of a repository may be created later, or concurrently by another call.
-    """
+    """Refuse to create a `HEAD`, which makes a git repository of a directory with the rest. Raises SkillError."""
     is_opened = place.workspace.is_opened(place.parts)
     if is_git_head(place.name) and place.status() is None and not is_opened:
         raise SkillError(f"{place.shown} makes a folder a git repository, and is off limits to tools; use another name")

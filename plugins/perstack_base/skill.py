@@ -55,17 +55,14 @@ class BaseSession(SkillSession):
     """Session of `@perstack/base` on one workspace, for one Job."""
 
     def __init__(self, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
-        """Open the workspace.
-
-        Raises SkillError if it is not a directory, or a link redirects a path that [sandbox] names.
-        """
+        """Open the workspace. Raises SkillError if it is not a directory, or a link redirects a named path."""
         self._reach = WorkspaceSet(context)
         self._workspace = self._reach.workspace
         self._executor = Executor(self._workspace, context, domains)
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()
         self._changing = asyncio.Lock()
-        """Held during a change in a thread, so that two edits of one large file see each other's result."""
+        """Open the workspace. Raises SkillError if it is not a directory, or a link redirects a named path."""
         self._async_tools: Mapping[str, AsyncTool] = {
             "exec": self._executor.call,
             "readTextFile": self._read_text,
@@ -150,16 +147,10 @@ class BaseSession(SkillSession):
 
 
 class WorkspaceSet:
-    """Workspace of a Job with its added directories. The owner must `close` it.
-
-    Added directories that do not exist yet are looked for again when a path is in none of the others.
-    """
+    """Workspace of a Job with its added directories, some of which may be created later. The owner must `close` it."""
 
     def __init__(self, context: SkillContext) -> None:
-        """Open the directories.
-
-        Raises SkillError if the workspace is not a directory, or a link redirects an added one.
-        """
+        """Open the directories. Raises SkillError if the workspace is none, or a link redirects an added one."""
         self._context = context
         self._real = os.path.realpath(context.workspace)
         self._named: tuple[SandboxPath, ...] = ()
@@ -239,7 +230,6 @@ class WorkspaceSet:
         return None
 
     def _resolve(self, path: str) -> tuple[str, ...]:
-        """Return the path with an added directory's name replaced by its resolved form."""
         return tuple(
             one.real + path.removeprefix(one.name)
             for one in self._named

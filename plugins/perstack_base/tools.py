@@ -172,8 +172,7 @@ SPECS: tuple[ToolSpec, ...] = (*_CONTROL, *_EXEC, *_READING, *_WRITING)
 """All tools of the skill, in the order in which they are offered."""
 
 
-compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Encode a value as JSON without spaces."""
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # encode a value as JSON without spaces
 
 
 def answer(value: JsonObject, *, is_error: bool = False) -> ToolResult:

@@ -57,15 +57,11 @@ PROTECTED_WAYS: tuple[Parts, ...] = (
 class ResolvedPath:
     """Name in an open directory. It is not a link, unless links were not to be followed."""
 
-    directory: int
-    """Descriptor that is open for as long as the path is used."""
-    name: str
-    """`.` for the workspace itself."""
-    parts: Parts
-    """Path from the workspace, without links."""
+    directory: int  # descriptor that is open for as long as the path is used
+    name: str  # `.` for the workspace itself
+    parts: Parts  # path from the workspace, without links
     workspace: OpenWorkspace
-    found: os.stat_result | None = None
-    """Status found by the walk, which has checked that it is not protected."""
+    found: os.stat_result | None = None  # status found by the walk, which has checked that it is not protected
 
     @property
     def shown(self) -> str:
@@ -113,8 +109,7 @@ class WorkspaceRules:
     """Return whether a protected file may be read because a person has named it."""
     elsewhere: Callable[[str], tuple[OpenWorkspace, Parts] | None] = lambda path: None
     """Return the workspace that contains an absolute path outside this one, and the path in it; None without one."""
-    named: Callable[[], str] = lambda: ""
-    """Return the added directories, for messages."""
+    named: Callable[[], str] = lambda: ""  # return the added directories, for messages
 
 
 NO_RULES = WorkspaceRules()
@@ -138,9 +133,8 @@ class OpenWorkspace:
     ) -> None:
         """Open the directory. Raises SkillError if it cannot be opened.
 
-        `off_limits` is the state. `protected` and `patterns` name further files, which may be listed and nothing else.
-        `is_added`: the directory is not the Job's own, but named by `[sandbox]`. `only`: the one name in it that may be
-        used. `env`: the host's environment, which determines where git's settings are.
+        `off_limits` is the state. `protected` and `patterns` name files that may be listed and nothing else. `is_added`
+        if `[sandbox]` names the directory. `only` is the one usable name. git's settings are where `env` says.
         """
         try:
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -195,8 +189,7 @@ class OpenWorkspace:
     ) -> Generator[ResolvedPath]:
         """Resolve a path. Raises SkillError if it is outside, protected, or in the state directory.
 
-        `follow`: a link at its end is followed. `change`: the path is to be created, changed or removed. `create`:
-        implies `change`, and creates missing directories on the way.
+        `follow` a link at its end. `change`: it will be changed or removed. `create` it, and missing directories.
         """
         shown = printable(path)
         home, parts = self._home(path)
@@ -223,10 +216,7 @@ class OpenWorkspace:
                 os.close(handle)
 
     def size(self, path: str) -> int:
-        """Return the current size in bytes of what a path names, unchecked; 0 if it does not exist. A hint only.
-
-        Raises SkillError if the path begins outside.
-        """
+        """Return the current size in bytes, unchecked; 0 if nothing is there. Raises SkillError for a path outside."""
         home, parts = self._home(path)
         try:
             return os.stat("/".join(parts) or ".", dir_fd=home._root).st_size
@@ -258,20 +248,14 @@ class OpenWorkspace:
         self.check_git(parts)
 
     def check_repository(self, directory: int, parts: Parts) -> None:
-        """Raise SkillError if a change in an open directory is one in a git repository, or turns it into one.
-
-        `parts` is the changed path, whose last name is in the directory.
-        """
+        """Raise SkillError if changing `parts`, in an open directory, changes a git repository or makes one."""
         beside = status_at("HEAD", directory) if is_git_content(parts[-1]) else None
         is_completed = beside is not None and not stat.S_ISDIR(beside.st_mode)
         if not self.is_opened(parts) and (is_completed or is_repository(directory)):
             raise SkillError(f"{self.shown(parts)} is git's own, which is off limits to tools; use another path")
 
     def check_git(self, parts: Parts, *, whole: bool = False) -> None:
-        """Raise SkillError for files that git's configuration makes git execute.
-
-        `whole`: also for a directory that contains one.
-        """
+        """Raise SkillError for files that git's configuration makes git execute, with `whole` below a directory too."""
         if self.is_opened(parts):
             return
         path = self._real(parts)
@@ -284,10 +268,7 @@ class OpenWorkspace:
                     )
 
     def check_way(self, parts: Parts, shown: str, *, change: bool = True) -> None:
-        """Raise SkillError for a path to, or into, the state or a protected file, judged by its names.
-
-        `change`: also for a file that may be read because a person has named it.
-        """
+        """Raise SkillError for a path to the state or a protected file; with `change` also for a readable one."""
         if self.only and parts[:1] != (self.only,):
             raise self.outside(shown)
         if self.is_opened(parts):
@@ -385,7 +366,6 @@ class OpenWorkspace:
         return None
 
     def _is_kept_elsewhere(self, wanted: Identity) -> bool:
-        """Return whether a file with several hard links has one in a directory that is off limits."""
         ways = (*self._states, *PROTECTED_WAYS)
         starts = [*(self.root.joinpath(*own) for own in ways), *self._elsewhere]
         return any(wanted[1] == inode for inode in inodes(starts))
@@ -424,10 +404,7 @@ class OpenWorkspace:
 
 
 def _concerns(path: str, target: str, *, whole: bool) -> bool:
-    """Return whether a path is or is below a target or, with `whole`, contains one.
-
-    Ignores case on all file systems.
-    """
+    """Return whether a path is or is below a target or, with `whole`, contains one. Case is ignored everywhere."""
     folded_path = path.casefold()
     for name in {target, os.path.realpath(target)}:
         there = name.casefold()
@@ -437,8 +414,6 @@ def _concerns(path: str, target: str, *, whole: bool) -> bool:
 
 
 class _PathWalk:
-    """Walk of one path: the open handles, and the names that led to them."""
-
     def __init__(self, workspace: OpenWorkspace, shown: str, *, follow: bool, create: bool, change: bool) -> None:
         self._workspace = workspace
         self._shown = shown
@@ -523,11 +498,9 @@ class _PathWalk:
         return self._from(target)
 
     def _out(self, target: str) -> list[str]:
-        """Continue at the target of a link that leaves the top of this directory."""
         return list(reversed(self._from(str(self._workspace.real / target))))
 
     def _from(self, target: str) -> Parts:
-        """Restart where an absolute path begins: in this directory, or in another one that tools may use."""
         found = self._workspace.elsewhere(target)
         if found is None:
             raise SkillError(f"{self._shown} leads outside the workspace through a symbolic link; use another path")

@@ -146,8 +146,7 @@ def _remove_placeholder(place: ResolvedPath, *, is_directory: bool) -> None:
 
 # Edits work on bytes, so that the rest of the file keeps its encoding.
 
-MAX_EDITED_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of a file that can be edited."""
+MAX_EDITED_BYTES = 64 * 1024 * 1024  # maximum bytes of a file that can be edited
 
 _CRLF = b"\r\n"
 _LF = b"\n"

@@ -19,24 +19,20 @@ from perstack.system.process_groups import process_start_time
 
 Controller = Literal["memory", "pids", "cpu"]
 
-_PERIOD_US = 100_000
-"""Microseconds of the period in which CPU time is limited."""
+_PERIOD_US = 100_000  # microseconds of the period in which CPU time is limited
 _MIN_QUOTA_US = 1_000
 _PREFIX = "perstack-"
 _POLL_INTERVAL_S = 0.02
-_REMOVAL_TIMEOUT_S = 2.0
-"""Seconds to wait for the last processes of a group to end."""
+_REMOVAL_TIMEOUT_S = 2.0  # seconds to wait for the last processes of a group to end
 
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
     """Limits of one Job. None means no limit."""
 
-    memory: int | None = None
-    """Bytes of all programs together."""
+    memory: int | None = None  # bytes of all programs together
     processes: int | None = None
-    cpu: float | None = None
-    """Number of processors."""
+    cpu: float | None = None  # number of processors
 
     @property
     def controllers(self) -> tuple[Controller, ...]:
@@ -55,8 +51,7 @@ class CgroupParent:
 
     folder: Path
     controllers: tuple[str, ...]
-    is_second: bool
-    """True for cgroups v2."""
+    is_second: bool  # True for cgroups v2
 
 
 @cache
@@ -180,7 +175,6 @@ def _own() -> Iterator[tuple[str, str]]:
 
 
 def _second(mount: Path, own: str) -> Iterator[CgroupParent]:
-    """Find the nearest group above this process in which one can be created and joined."""
     folder = mount / own.lstrip("/")
     while folder.is_relative_to(mount):
         with suppress(OSError):
@@ -199,7 +193,6 @@ def _first(mount: Path, own: str, names: tuple[str, ...]) -> Iterator[CgroupPare
 
 
 def _can_make(folder: Path) -> bool:
-    """Return whether a group can be created and joined, verified by creating and removing one."""
     trial = folder / f"{_PREFIX}{os.getpid()}-{process_start_time(os.getpid())}-trial"
     try:
         trial.mkdir()

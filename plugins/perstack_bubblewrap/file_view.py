@@ -34,8 +34,7 @@ from perstack_bubblewrap.mounts import View, opened
 
 MAX_FOLDERS = 50_000
 
-_TIMESTAMP_GRAIN_NS = 50_000_000
-"""Nanoseconds in which a directory may change again without a new timestamp."""
+_TIMESTAMP_GRAIN_NS = 50_000_000  # nanoseconds in which a directory may change again without a new timestamp
 
 _HEAD = "HEAD"
 
@@ -44,20 +43,15 @@ _HEAD = "HEAD"
 class ProtectedFiles:
     """Protected files and directories, as absolute paths."""
 
-    hidden: tuple[str, ...] = ()
-    """Files that must not be readable."""
-    fixed: tuple[str, ...] = ()
-    """Files and directories that must be read-only."""
-    linked: frozenset[tuple[int, int]] = frozenset()
-    """Device and inode numbers of hidden files with several hard links."""
-    gits: tuple[str, ...] = ()
-    """Paths whose name is `.git`."""
+    hidden: tuple[str, ...] = ()  # files that must not be readable
+    fixed: tuple[str, ...] = ()  # files and directories that must be read-only
+    linked: frozenset[tuple[int, int]] = frozenset()  # device and inode numbers of hidden files with several hard links
+    gits: tuple[str, ...] = ()  # paths whose name is `.git`
     executed: tuple[str, ...] = ()
     """Paths that git or perstack would execute, so a program must not add any: every `.git`, the `HEAD` of each other
     repository, and definitions.
     """
-    is_whole: bool = True
-    """False if some directories were not scanned."""
+    is_whole: bool = True  # False if some directories were not scanned
 
 
 @dataclass(slots=True)
@@ -83,10 +77,9 @@ class ProtectedFileScanner:
         self._known: dict[str, _Folder] = {}
 
     def scan(self, *, may_be_partial: bool = False) -> ProtectedFiles:
-        """Return the protected files.
+        """Return the protected files. Raises SkillError if there are too many directories to scan.
 
-        Raises SkillError if there are too many directories to scan, since some files may then be missed; with
-        `may_be_partial` the result is incomplete instead.
+        With `may_be_partial` the result is incomplete instead.
         """
         found, is_whole = self._folders()
         if not is_whole and not may_be_partial:
@@ -105,7 +98,6 @@ class ProtectedFileScanner:
         )
 
     def _folders(self) -> tuple[dict[str, _Folder], bool]:
-        """Return the directories, those nearest to the root first, and whether they are all."""
         waiting, found = deque([self._root]), dict[str, _Folder]()
         while waiting:
             path = waiting.popleft()
@@ -148,10 +140,7 @@ class ProtectedFileScanner:
 
 
 def _is_repository(names: Mapping[str, os.DirEntry[str]]) -> bool:
-    """Return whether git takes a directory with these entries for a repository.
-
-    `commondir` points to the rest of a repository.
-    """
+    """Return whether git takes a directory for a repository; `commondir` points to the rest of one."""
     head = names.get(_HEAD)
     if head is None or head.is_dir(follow_symlinks=False):
         return False
@@ -186,16 +175,13 @@ def _hide(entry: os.DirEntry[str], one: _Folder) -> None:
 
 Identity = tuple[int, int]
 
-_MAX_SCANS = 50
-"""Maximum number of scans after a program, as many as `.git` directories may be nested."""
+_MAX_SCANS = 50  # maximum number of scans after a program, as many as `.git` directories may be nested
 
 
 @dataclass(frozen=True, slots=True)
 class _Roots:
-    named: tuple[str, ...]
-    """Workspace and writable directories, under each of their names."""
-    writable: tuple[str, ...]
-    """The named ones, without those inside another one."""
+    named: tuple[str, ...]  # workspace and writable directories, under each of their names
+    writable: tuple[str, ...]  # the named ones, without those inside another one
     readable: tuple[str, ...]
 
 
@@ -204,8 +190,7 @@ class _Scan:
     emptied: tuple[str, ...]
     covered: tuple[str, ...]
     kept: tuple[ProtectedFiles, ...]
-    targets: tuple[str, ...]
-    """Paths that git's configuration names, in directories that programs may change."""
+    targets: tuple[str, ...]  # paths that git's configuration names, in directories that programs may change
 
     @property
     def is_whole(self) -> bool:
@@ -222,21 +207,17 @@ The identity recognises a repository after a move. None for a symbolic link, who
 
 @dataclass(slots=True)
 class FileViewBuilder:
-    """Builder of file views, which scans before each program and after it.
-
-    Its methods block and must not run concurrently.
-    """
+    """Builder of file views. Its methods block and must not run concurrently."""
 
     policy: SandboxPolicy
     around: Surroundings
     _finders: dict[str, ProtectedFileScanner] = field(default_factory=dict[str, ProtectedFileScanner])
-    _known: _Executed | None = None
-    """Executed paths that existed when no program was running."""
+    _known: _Executed | None = None  # executed paths that existed when no program was running
     _roots: _Roots = field(default_factory=lambda: _Roots((), (), ()))
     """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
 
     def build(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> View:
-        """Return the file view of a program. `is_quiet` means that no program runs: existing files are the person's.
+        """Return the file view of a program. `is_quiet`: no program runs, so existing files are the person's.
 
         Raises SkillError for a directory that is too large to scan, or that a link redirects.
         """
@@ -262,9 +243,9 @@ class FileViewBuilder:
         )
 
     def set_aside(self) -> tuple[str, ...]:
-        """Rename files created by programs since the last quiet moment that git or perstack would execute.
+        """Rename new files that git or perstack would execute, and return a line for each.
 
-        Return a line for each. Scans repeatedly, because the content of a `.git` is only seen once it has another name.
+        Scans repeatedly, because the content of a `.git` is only seen once it has another name.
         """
         said: dict[str, str] = {}
         is_whole = True
@@ -352,7 +333,6 @@ def _make(path: str, kind: TargetKind) -> None:
 
 
 def _set_aside(path: str, writable: tuple[str, ...]) -> str:
-    """Rename a path so that no tool looks for it, and return the line that reports it."""
     folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
     name = os.path.basename(path)  # noqa: PTH119
     mark = f"set-aside-{token_hex(4)}"
@@ -384,7 +364,6 @@ def _identity(path: str) -> Identity | None:
 
 
 def _with_resolved(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the existing paths, each also in its resolved form."""
     found: list[str] = []
     for path in paths:
         if Path(path).exists():

@@ -28,8 +28,7 @@ from perstack_bubblewrap.machine import run_trusted
 SPARE_PIDS = 300
 _MIN_KERNEL = (6, 14)
 _CAP_SYS_ADMIN = 1 << 21
-_REPORT_TIMEOUT_S = 10
-"""Seconds to wait for bwrap to report the process it has started."""
+_REPORT_TIMEOUT_S = 10  # seconds to wait for bwrap to report the process it has started
 _PIECE_BYTES = 4096
 _CHILD = re.compile(rb'"child-pid": (\d+)\D')
 _SET = 'echo "$0" > /proc/sys/kernel/pid_max'
@@ -49,8 +48,7 @@ class PausedProgram:
     processes: int
     said: int
     go: int
-    theirs: list[int] = field(default_factory=list[int])
-    """Descriptors that bwrap inherits; closed here afterwards."""
+    theirs: list[int] = field(default_factory=list[int])  # descriptors that bwrap inherits; closed here afterwards
 
     @property
     def bwrap_argv(self) -> tuple[str, ...]:
@@ -58,10 +56,7 @@ class PausedProgram:
         return "--info-fd", str(self.theirs[0]), "--block-fd", str(self.theirs[1])
 
     async def bind(self) -> None:
-        """Set the limit and let the program start.
-
-        Raises SkillError if that fails; the caller must then end the program.
-        """
+        """Set the limit and let the program start. If that fails, the caller must end it. Raises SkillError."""
         self.close_inherited()
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
@@ -245,10 +240,7 @@ class SharedCgroup:
 
 
 def cgroup_of(policy: SandboxPolicy, job_id: str) -> SharedCgroup | None:
-    """Return the cgroup for a policy of a Job; the caller must call `leave`.
-
-    Return None if there is nothing to enforce with cgroups. Raises SkillError if the group cannot be created.
-    """
+    """Return the cgroup of a Job's policy, to be left with `leave`; None if nothing needs one. Raises SkillError."""
     limits = limits_of(policy)
     if not limits.controllers:
         return None

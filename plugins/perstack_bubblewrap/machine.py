@@ -40,8 +40,7 @@ def memory_files(*contents: bytes) -> Generator[tuple[int, ...]]:
 _MIN_VERSION = (0, 8)
 _REQUIRED_OPTION = "--ro-bind-fd"
 """Option that mounts a descriptor: added in 0.10, and backported to older versions as a fix."""
-_TRIAL_TIMEOUT_S = 10
-"""Seconds that a trivial program may take to start and end."""
+_TRIAL_TIMEOUT_S = 10  # seconds that a trivial program may take to start and end
 
 _FILES = Path(__file__).parent / "files"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
@@ -86,10 +85,9 @@ def seccomp() -> bytes:
 
 
 def find(env: Mapping[str, str], *, path: str = os.defpath) -> str:
-    """Return the path of bwrap. Raises UsageError, which says how to install it.
+    """Return the path of bwrap in PATH or `path`. Raises UsageError, which says how to install it.
 
-    Searches the absolute directories of PATH, then `path`. A relative one could be in the workspace, where a sandboxed
-    program could replace bwrap.
+    Relative directories are skipped: a sandboxed program could replace bwrap in the workspace.
     """
     folders = os.pathsep.join(filter(os.path.isabs, env.get("PATH", path).split(os.pathsep)))
     found = next(filter(None, (shutil.which("bwrap", path=one) for one in (folders, path) if one)), None)

@@ -14,8 +14,7 @@ from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
 
 _MIB = 1 << 20
-DEFAULT_TMP_BYTES = 1024 * _MIB
-"""Default size of /tmp in bytes."""
+DEFAULT_TMP_BYTES = 1024 * _MIB  # default size of /tmp in bytes
 _SHARED_MEMORY_BYTES = 64 * _MIB
 _SHM = "shm"
 TMP = "/tmp"  # noqa: S108 - each program has its own
@@ -51,16 +50,11 @@ _NOT_SHOWN = ("/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_sta
 class System:
     """Part of the machine that every program sees."""
 
-    links: tuple[tuple[str, str], ...] = ()
-    """Symbolic links such as /bin: target and link."""
-    folders: tuple[str, ...] = ()
-    """Directories and files mounted read-only at their own paths."""
-    files: tuple[tuple[str, str], ...] = ()
-    """Files of this package: source and path inside."""
-    hidden: str = "/dev/null"
-    """File that is mounted over hidden files."""
-    proc: frozenset[str] = frozenset()
-    """Existing ones of the covered paths in /proc."""
+    links: tuple[tuple[str, str], ...] = ()  # symbolic links such as /bin: target and link
+    folders: tuple[str, ...] = ()  # directories and files mounted read-only at their own paths
+    files: tuple[tuple[str, str], ...] = ()  # files of this package: source and path inside
+    hidden: str = "/dev/null"  # file that is mounted over hidden files
+    proc: frozenset[str] = frozenset()  # existing ones of the covered paths in /proc
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +63,10 @@ class View:
 
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
-    emptied: tuple[str, ...] = ()
-    """Directories shown as empty."""
-    hidden: tuple[str, ...] = ()
-    """Files shown with other content."""
-    fixed: tuple[str, ...] = ()
-    """Files and directories that can be read, but not changed, moved or removed."""
-    held: tuple[str, ...] = ()
-    """Directories that can be changed, but not moved or removed."""
+    emptied: tuple[str, ...] = ()  # directories shown as empty
+    hidden: tuple[str, ...] = ()  # files shown with other content
+    fixed: tuple[str, ...] = ()  # files and directories that can be read, but not changed, moved or removed
+    held: tuple[str, ...] = ()  # directories that can be changed, but not moved or removed
     anchored: tuple[str, ...] = ()
     """Files whose parent directories are held up to the root, so that no other file can take their place."""
 
@@ -91,11 +81,9 @@ def arguments(
     more: Sequence[str] = (),
     handles: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:
-    """Return the arguments in the format of `bwrap --args`.
+    """Return the arguments in the format of `bwrap --args`. Raises ValueError for a NUL, which would end an argument.
 
-    `more` is inserted before the options that make the rest read-only. `handles` has the descriptors of the `inner`
-    paths; a path without one is not mounted. Raises ValueError for an argument with a NUL, which would end it, so that
-    the rest became another argument.
+    `more` comes before the options that make the rest read-only. Paths that `handles` lacks are not mounted.
     """
     words = [
         *_ISOLATED,
@@ -181,8 +169,7 @@ def _each(option: str, paths: Iterable[str]) -> Iterable[str]:
         yield from (option, path, path)
 
 
-COVERED = (*_ONLY_READ, *_EMPTIED, *_NOT_SHOWN)
-"""Paths in /proc that are covered where they exist."""
+COVERED = (*_ONLY_READ, *_EMPTIED, *_NOT_SHOWN)  # paths in /proc that are covered where they exist
 
 
 # Handles of the inner paths, held open while a sandbox is created.

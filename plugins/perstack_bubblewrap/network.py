@@ -8,15 +8,11 @@ from ipaddress import ip_address
 from perstack.core.base.public_addresses import is_public
 from perstack.dataclass import dataclass
 
-_WEB = frozenset({80, 443})
-"""Ports of an entry that names none."""
+_WEB = frozenset({80, 443})  # ports of an entry that names none
 LOCAL = "localhost"
-_MAX_HOST_CHARS = 253
-"""Characters of a host name in messages; a program may send a longer one."""
-MAX_PORTS = 64
-"""Maximum number of listed host ports: each needs a listener before each program."""
-_MIN_PORT = 1024
-"""Ports below this one need an administrator."""
+_MAX_HOST_CHARS = 253  # characters of a host name in messages; a program may send a longer one
+MAX_PORTS = 64  # maximum number of listed host ports: each needs a listener before each program
+_MIN_PORT = 1024  # ports below this one need an administrator
 _PROXY_PORT = 3128
 
 
@@ -41,10 +37,7 @@ def check_named(host: str, port: int, allowed: Iterable[str]) -> None:
 
 
 def check_address(host: str, port: int, address: str, allowed: Iterable[str]) -> None:
-    """Raise PlaceRefused if a listed name resolves to an address that is not public.
-
-    A listed port of `localhost` must resolve to a loopback address instead.
-    """
+    """Raise PlaceRefused unless the address is public; for a listed port of `localhost`, unless it is loopback."""
     name = host.rstrip(".").casefold()
     if name == LOCAL and port in local_ports(allowed):
         if not ip_address(address.partition("%")[0]).is_loopback:

@@ -14,8 +14,7 @@ from perstack.ports.runtime import Runtime, RuntimeFactory, Surroundings
 
 PLUGIN_API = 1
 
-_JOURNAL = "-journal"
-"""Suffix of SQLite's rollback journal."""
+_JOURNAL = "-journal"  # suffix of SQLite's rollback journal
 
 
 class BubblewrapFactory(RuntimeFactory):

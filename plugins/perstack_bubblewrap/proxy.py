@@ -21,10 +21,8 @@ from perstack.system.processes import await_start, launch, owned, python_argv
 from perstack_bubblewrap.machine import memory_files
 from perstack_bubblewrap.network import local_ports, proxy_port
 
-_START_TIMEOUT_S = 30
-"""Seconds to wait until a proxy is ready."""
-_MAX_REFUSALS = 100
-"""Maximum number of refused places that are remembered, each with its latest refusal."""
+_START_TIMEOUT_S = 30  # seconds to wait until a proxy is ready
+_MAX_REFUSALS = 100  # maximum number of refused places that are remembered, each with its latest refusal
 _PIECE_BYTES = 1 << 16
 _INSIDE = "/run/perstack"
 
@@ -47,8 +45,7 @@ class Proxy:
     on_refused: Callable[[str], None]
     reading: int
     process: Process | None = None
-    count: int = 0
-    """Number of refusals so far."""
+    count: int = 0  # number of refusals so far
     _refused: dict[str, int] = field(default_factory=dict[str, int])
     """Message of each refused place, with the count at its latest refusal."""
     _shown: set[str] = field(default_factory=set[str])
@@ -113,7 +110,6 @@ class Proxy:
             self._show(words)
 
     def _show(self, words: str) -> None:
-        """Show each refused place to the person once, up to a maximum number of places."""
         if words in self._shown or len(self._shown) > _MAX_REFUSALS:
             return
         self._shown.add(words)
@@ -183,7 +179,6 @@ class ProxyPool:
 
 
 async def _ready(reading: int) -> None:
-    """Wait until the proxy reports that it is ready. Raises OSError and TimeoutError."""
     loop = asyncio.get_running_loop()
     said: asyncio.Future[bytes] = loop.create_future()
 

@@ -28,8 +28,7 @@ from proxy.http.proxy import HttpProxyBasePlugin
 
 from perstack_bubblewrap.network import LOCAL, PlaceRefused, check_address, check_named
 
-_PROBE_TIMEOUT_S = 2
-"""Seconds of a connection attempt to an address of this machine."""
+_PROBE_TIMEOUT_S = 2  # seconds of a connection attempt to an address of this machine
 _MOST_HEAD = 64 << 10
 _MOST_BODY = 64 << 20
 """Bytes of a request that is not a tunnel: the library buffers all of it and scans it again with every piece."""
@@ -38,8 +37,7 @@ _MOST_MEMORY = 1 << 30
 
 Data sent faster than it is read is buffered.
 """
-_MANY = 64
-"""Buffered pieces above which memory is checked."""
+_MANY = 64  # buffered pieces above which memory is checked
 _TOO_LARGE = memoryview(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 
 

@@ -44,8 +44,7 @@ from perstack_bubblewrap.machine import memory_files, seccomp, system
 from perstack_bubblewrap.mounts import DEFAULT_TMP_BYTES, View, arguments, environment, open_mount_sources
 from perstack_bubblewrap.proxy import Proxy, ProxyPool
 
-_CHECK_INTERVAL_S = 0.1
-"""Seconds between two checks whether a program has exceeded a limit."""
+_CHECK_INTERVAL_S = 0.1  # seconds between two checks whether a program has exceeded a limit
 
 
 @dataclass(slots=True)
@@ -53,18 +52,15 @@ class _Running:
     process: Process | None = None
     cgroup: ProgramCgroup | None = None
     proxy: Proxy | None = None
-    heard: int = 0
-    """Refusals of the proxy before the program started."""
+    heard: int = 0  # refusals of the proxy before the program started
     watching: asyncio.Task[None] | None = None
-    limit: str = ""
-    """Description of the limit that the program exceeded."""
+    limit: str = ""  # description of the limit that the program exceeded
 
 
 class BubblewrapRuntime(Runtime):
     """Sandbox of one policy on one workspace.
 
-    The leader of a program's process group is bwrap, outside; the program runs below it in a PID namespace, which
-    ends as a whole with bwrap. A process that leaves its group or session inside ends with it too.
+    A program runs in a PID namespace below bwrap, which leads its process group: what leaves the group ends too.
     """
 
     def __init__(
@@ -165,7 +161,6 @@ class BubblewrapRuntime(Runtime):
             return self._watch.build((*map(str, program.readable), *more), is_quiet=is_quiet)
 
     def _settle(self) -> tuple[str, ...]:
-        """Rename created files that a person's tools would execute. Return the lines that report them."""
         with self._turn:
             ended = [
                 key
@@ -185,7 +180,6 @@ class BubblewrapRuntime(Runtime):
         running.watching.add_done_callback(self._watching.discard)
 
     async def _watch_program(self, process: Process, running: _Running) -> None:
-        """Watch a program until it ends: kill it when it exceeds a limit, then remove its cgroup."""
         loop = asyncio.get_running_loop()
         time = self._policy.time
         until = None if time is None else loop.time() + time / 1000

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from perstack.dataclass import dataclass
 
-_NEWEST = 466
-"""removexattrat of Linux 6.13. From 424 on all machines have equal numbers."""
+_NEWEST = 466  # removexattrat of Linux 6.13. From 424 on all machines have equal numbers.
 
 _DENIED_EVERYWHERE = {
     "io_uring_setup": 425,
@@ -126,12 +125,9 @@ _DENIED_AARCH64 = {
     "kexec_file_load": 294,
 }
 
-_NAMESPACES = 0x7E020000
-"""Flags of clone that create a namespace."""
-_FAMILIES = (1, 2, 10, 16)
-"""Unix, IPv4, IPv6 and netlink: the socket families that ordinary programs use."""
-_TERMINAL_INPUT = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX insert input into a terminal as if it were typed."""
+_NAMESPACES = 0x7E020000  # flags of clone that create a namespace
+_FAMILIES = (1, 2, 10, 16)  # Unix, IPv4, IPv6 and netlink: the socket families that ordinary programs use
+_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX insert input into a terminal as if it were typed
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 _X32 = 0x40000000
 
@@ -140,8 +136,7 @@ _X32 = 0x40000000
 class Machine:
     """Values of a filter that differ between machines."""
 
-    audit: int
-    """Architecture number that the kernel passes to a filter (AUDIT_ARCH)."""
+    audit: int  # architecture number that the kernel passes to a filter (AUDIT_ARCH)
     denied: Sequence[int]
     clone: int
     clone3: int
@@ -172,14 +167,12 @@ MACHINES = {
         personality=92,
     ),
 }
-"""Machines by their `uname` names."""
 
 _LOAD, _EQUAL, _GREATER, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 
-Instruction = tuple[int, int, int, int]
-"""Instruction: operation, jump offsets if true and if false, and a value."""
+Instruction = tuple[int, int, int, int]  # instruction: operation, jump offsets if true and if false, and a value
 
 
 def filter_of(machine: Machine) -> bytes:
@@ -206,7 +199,6 @@ def program_of(machine: Machine) -> list[Instruction]:
 
 
 def _of_call(number: int, argument: int, checks: Sequence[Instruction]) -> list[Instruction]:
-    """Return checks of the lower half of a call's argument; a call that passes them is allowed."""
     body = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *checks, (_RETURN, 0, 0, _ALLOW)]
     return [(_EQUAL, 0, len(body), number), *body]
 

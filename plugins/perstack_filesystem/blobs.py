@@ -48,15 +48,11 @@ def remove_unfinished(folder: OpenDirectory) -> None:
 
 
 POOL = ".blobs"
-_FEW = 8
-"""Up to this number, files are synced one by one; above it, all at once with `syncfs`."""
+_FEW = 8  # up to this number, files are synced one by one; above it, all at once with `syncfs`
 
 
 def keep_all(root: Path, blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
-    """Store every content in a Job's blob directory under its name, durably.
-
-    A file gets its final name only after its content is on disk.
-    """
+    """Store contents in a Job's blob directory durably. A file gets its name when its content is on disk."""
     missing = {name: data for name, data in contents.items() if not _has(blobs, name, len(data))}
     with ExitStack() as opened:
         pool = _Pool(root, opened)
@@ -69,10 +65,7 @@ def keep_all(root: Path, blobs: OpenDirectory, contents: Mapping[str, bytes]) ->
 
 
 def free(root: Path, blobs: OpenDirectory, names: tuple[str, ...]) -> None:
-    """Remove from the pool the named blobs that no other Job has.
-
-    Call it before the Job loses its links: if the process dies in between, no unreferenced pool file remains.
-    """
+    """Remove from the pool the blobs that no other Job has, before this one loses its links: a crash leaks none."""
     with ExitStack() as opened:
         pool = _Pool(root, opened)
         for name in names:
@@ -80,7 +73,7 @@ def free(root: Path, blobs: OpenDirectory, names: tuple[str, ...]) -> None:
 
 
 class _Pool:
-    """Shared blobs in `.blobs`. Directory handles stay open as long as `opened` does."""
+    """Shared blobs in `.blobs`."""
 
     def __init__(self, root: Path, opened: ExitStack) -> None:
         """Open nothing yet; `opened` closes the directories that are opened later."""
@@ -190,7 +183,6 @@ def _can_sync_all() -> bool:
 
 
 def _sync_all(folder: OpenDirectory) -> None:
-    """Sync everything written to the file system that contains this directory."""
     system = _system()
     if system is None or system.syncfs(folder.fd):
         number = ctypes.get_errno()
@@ -207,12 +199,10 @@ class JobDirectories:
         self._space = space
 
     def _jobs(self, opened: ExitStack) -> OpenDirectory | None:
-        """Return the directory of the namespace; None if it does not exist."""
         jobs = self._folders.find(self._space)
         return None if jobs is None else opened.enter_context(jobs)
 
     def _find(self, opened: ExitStack, job_id: str, *below: str) -> OpenDirectory | None:
-        """Return a Job's directory, or one below it; None if it does not exist."""
         folder = self._folders.find(self._space, check_job_id(job_id), *below[:1])
         for name in below[1:]:
             folder = None if folder is None else opened.enter_context(folder).find(name)
@@ -222,7 +212,6 @@ class JobDirectories:
         return self._there(self._find(opened, job_id), job_id)
 
     def _made(self, opened: ExitStack, job_id: str, name: str) -> OpenDirectory:
-        """Return a directory inside a Job's directory, created if it is missing."""
         return opened.enter_context(self._there(self._folders.make(self._space, check_job_id(job_id), name), job_id))
 
     def _there(self, folder: OpenDirectory | None, job_id: str) -> OpenDirectory:
@@ -271,7 +260,6 @@ class BlobFolders(JobDirectories):
                     folder.sync()
 
     def _free_blobs(self, job: OpenDirectory) -> None:
-        """Remove from the pool the blobs of a Job before its deletion."""
         blobs = job.find("blobs")
         if blobs is not None:
             with blobs:

@@ -118,10 +118,7 @@ class OpenDirectory:
             raise explained(error, self.path / name) from error
 
     def open_log(self, name: str) -> int | None:
-        """Open a log for reading and appending, or for reading alone without write permission.
-
-        None if it does not exist.
-        """
+        """Open a log, read-only without write permission; None if it does not exist."""
         try:
             try:
                 return open_regular(name, os.O_RDWR | os.O_APPEND, folder=self.fd)
@@ -146,10 +143,9 @@ class OpenDirectory:
             raise explained(error, self.path / name) from error
 
     def replace(self, name: str, data: bytes, *, sync: bool, modified_ns: int | None = None) -> None:
-        """Replace a file atomically: a reader sees the old or the new content, never a part.
+        """Replace a file atomically. With `sync` its content survives power loss; its name does after `sync()`.
 
-        With `sync` the content survives power loss when this returns; the name does so after `sync()`. `modified_ns`
-        sets a modification time finer than the kernel's clock ticks.
+        `modified_ns` sets a modification time finer than the kernel's clock ticks.
         """
         temporary = self.write_aside(name, data, sync=sync, modified_ns=modified_ns)
         try:
@@ -255,8 +251,7 @@ def write_all(fd: int, data: bytes) -> None:
 _MOST_OPEN = 16
 """Directories below the namespaces that stay open when the cache is trimmed, which happens at twice this number."""
 
-Names = tuple[str, ...]
-"""Path from the root: empty, or a namespace, a Job in it, and `runs` or the like below the Job."""
+Names = tuple[str, ...]  # path from the root: empty, or a namespace, a Job in it, and `runs` or the like below the Job
 
 
 class KeptFolder(OpenDirectory):

@@ -21,15 +21,12 @@ from perstack_filesystem.directories import OpenDirectory, explained, write_all
 _FILE = "entries.jsonl"
 _FORGOTTEN = -1
 _ADDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
-_TOLERATED = 1000
-"""Outdated lines that never cause a rewrite."""
+_TOLERATED = 1000  # outdated lines that never cause a rewrite
 
-_CHUNK = 1 << 24
-"""Bytes per read. Longer than any entry."""
+_CHUNK = 1 << 24  # bytes per read. Longer than any entry.
 _LINE = rb"\n(-?[0-9]{1,18}) (%b) ([^\n]*)(?=\n)"
 _ANY = re.compile(_LINE % b"[A-Za-z0-9_-]+")
-_FEW = 8
-"""Lookups served by a search in the text before all of it is parsed."""
+_FEW = 8  # lookups served by a search in the text before all of it is parsed
 
 Entries = dict[str, tuple[int, bytes]]
 
@@ -37,10 +34,7 @@ Entries = dict[str, tuple[int, bytes]]
 def put_entry(
     space: OpenDirectory, job_id: str, seq: int, entry: bytes, *, synced: bool, is_wanted: Callable[[], bool]
 ) -> None:
-    """Append an entry, if `is_wanted()` holds while the Job cannot be removed.
-
-    Raises NotFound without such a Job, and StorageError for an entry with a newline.
-    """
+    """Append an entry if `is_wanted()` while the Job cannot be removed. Raises NotFound and StorageError."""
     if b"\n" in entry:
         raise StorageError(f"{space.path / _FILE}: the entry of {job_id} is not one line")
     with _open(space, _ADDING, fcntl.LOCK_SH) as fd:
@@ -134,7 +128,6 @@ class EntryIndex:
 
 
 def _take(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
-    """Merge more lines into the entries; a line of an equal or later sequence number replaces the earlier one."""
     for line in lines:
         seq, name = int(line[1]), line[2].decode()
         if seq == _FORGOTTEN:
@@ -149,7 +142,6 @@ def entry_names(space: OpenDirectory) -> list[str]:
 
 
 def _parse(data: bytes) -> Entries:
-    """Return the latest entry of each Job."""
     found: Entries = {}
     _take(found, _ANY.finditer(data))
     return found

@@ -25,8 +25,7 @@ class SealedJob:
     """Job of another program, with its events as sealed records."""
 
     job: ForeignJob = field(default_factory=ForeignJob)
-    writer: str = ""
-    """Name of the program, for messages."""
+    writer: str = ""  # name of the program, for messages
     logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
 
 

@@ -62,10 +62,9 @@ class Scan:
         return self.end - self.lacks_newline
 
     def advance(self, read_at: ReadAt, place: str, want: int | None = None) -> list[bytes]:
-        """Verify records until the log ends or `want` records are known, and return the new ones.
+        """Verify records until the log ends or `want` are known. Return the new ones; those of an append come together.
 
-        Records of one append become known together. Raises Damaged (`place` names the file in the message) if a damaged
-        line comes before record `want`; the records before it are known then.
+        Raises Damaged, naming `place`, for a damaged line before record `want`; the records before it are known then.
         """
         found: list[bytes] = []
         self.lacks_newline = False
@@ -138,8 +137,7 @@ class Scan:
 
 
 _END = 1 << 17
-_LONGEST_END = 1 << 25
-"""Bytes read from the end of a file to find its last lines: initially, and at most."""
+_LONGEST_END = 1 << 25  # bytes read from the end of a file to find its last lines: initially, and at most
 
 
 class LogFile:
@@ -239,10 +237,7 @@ class LogFile:
 
     @contextmanager
     def staying_at(self, expected_seq: int | None) -> Generator[None]:
-        """Lock the log against other writers.
-
-        Raises Conflict if it does not have `expected_seq` records (None: any number) or was deleted.
-        """
+        """Lock the log against writers. Raises Conflict if deleted or not of `expected_seq` records (None: any)."""
         with self._turn:
             try:
                 if self._is_read_only:
@@ -263,7 +258,6 @@ class LogFile:
             yield self._reread(self._scan, 0, self._scan.seq)
 
     def _catch_up(self, expected_seq: int | None) -> None:
-        """Read what others appended and cut off a torn tail. Raises as `staying_at` does."""
         size = os.fstat(self._fd).st_size
         if size < self._scan.size:
             self._scan = Scan()

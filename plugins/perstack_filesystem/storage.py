@@ -143,10 +143,7 @@ _MOST_OPEN_LOGS = 100
 
 
 class FilesystemStorage(BlobFolders, Storage):
-    """Jobs as directories. Several processes may use one root at once.
-
-    Jobs that other programs wrote in one of `formats` are shown too, and continued next to the original files.
-    """
+    """Jobs as directories, also of programs that wrote one of `formats`. Several processes may use one root."""
 
     keeps_copies = True
 
@@ -502,7 +499,6 @@ class FilesystemStorage(BlobFolders, Storage):
         return self._root / self._space / run.job_id / "runs" / run.run_id / _LOG
 
     def _use(self, run: RunRef) -> LogFile | None:
-        """Return the log, which stays open until `_leave`; None if it does not exist."""
         with self._turn:
             log = self._log(run)
             if log is not None:
@@ -514,7 +510,6 @@ class FilesystemStorage(BlobFolders, Storage):
             log.leave()
 
     def _log(self, run: RunRef) -> LogFile | None:
-        """Return the log, from the cache if it is there; None if it does not exist."""
         log = self._logs.get(run)
         if log is not None and not log.is_deleted:
             self._logs.move_to_end(run)
@@ -537,10 +532,7 @@ class FilesystemStorage(BlobFolders, Storage):
         return log
 
     def _begin(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
-        """Create a log with its first records. Return False if another process created it meanwhile.
-
-        The log of a Run that another program began starts with that program's events.
-        """
+        """Create a log, beginning with another program's events. Return False if another process created it."""
         path = str(self._log_path(run))
         with ExitStack() as opened:
             runs = self._made(opened, run.job_id, "runs")
@@ -560,7 +552,6 @@ class FilesystemStorage(BlobFolders, Storage):
 
     @contextmanager
     def _staying_at(self, run: RunRef, expected_seq: int) -> Generator[None]:
-        """Lock a log of `expected_seq` records against writers. Raises Conflict if it has another number."""
         log = self._use(run)
         if log is None:
             raise stale(str(self._log_path(run)), expected_seq, 0)

@@ -121,10 +121,7 @@ def with_version(base_url: str, version: str) -> str:
 
 
 def path_of(model: str) -> str:
-    """Return the path of the generation method.
-
-    A model name may include its collection: `models/x`, `tunedModels/x`.
-    """
+    """Return the generation method's path. A model may include its collection: `models/x`, `tunedModels/x`."""
     name = model if "/" in model else f"models/{model}"
     return f"/{quote(name, safe='/')}:streamGenerateContent?alt=sse"
 

@@ -23,10 +23,8 @@ from perstack.support.http.errors import bad_response, delay_in, error_from_stat
 from perstack.support.http.messages import TOO_DEEP, Text, Wire, finish_reason, is_too_deep, unexpected_event
 from perstack_google.request import VENDOR
 
-_CALL_LAYERS = 7
-"""Nesting levels of an event down to its calls: candidates, content, parts, functionCall."""
-_MAX_DIGITS = 4_000
-"""Digits of an integer that are parsed; `int` accepts 4,300 at most."""
+_CALL_LAYERS = 7  # nesting levels of an event down to its calls: candidates, content, parts, functionCall
+_MAX_DIGITS = 4_000  # digits of an integer that are parsed; `int` accepts 4,300 at most
 
 
 class _FunctionCall(Wire):
@@ -36,8 +34,6 @@ class _FunctionCall(Wire):
 
 
 class _GeminiPart(Wire):
-    """Fields of all part types; empty if a type lacks one."""
-
     text: str | None = None
     thought: bool | None = None
     signature: Text = Field(default="", alias="thoughtSignature")
@@ -111,7 +107,7 @@ _INVALID = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECT
 class GeminiDecoder:
     """Decoder of a reply from the data of its stream's events.
 
-    A TextPart cannot hold a signature: a signature that arrives with text is kept in an empty ThinkingPart before it.
+    A signature that arrives with text is kept in an empty ThinkingPart before it.
     """
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
@@ -202,10 +198,7 @@ def _read(data: str) -> _GenerateContentResponse:
 
 
 def _without_unreadable_arguments(data: str) -> _GenerateContentResponse | None:
-    """Parse an event again with unstorable arguments of calls replaced; None if those are not the cause.
-
-    The event's usage was paid for, and discarding it would only generate this reply again.
-    """
+    """Parse an event without unstorable arguments: its usage was paid for. None if those are not the cause."""
     try:
         event: JsonValue = json.loads(data, parse_int=_finite)
     except (ValueError, RecursionError):

@@ -110,8 +110,7 @@ def _level(model: str, budget: ReasoningBudget) -> str:
     return level
 
 
-VENDOR = "google"
-"""Key of this vendor's opaque parts, which are sent to no other vendor."""
+VENDOR = "google"  # key of this vendor's opaque parts, which are sent to no other vendor
 
 UNSIGNED = "skip_thought_signature_validator"
 """Value that Google accepts in place of a signature for a call that another vendor's model made."""
@@ -129,8 +128,7 @@ def encode(
 ) -> bytes:
     """Encode the body of `:streamGenerateContent`. `blobs` need only contain what `contents_of` lacks.
 
-    Without signatures, replies of Google's models are encoded like another vendor's. Without ids, calls and results
-    are matched by their order.
+    Without ids, calls and results are matched by their order.
     """
     contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
     contents.extend(request.messages, blobs)
@@ -185,8 +183,6 @@ def _tool(spec: ToolSpec) -> JsonObject:
 
 
 class _Contents:
-    """Encoder of messages, with the blobs and the format options of the model."""
-
     def __init__(self, blobs: Mapping[str, bytes], signs: bool, vendor: str, with_ids: bool) -> None:
         self._vendor = vendor
         self._with_ids = with_ids
@@ -250,10 +246,7 @@ class _Contents:
         return "\n".join(texts), files
 
     def _reply(self, contents: Iterable[ReplyPart]) -> list[JsonValue]:
-        """Encode the parts of a reply in order.
-
-        The signature of a text is in the part before it: see `GeminiDecoder`.
-        """
+        """Encode the parts in order. The signature of a text is in the part before it: see `GeminiDecoder`."""
         parts: list[JsonValue] = []
         pending: JsonObject = {}
         needs_signature = self._signs
@@ -309,5 +302,4 @@ def is_sendable(mime_type: str) -> bool:
 
 
 def _text(text: str) -> JsonObject | None:
-    """Return a text block; None for blank text, which the API rejects."""
     return {"text": text} if text.strip() else None

@@ -52,8 +52,7 @@ from perstack_mcp.transports import (
     root_cause,
 )
 
-MAX_SHOWN_CHARS = 30_000
-"""Characters of text that the model sees at once."""
+MAX_SHOWN_CHARS = 30_000  # characters of text that the model sees at once
 
 _UNTYPED = "application/octet-stream"
 
@@ -114,7 +113,6 @@ def _says_one_of(text: str, values: Sequence[JsonValue]) -> bool:
 
 
 async def _shorten(parts: Sequence[ResultContent], blobs: BlobStore) -> tuple[ResultContent, ...]:
-    """Cut the longest texts until all of them together are short enough."""
     lengths = sorted(len(part.text) for part in parts if isinstance(part, TextPart))
     share = MAX_SHOWN_CHARS
     for place, length in enumerate(lengths):
@@ -134,8 +132,7 @@ async def _cut(part: ResultContent, share: int, blobs: BlobStore) -> ResultConte
     return TextPart(text=head_and_tail(part.text, share, whole))
 
 
-CALL_KEY = "perstack/callId"
-"""Key of the call's id in `_meta`."""
+CALL_KEY = "perstack/callId"  # key of the call's id in `_meta`
 
 _PERSTACK = Implementation(name="perstack", version=version("perstack"))
 
@@ -163,7 +160,7 @@ class McpClient:
     async def call(self, call: ToolCall, idle: float) -> ToolResult | Question:
         """Call a tool. Raises SkillError, also after `idle` seconds without progress reports.
 
-        If the server's requests cannot be assigned to one of several calls, this and all later calls run one at a time.
+        After a request that cannot be assigned to one of several calls, calls run one at a time.
         """
         if not self._is_in_turn:
             result = await self._attempt(call, idle)
@@ -236,11 +233,7 @@ class McpClient:
 async def connect(
     server: McpServer, on_ready: Callable[[McpClient], None], leave: asyncio.Event, *, may_sample: bool
 ) -> None:
-    """Connect to a server and serve it until `leave` is set or the server ends.
-
-    Tries the server's connection attempts in order. Raises SkillError if none succeeds, or if the connection fails
-    later.
-    """
+    """Connect by the first attempt that succeeds, and serve until `leave` or the end. Raises SkillError."""
     attempts = server.attempts()
     refusals: list[str] = []
     for number, attempt in enumerate(attempts, 1):
@@ -285,17 +278,13 @@ An unknown version is a RuntimeError, an invalid body a ValidationError.
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether another attempt may succeed, because a server has declined this one.
-
-    False for errors of our code.
-    """
+    """Return whether another attempt may succeed, as a server declined this one. False for errors of our code."""
     found = root_cause(error)
     is_closed = isinstance(found, MCPError) and found.code == CONNECTION_CLOSED
     return isinstance(found, _REFUSALS) and not _is_fault(found) and not is_closed
 
 
 def _is_fault(error: BaseException) -> bool:
-    """Return whether an error can only result from wrong code on our side."""
     is_wrong_code = isinstance(error, NotImplementedError | RecursionError)
     return is_wrong_code or not isinstance(error, (*_REFUSALS, ValueError, PerstackError))
 

@@ -36,8 +36,7 @@ from perstack.system.process_groups import end_group
 from perstack.system.processes import owned
 from perstack_mcp.transports import AUTO, LEGACY, MAX_LINE_CHARS, ConnectionAttempt, RateLimitedOutput, ServerProtocols
 
-_MIN_SECRET_CHARS = 6
-"""Minimum characters of a secret that is masked; shorter ones would occur in ordinary words."""
+_MIN_SECRET_CHARS = 6  # minimum characters of a secret that is masked; shorter ones would occur in ordinary words
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +46,10 @@ class Launch:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path
-    records: Path | None = None
-    """Directory that records the running process."""
-    secrets: tuple[str, ...] = ()
-    """Texts to mask in stderr lines, longest first."""
+    records: Path | None = None  # directory that records the running process
+    secrets: tuple[str, ...] = ()  # texts to mask in stderr lines, longest first
     runtime: Runtime = LOCAL_RUNTIME
-    domains: tuple[str, ...] = ()
-    """Network places that the process may reach, for runtimes that restrict this."""
+    domains: tuple[str, ...] = ()  # network places that the process may reach, for runtimes that restrict this
 
 
 def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
@@ -88,11 +84,9 @@ def _argv(definition: McpStdioSkill) -> tuple[str, ...]:
     return (definition.command, *unasked, *package, *definition.args)
 
 
-EXIT_TIMEOUT_S = 1.0
-"""Seconds for a server to exit after its stdin has been closed."""
+EXIT_TIMEOUT_S = 1.0  # seconds for a server to exit after its stdin has been closed
 
-_DRAIN_TIMEOUT_S = 0.2
-"""Seconds to wait for the last stderr lines: a process that left the group may hold stderr open."""
+_DRAIN_TIMEOUT_S = 0.2  # seconds to wait for the last stderr lines: a process that left the group may hold stderr open
 
 _KEPT_LINES = 10
 _BUFFER_BYTES = 1 << 20

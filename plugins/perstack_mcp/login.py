@@ -23,10 +23,7 @@ from perstack_mcp.session import McpSession
 
 
 class PersonalLogin(TokenFlow):
-    """Authorization code flow with PKCE.
-
-    `ask` receives the address for the person and the state, and returns the callback's parameters.
-    """
+    """Authorization code flow with PKCE. `ask` gets the person's address and the state, and returns the callback's."""
 
     def __init__(
         self,
@@ -90,8 +87,7 @@ class PersonalLogin(TokenFlow):
 PATH = "/callback"
 
 _MAX_REQUEST_BYTES = 16_384
-_REQUEST_TIMEOUT_S = 10.0
-"""Seconds that a browser may take to send its request."""
+_REQUEST_TIMEOUT_S = 10.0  # seconds that a browser may take to send its request
 
 _PAGE = "<!doctype html><meta charset=utf-8><title>Perstack</title><p>{}</p>"
 _DONE = "Perstack has got the answer. You may close this window."
@@ -150,11 +146,9 @@ class CallbackServer:
         return "200 OK", _DONE
 
 
-LOGIN_TIMEOUT_S = 300
-"""Seconds that a person has to log in."""
+LOGIN_TIMEOUT_S = 300  # seconds that a person has to log in
 
-_CONNECT_TIMEOUT_S = 60
-"""Seconds for the rest of the connection."""
+_CONNECT_TIMEOUT_S = 60  # seconds for the rest of the connection
 
 
 async def log_in(definition: McpSseSkill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:

@@ -19,26 +19,19 @@ from perstack.errors import SkillError
 from perstack.system.files import open_regular, read_regular, replace_private_file, try_lock
 from perstack.system.user import user_directory
 
-_LOCK_TIMEOUT_S = 30.0
-"""Seconds to wait for another process that renews a login."""
+_LOCK_TIMEOUT_S = 30.0  # seconds to wait for another process that renews a login
 
 
 class Login(Fact):
     """Login that is kept between Jobs."""
 
     endpoint: str
-    tokens: JsonObject = Field(default_factory=dict, repr=False)
-    """Token response (RFC 6749, section 5.1)."""
-    expires_at: float | None = None
-    """Seconds since 1970; None without an expiry."""
-    client: JsonObject = Field(default_factory=dict, repr=False)
-    """Registered client (RFC 7591, section 3.2.1)."""
-    server: JsonObject | None = None
-    """Metadata of the authorization server (RFC 8414)."""
-    resource: JsonObject | None = None
-    """Metadata of the server itself (RFC 9728)."""
-    wanted: str | None = None
-    """Scopes for lack of which a call was refused, to be requested at the next login."""
+    tokens: JsonObject = Field(default_factory=dict, repr=False)  # token response (RFC 6749, section 5.1)
+    expires_at: float | None = None  # seconds since 1970; None without an expiry
+    client: JsonObject = Field(default_factory=dict, repr=False)  # registered client (RFC 7591, section 3.2.1)
+    server: JsonObject | None = None  # metadata of the authorization server (RFC 8414)
+    resource: JsonObject | None = None  # metadata of the server itself (RFC 9728)
+    wanted: str | None = None  # scopes for lack of which a call was refused, to be requested at the next login
 
 
 class Logins:

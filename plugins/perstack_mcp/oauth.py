@@ -49,8 +49,7 @@ def _is_not_logged(record: logging.LogRecord) -> bool:
 # The SDK logs what it also raises, and the text may contain a token.
 logging.getLogger("mcp.client.auth.oauth2").addFilter(_is_not_logged)
 
-AUTHORIZATION_TIMEOUT_S = 30.0
-"""Seconds that an authorization server may take to answer."""
+AUTHORIZATION_TIMEOUT_S = 30.0  # seconds that an authorization server may take to answer
 
 
 class NoTokenStorage:
@@ -251,8 +250,7 @@ def _algorithm(pem: str) -> str:
     return "EdDSA" if isinstance(key, Ed25519PrivateKey) else "RS256"
 
 
-_EXPIRY_MARGIN_S = 30.0
-"""Maximum seconds before its expiry from which a token is no longer used."""
+_EXPIRY_MARGIN_S = 30.0  # maximum seconds before its expiry from which a token is no longer used
 
 _M = TypeVar("_M", bound=BaseModel)
 

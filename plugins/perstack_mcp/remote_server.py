@@ -28,10 +28,7 @@ class RemoteServer:
     """Remote server."""
 
     def __init__(self, definition: McpSseSkill, context: SkillContext, auth: httpx2.Auth | None = None) -> None:
-        """Check the definition. Raises SkillError for a forbidden endpoint or an unset variable.
-
-        `auth` is the authorization; by default a non-interactive one is chosen.
-        """
+        """Check the definition; `auth` is interactive or None. Raises SkillError."""
         self.name = definition.name
         self.workspace: Path = context.workspace
         self.show = RateLimitedOutput(context.on_stderr)
@@ -83,8 +80,7 @@ class RemoteServer:
 def fill_endpoint(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
     """Return the definition with `${NAME}` in its address replaced from the environment.
 
-    Raises SkillError if only a workspace's `.env` sets that name while a variable of the user's own would be sent
-    there.
+    Raises SkillError if only a workspace's `.env` sets that name while a user's own variable would be sent there.
     """
     check_known((definition.endpoint,), definition.name)
     oauth = definition.oauth or OAuth()

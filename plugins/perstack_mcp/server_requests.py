@@ -124,10 +124,7 @@ class OpenCalls:
         return [one for one in self._calls if own in (None, one)]
 
     async def owner(self, *, is_question: bool) -> PendingCall | None:
-        """Return the call to which a request belongs; None if there is none, or several that cannot be told apart.
-
-        Waits up to half the idle timeout for the other calls to end.
-        """
+        """Return the call of a request, once others had half the idle timeout to end; None if it stays unclear."""
         candidates = self.candidates()
         for one in candidates:
             one.on_activity()
@@ -157,7 +154,6 @@ class OpenCalls:
             await self._changed.wait()
 
     def _abandon_all_if_waiting(self) -> None:
-        """End all calls if every one of them waits for a request that cannot be assigned."""
         at_work = [one for one in self._calls if not one.abandoned.done()]
         if self._waiting < len(at_work) or len(at_work) < 2:
             return
@@ -170,8 +166,7 @@ class OpenCalls:
         self._changed = asyncio.Event()
 
 
-_MAX_SCHEMA_STEPS = 20_000
-"""Validation steps for a question's schema, whose fields are few and flat."""
+_MAX_SCHEMA_STEPS = 20_000  # validation steps for a question's schema, whose fields are few and flat
 
 _STOPS = {"stop": "endTurn", "length": "maxTokens"}
 
@@ -204,10 +199,7 @@ class Requests:
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | ErrorData:
-        """Generate with the Run's model.
-
-        Failures are shown to the person; the server only learns that there was one.
-        """
+        """Generate with the Run's model. Failures are shown to the person, not to the server."""
         if params.tools:
             return ErrorData(code=INVALID_PARAMS, message="tools in sampling are not offered")
         owner = await self._calls.owner(is_question=False)
@@ -244,9 +236,9 @@ def question_of(params: ElicitRequestParams) -> Question:
 
 
 def required_question(error: MCPError, one: PendingCall) -> Question | None:
-    """Return the question that a person must answer before the call is repeated (URL elicitation, 2025-11-25).
+    """Return the question to answer before the call is repeated (URL elicitation, 2025-11-25); None for other errors.
 
-    None for other errors. Raises SkillError if nobody can be asked, or the person declined.
+    Raises SkillError if nobody can be asked, or the person declined.
     """
     if error.code != URL_ELICITATION_REQUIRED:
         return None

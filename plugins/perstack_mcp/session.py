@@ -17,8 +17,7 @@ from perstack_mcp.transports import McpServer, ServerEnded, describe, next_steps
 if TYPE_CHECKING:
     from perstack_mcp.client import McpClient
 
-DEFAULT_TIMEOUT_MS = 60_000
-"""Milliseconds for connecting, and for a call without any progress."""
+DEFAULT_TIMEOUT_MS = 60_000  # milliseconds for connecting, and for a call without any progress
 
 
 class McpSession(SkillSession):
@@ -103,10 +102,7 @@ class _ConnectionTask:
         return self._ready.result() if self.is_up and self._ready.done() else None
 
     async def ready(self, deadline: float) -> McpClient:
-        """Return the client.
-
-        Raises SkillError, with everything shut down, if there is none within `deadline` seconds.
-        """
+        """Return the client within `deadline` seconds. Raises SkillError, with everything shut down."""
         both: set[asyncio.Future[Any]] = {self._ready, self._task}
         await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():

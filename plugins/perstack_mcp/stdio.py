@@ -22,14 +22,11 @@ if TYPE_CHECKING:
     from perstack_mcp.sdk import TransportStreams
 
 MAX_MESSAGE_BYTES = 64 << 20
-MAX_GARBAGE_BYTES = 16 << 20
-"""Bytes of invalid lines between two messages after which the server is given up."""
-MAX_GARBAGE_LINES = 100_000
-"""Number of such lines: parsing endless ones would block the event loop."""
+MAX_GARBAGE_BYTES = 16 << 20  # bytes of invalid lines between two messages after which the server is given up
+MAX_GARBAGE_LINES = 100_000  # number of such lines: parsing endless ones would block the event loop
 
 _PIECE_BYTES = 1 << 18
-_MAX_QUEUED = 64
-"""Queued messages for a server that does not read."""
+_MAX_QUEUED = 64  # queued messages for a server that does not read
 
 
 @asynccontextmanager

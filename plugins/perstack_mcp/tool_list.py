@@ -36,11 +36,9 @@ if TYPE_CHECKING:
 
 _MAX_PAGES = 100
 
-_CHANGE_DELAY_S = 0.1
-"""Seconds in which several change notifications count as one."""
+_CHANGE_DELAY_S = 0.1  # seconds in which several change notifications count as one
 
-_LIST_TIMEOUT_S = 30.0
-"""Seconds for a new list; the first one is part of connecting."""
+_LIST_TIMEOUT_S = 30.0  # seconds for a new list; the first one is part of connecting
 
 
 class ToolList:
@@ -59,10 +57,7 @@ class ToolList:
         self._toolset = await _toolset_of(client)
 
     async def current(self) -> Toolset:
-        """Return the newest list, after announced changes were read.
-
-        Without changes it is the object that the last call returned.
-        """
+        """Return the newest list, after announced changes were read: the same object without changes."""
         await self._settled.wait()
         return self._toolset
 
@@ -172,8 +167,7 @@ class OutputSchemas:
         return f"the server's structured output breaks the tool's own output schema{place}: {found.message[:200]}"
 
 
-_MAX_SCHEMA_STEPS = 4 * FULL
-"""Validation steps for all schemas of one list."""
+_MAX_SCHEMA_STEPS = 4 * FULL  # validation steps for all schemas of one list
 _MAX_TOOLS = 2_000
 
 

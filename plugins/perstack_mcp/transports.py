@@ -27,11 +27,9 @@ from perstack.system.user import user_directory
 if TYPE_CHECKING:
     from mcp.client import Transport
 
-LEGACY = "legacy"
-"""Mode: the handshake of revisions up to 2025-11-25."""
+LEGACY = "legacy"  # mode: the handshake of revisions up to 2025-11-25
 
-AUTO = "auto"
-"""Mode: a probe for the stateless revisions from 2026-07-28, then the handshake."""
+AUTO = "auto"  # mode: a probe for the stateless revisions from 2026-07-28, then the handshake
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +127,7 @@ def _digest(argv: Sequence[str]) -> str:
     return sha256("\0".join(argv).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-_MAX_ERROR_CHARS = 10_000
-"""Characters of an error's text that are processed."""
+_MAX_ERROR_CHARS = 10_000  # characters of an error's text that are processed
 
 
 class ServerEnded(SkillError):
@@ -163,11 +160,9 @@ def describe(error: BaseException) -> str:
     return text[:500] if text else type(found).__name__
 
 
-MAX_LINES = 1000
-"""Maximum lines per time window; further ones are only counted."""
+MAX_LINES = 1000  # maximum lines per time window; further ones are only counted
 
-_WINDOW_S = 10.0
-"""Length of the window in seconds."""
+_WINDOW_S = 10.0  # length of the window in seconds
 
 MAX_LINE_CHARS = 1000
 

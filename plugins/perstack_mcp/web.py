@@ -57,18 +57,14 @@ async def public_addresses(host: str, port: int) -> list[str]:
 _CONNECT_TIMEOUT_S = 30.0
 _MAX_EVENT_BYTES = 64 << 20
 
-_READ_TIMEOUT_S = 24 * 3600.0
-"""Seconds; the session limits how long a call may be silent."""
+_READ_TIMEOUT_S = 24 * 3600.0  # seconds; the session limits how long a call may be silent
 
 
 @asynccontextmanager
 async def streamable(
     endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth
 ) -> AsyncGenerator[TransportStreams]:
-    """Connect by streamable HTTP.
-
-    Once connected, an unauthorized request fails alone, without ending the connection.
-    """
+    """Connect by streamable HTTP. Later an unauthorized request fails alone, without ending the connection."""
     client = _HttpClient(_transport(may_be_local), dict(headers), httpx2.Timeout(_CONNECT_TIMEOUT_S, read=None), auth)
     async with (
         client,
@@ -135,7 +131,6 @@ class _HttpClient(httpx2.AsyncClient):
 
 
 def _unreachable(error: httpx2.TransportError, request: httpx2.Request) -> Unauthorized | None:
-    """Return the error for an authorization server that does not answer; None if the server itself failed."""
     if error.request is request:
         return None
     return Unauthorized(f"the authorization server at {error.request.url.host} does not answer: {describe(error)}")

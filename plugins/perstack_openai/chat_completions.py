@@ -205,8 +205,7 @@ class _ChoiceDelta(Wire):
 class _Choice(Wire):
     index: int | None = None
     delta: _ChoiceDelta | None = None
-    message: _ChoiceDelta | None = None
-    """Replaces `delta` in the answer of a server that does not stream."""
+    message: _ChoiceDelta | None = None  # replaces `delta` in the answer of a server that does not stream
     finish_reason: Text = ""
 
 
@@ -364,7 +363,6 @@ class ChatDecoder:
 
 
 def _plain(content: JsonValue) -> str:
-    """Return a text, or the text in a list of parts, which some servers send."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -380,7 +378,6 @@ def _call_part(call: _Call) -> ToolCallPart:
 
 
 def _usage(usage: _CompletionUsage | None) -> Usage:
-    """Convert the token counts; all are zero if the server sent none."""
     if usage is None:
         return Usage()
     sent, generated = usage.prompt_tokens or 0, usage.completion_tokens or 0

@@ -26,8 +26,7 @@ from perstack.support.http.messages import (
 )
 from perstack.support.http.structured_output import requires_all, schema_for
 
-_MAX_MEDIUM_TOKENS = 12_288
-"""Highest budget in tokens for which a model gets medium effort."""
+_MAX_MEDIUM_TOKENS = 12_288  # highest budget in tokens for which a model gets medium effort
 
 _TAKES_SCHEMAS = re.compile(r"^(gpt-4o(?!-2024-05)|gpt-4\.|gpt-[5-9]|o1(?!-mini|-preview)|o[3-9])")
 """Models that accept a schema. Source: OpenAI guide, «Structured model outputs», section «Supported models»."""
@@ -55,8 +54,7 @@ _EFFORTS_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
 class Dialect:
     """Format options of one server, with the user's settings."""
 
-    is_openai: bool = True
-    """True for OpenAI's own models, at OpenAI or Azure; False for compatible servers."""
+    is_openai: bool = True  # True for OpenAI's own models, at OpenAI or Azure; False for compatible servers
     vendor: str = "openai"
     """Provider name, used as the key of opaque parts: no other provider can read its encrypted content."""
     takes_images: bool = True
@@ -64,8 +62,7 @@ class Dialect:
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    reasoning: bool | None = None
-    """True if the model reasons; None to judge by its name."""
+    reasoning: bool | None = None  # True if the model reasons; None to judge by its name
     reasoning_summary: str | None = None
     structured_output: bool | None = None
     """True if the server accepts a schema for a reply; None to judge by the model's name."""
@@ -106,10 +103,7 @@ class Dialect:
         return request.max_tokens_within(self.max_tokens)
 
     def temperature_for(self, request: GenerationRequest) -> float | None:
-        """Return the temperature; None to omit it.
-
-        OpenAI's reasoning models reject a temperature, so they get only a temperature that the user has set.
-        """
+        """Return the temperature; None if none was set for OpenAI's reasoning models, which reject others."""
         is_refused = self.is_openai and self.reasons(request.model)
         return self.temperature if is_refused else request.temperature_over(self.temperature)
 
@@ -133,8 +127,7 @@ class ContentEncoder:
 
     dialect: Dialect
     blobs: Mapping[str, bytes]
-    text_type: str
-    """Value of `type` in a part of text."""
+    text_type: str  # value of `type` in a part of text
     attachment: Callable[[Literal["image", "file"], str, str], JsonObject]
     """Function that encodes a part from its kind, its data URL and its file name."""
 
@@ -153,7 +146,6 @@ class ContentEncoder:
         return {"type": self.text_type, "text": text}
 
     def _blob(self, part: BlobPart) -> JsonObject:
-        """Encode a blob as text, image or file, or as a placeholder text if the server does not accept its type."""
         content = self.blobs.get(part.sha256, b"")
         if content and is_text(part.mime_type):
             return self._text(content.decode("utf-8", "replace"))

@@ -42,8 +42,7 @@ class OpenAIConnection:
     endpoint: Endpoint
     dialect: Dialect
     api: Api
-    prefix: str = ""
-    """Path before the method; `{model}` in it is replaced by the model."""
+    prefix: str = ""  # path before the method; `{model}` in it is replaced by the model
     query: str = ""
 
     def path(self, model: str) -> str:
@@ -55,23 +54,18 @@ class OpenAIConnection:
 class CompatibleSettings(EndpointSettings):
     """Settings that every provider of this plugin has."""
 
-    name: str | None = None
-    """Label for people; never sent."""
-    images: bool = True
-    """False if the model accepts no images: it then gets a line of text for each."""
+    name: str | None = None  # label for people; never sent
+    images: bool = True  # False if the model accepts no images: it then gets a line of text for each
 
 
 class OpenAISettings(CompatibleSettings):
     """Settings of `openai`, and of any compatible server."""
 
-    api: Api | None = None
-    """Wire format. None: Responses at OpenAI itself, Chat Completions at other servers."""
+    api: Api | None = None  # wire format. None: Responses at OpenAI itself, Chat Completions at other servers.
     organization: str | None = None
     project: str | None = None
-    documents: bool | None = None
-    """True if the server accepts PDFs. None: True at OpenAI, False at compatible servers."""
-    reasoning: bool | None = None
-    """True if the model reasons; None to judge by its name."""
+    documents: bool | None = None  # True if the server accepts PDFs. None: True at OpenAI, False at compatible servers.
+    reasoning: bool | None = None  # True if the model reasons; None to judge by its name
     reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
     """Shows a summary of the reasoning (Responses only)."""
 
@@ -141,15 +135,13 @@ def dialect_of(settings: CompatibleSettings, vendor: str) -> Dialect:
 
 _AZURE_KEYS = ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_AD_TOKEN")
 _ENDPOINTS = ("AZURE_OPENAI_ENDPOINT", "AZURE_BASE_URL")
-_RESOURCE = r"^[a-zA-Z0-9][a-zA-Z0-9-]{0,63}$"
-"""Pattern of a resource name, the first label of its host name."""
+_RESOURCE = r"^[a-zA-Z0-9][a-zA-Z0-9-]{0,63}$"  # pattern of a resource name, the first label of its host name
 
 
 class AzureSettings(CompatibleSettings):
     """Settings of `azure-openai`."""
 
-    api: Api | None = None
-    """Wire format. None: Responses; Chat Completions with deployment-based URLs."""
+    api: Api | None = None  # wire format. None: Responses; Chat Completions with deployment-based URLs.
     resource_name: str | None = Field(default=None, pattern=_RESOURCE)
     api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
     use_deployment_based_urls: bool = False
@@ -197,7 +189,6 @@ def _endpoint_in(env: Mapping[str, str]) -> str | None:
 
 
 def _resource(settings: AzureSettings, env: Mapping[str, str]) -> str | None:
-    """Return the resource name from the settings or the environment; None if that holds a whole address."""
     if settings.resource_name is not None:
         return settings.resource_name
     if _endpoint_in(env):

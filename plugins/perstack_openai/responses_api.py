@@ -177,8 +177,6 @@ class _OutputContent(Wire):
 
 
 class _Item(Wire):
-    """Output item; fields that its type lacks are empty."""
-
     type: Text = ""
     id: Text = ""
     call_id: Text = ""
@@ -224,8 +222,6 @@ class _Response(Wire):
 
 
 class _ResponseStreamEvent(Wire):
-    """Fields of all event types; empty if a type lacks one."""
-
     type: Text = ""
     delta: JsonValue = None
     summary_index: int | None = None
@@ -312,7 +308,6 @@ class ResponsesDecoder:
 
 
 def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
-    """Convert one item to parts; an unknown one has none."""
     match item.type:
         case "reasoning":
             return _thinking(item, vendor)
@@ -332,7 +327,6 @@ def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
 
 
 def _thinking(item: _Item, vendor: str) -> list[ReplyPart]:
-    """Convert a reasoning item: its readable text, and the content to send back. Empty if there is neither."""
     summary, content = item.summary or [], item.content or []
     thinking = "\n\n".join(one.text for one in summary) or "".join(one.text for one in content)
     ours: JsonObject = {"id": item.id, "summary": [{"type": "summary_text", "text": one.text} for one in summary]}
@@ -357,7 +351,6 @@ def _finish_reason(response: _Response, items: list[_Item]) -> FinishReason:
 
 
 def _usage(usage: _ResponseUsage | None) -> Usage:
-    """Convert the token counts; all are zero if the server sent none."""
     if usage is None:
         return Usage()
     sent, generated = usage.input_tokens or 0, usage.output_tokens or 0

@@ -60,14 +60,11 @@ class _Stretch:
     state: Run
     ids: list[str]
     run_id: str
-    offset: int
-    """Difference between the Job's step numbers and the Run's."""
+    offset: int  # difference between the Job's step numbers and the Run's
     clock: int
     part: int = 0
-    goes_on: bool = False
-    """True from a resume until all open calls have their results."""
-    usage: Usage = field(default_factory=Usage)
-    """Usage of the last generation."""
+    goes_on: bool = False  # True from a resume until all open calls have their results
+    usage: Usage = field(default_factory=Usage)  # usage of the last generation
 
     @property
     def step(self) -> int:
@@ -128,7 +125,6 @@ class _Export:
         return at
 
     def _go_on(self, at: _Stretch, event: ours.StoredEvent) -> None:
-        """Start a new run of the original for the segment after a stop."""
         started = [call.delegation.run_id for call in at.state.calls.values() if call.delegation]
         last = max([at.step, *(self.last_steps.get(run_id, 0) for run_id in started)])
         at.part += 1
@@ -234,7 +230,6 @@ class _Export:
         self._write(at, event, _STOPS[type(event)], **facts)
 
     def _checkpoint(self, at: _Stretch, seq: int, *, keep: bool = False) -> theirs.OriginalCheckpoint:
-        """Return the checkpoint of the Run's current state; with `keep` also write its file."""
         state = at.state
         caller = state.start.delegated_by
         checkpoint = theirs.OriginalCheckpoint(
@@ -362,10 +357,9 @@ class _Export:
 def to_original(
     logs: Mapping[str, Sequence[ours.StoredEvent]], blobs: Mapping[str, bytes] | None = None
 ) -> dict[str, bytes]:
-    """Return the files of a Job by their path below the state directory (`jobs/{jobId}/…`).
+    """Return the files of a Job by path below the state directory; `logs` are in the order of Run numbers.
 
-    `logs` has each Run's events by its id, in the order of Run numbers; `blobs` the blobs of their messages. A missing
-    blob becomes a text that names it.
+    A missing blob becomes a text that names it.
     """
     export = _Export(logs, blobs or {})
     for run_id, log in logs.items():
@@ -395,7 +389,6 @@ def _reply_part(part: ReplyPart) -> theirs.OriginalPart:
 
 
 def _id(owner: str, what: str, number: int) -> str:
-    """Return an id in the original's form: 24 lower-case letters and digits, the first a letter."""
     value = int.from_bytes(sha256(f"{owner} {what} {number}".encode()).digest())
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     made = letters[value % 26]

@@ -165,15 +165,12 @@ _LIFE = (
 
 @dataclass(slots=True)
 class _Chain:
-    """Runs of the original that form one of our Runs."""
-
     id: str
     events: list[theirs.Event]
     starts: list[theirs.Event]
     state: Run | None = None
     log: list[ours.StoredEvent] = field(default_factory=list[ours.StoredEvent])
-    step: tuple[str, int] = ("", 0)
-    """Run and step number of the current step, as the original counts."""
+    step: tuple[str, int] = ("", 0)  # run and step number of the current step, as the original counts
 
 
 def from_original(
@@ -217,7 +214,6 @@ class _Upgrade:
         return ForeignJob(logs, self._blobs, self._checkpoints)
 
     def _link(self, run: list[theirs.Event]) -> None:
-        """Append a run to the chain that it continues, or start a new chain."""
         start = run[0]
         before = None if query_of(start) else self._predecessor(start, run)
         if before is None:
@@ -296,10 +292,7 @@ class _Upgrade:
         chain.log.append(start)
 
     def _place(self, checkpoint: theirs.OriginalCheckpoint | None) -> tuple[Run, str] | None:
-        """Return the Run that a run continues from, as it was there.
-
-        The run's last message may only close open calls.
-        """
+        """Return the Run that a run continues from, as it was there. Its last message may only close open calls."""
         messages = reversed(checkpoint.messages if checkpoint else ())
         return next((self._places[message.id] for message in messages if message.id in self._places), None)
 
@@ -385,7 +378,6 @@ class _Upgrade:
             )
 
     def _finish_partial(self, chain: _Chain, event: theirs.Event) -> None:
-        """Add the results that existed when the run stopped."""
         for result in event.checkpoint.partial_tool_results if event.checkpoint else ():
             if result.id in _open(chain):
                 self._emit(
@@ -514,7 +506,6 @@ class _Upgrade:
 
 
 def _order(event: theirs.Event) -> tuple[int, int]:
-    """Return the sort key of an event: its time, then its position in a step. Events that end a step come last."""
     return event.timestamp, _LIFE.index(event.type) if event.type in _LIFE else len(_LIFE)
 
 
@@ -523,7 +514,6 @@ def _here(state: Run) -> str:
 
 
 def _next(state: Run) -> str:
-    """Return the id of the next event, which names its checkpoint."""
     return event_id_of(state.id, state.head.seq + 1)
 
 

@@ -22,8 +22,7 @@ from perstack.system.files import FILE_MODE, make_state_folder, sync_directory
 
 T = TypeVar("T")
 
-BUSY_SECONDS = 10.0
-"""Seconds that the thread waits while another process has the file locked."""
+BUSY_SECONDS = 10.0  # seconds that the thread waits while another process has the file locked
 
 _OF_PARENTS: list[object] = []
 """Connections and threads inherited across a fork: this process must neither use nor close them."""
@@ -38,8 +37,7 @@ def is_busy(error: sqlite3.OperationalError) -> bool:
 class DatabaseConnection:
     """Connection, opened on first use (again in a forked child), and the thread for operations that may block.
 
-    On a fast disk an operation runs in the calling thread, because a thread switch would take longer. The thread gets
-    operations that found the file locked or the connection busy, long ones, and all of them on a slow disk.
+    On a fast disk only operations that would wait, and long ones, run in the thread: a switch would take longer.
     """
 
     def __init__(self, open_connection: Callable[[], sqlite3.Connection], name: str) -> None:
@@ -53,11 +51,9 @@ class DatabaseConnection:
         self._pace = LatencyMonitor()
 
     async def do(self, work: Callable[[], T], *, wholly: bool, is_long: bool = False) -> T:
-        """Run an operation and return its result.
+        """Run an operation and return its result; a cancellation abandons its wait, or with `wholly` waits for its end.
 
-        If it has to wait, a cancellation abandons it, or with `wholly` waits for its end. An operation that found the
-        file locked runs again in the thread. A long one runs in the thread right away and does not count in the disk's
-        latency.
+        A long one runs in the thread right away and does not count in the disk's latency.
         """
         is_ready = self._connection is not None and self._process == os.getpid() and not self._pace.is_slow
         is_ready = is_ready and not is_long
@@ -126,21 +122,17 @@ class DatabaseConnection:
 
 
 _APPLICATION = 0x70727374  # "prst"
-_VERSION = 5
-"""Schema version. Lower ones were never released."""
-_SMALLEST = 512
-"""Minimum size of a database file in bytes."""
+_VERSION = 5  # schema version. Lower ones were never released.
+_SMALLEST = 512  # minimum size of a database file in bytes
 _DAMAGED = "it is damaged: put it back from a copy"
 _NO_DATABASE = "this is not an SQLite database; name another file in `storage`"
 
-_PAUSE = 0.01
-"""Seconds between two attempts while another process opens the file."""
+_PAUSE = 0.01  # seconds between two attempts while another process opens the file
 
 _MAKING = Lock()
 """Held while a file is created: closing its descriptor would release the locks that this process has on it."""
 
-SPACE = "substr(job_id, 1, instr(job_id, '/'))"
-"""SQL expression for a row's namespace, exactly as in the index of Jobs."""
+SPACE = "substr(job_id, 1, instr(job_id, '/'))"  # SQL expression for a row's namespace, exactly as in the index of Jobs
 
 # A record's key is its Run's number (runs.n) times 2^32 plus its sequence number: one tree in reading order.
 _TABLES = f"""
@@ -159,10 +151,9 @@ CREATE INDEX job_blobs_by_blob ON job_blobs (sha256)
 
 
 class Database:
-    """Database file, opened on first use.
+    """Database file, opened on first use, with one thread that writes and one that reads.
 
-    Another process may lock it for seconds, and a disk may be slow. Blocking operations therefore run in two threads,
-    one that writes and one that reads, so that a read never waits for a blocked write.
+    A read never waits for a write that is blocked by another process or a slow disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -175,10 +166,7 @@ class Database:
         """True if the writing connection syncs its commits; None if not set yet."""
 
     async def read(self, work: Callable[[sqlite3.Connection | None], T]) -> T:
-        """Return the result of `work`, called with a connection, or with None if the file does not exist.
-
-        Raises StorageError for SQLite's errors. A cancellation abandons an operation that waits.
-        """
+        """Return the result of `work`, called with None without a file. Cancellation abandons it."""
 
         def reading() -> T:
             return work(self._reader.connection() if self._reader.is_open or self.path.exists() else None)
@@ -189,9 +177,8 @@ class Database:
     async def write(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True, is_long: bool = False) -> T:
         """Return the result of `work`, run in a transaction that is rolled back if it raises.
 
-        With `synced` the commit survives power loss when this returns; otherwise it becomes durable with the next
-        synced one. A cancellation waits until the transaction has ended, so that nothing is written after the caller
-        has gone on.
+        Without `synced` the commit becomes durable with the next synced one. A cancellation waits for the end of the
+        transaction, so that nothing is written after the caller has gone on.
         """
 
         def writing() -> T:
@@ -208,8 +195,7 @@ class Database:
     async def rewrite(self) -> None:
         """Rewrite the file without unused pages (VACUUM) and empty its write-ahead log.
 
-        Takes time in proportion to the file, and as much disk space again meanwhile. Raises StorageError if another
-        process is reading the database.
+        Needs as much disk space again. Raises StorageError while another process is reading the database.
         """
 
         def rewriting() -> None:

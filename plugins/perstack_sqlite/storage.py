@@ -55,7 +55,6 @@ from perstack_sqlite.database import SPACE, Database
 
 
 def _drop_blobs(db: sqlite3.Connection, job: str, names: Iterable[str]) -> None:
-    """Remove blobs from a Job, and their bytes if no other Job has them."""
     for name in names:
         db.execute("DELETE FROM job_blobs WHERE job_id = ? AND sha256 = ?", (job, name))
         db.execute(
@@ -64,7 +63,6 @@ def _drop_blobs(db: sqlite3.Connection, job: str, names: Iterable[str]) -> None:
 
 
 def _blob_names(db: sqlite3.Connection, job: str) -> tuple[str, ...]:
-    """Return the names of a Job's blobs."""
     return tuple(str(name) for (name,) in db.execute("SELECT sha256 FROM job_blobs WHERE job_id = ?", (job,)))
 
 
@@ -108,12 +106,10 @@ def sizes_of(db: sqlite3.Connection | None, space: str, places: int) -> dict[str
 
 T = TypeVar("T")
 
-_PLACES = 1 << 32
-"""Record keys per Run, and so the maximum number of records plus one."""
+_PLACES = 1 << 32  # record keys per Run, and so the maximum number of records plus one
 
 _LATEST = (1 << 63) - 1
-_MEDIUM = "the file"
-"""Medium that a person puts back from a copy if data is damaged."""
+_MEDIUM = "the file"  # medium that a person puts back from a copy if data is damaged
 
 JOBS = (
     f"SELECT written, job_id FROM jobs WHERE {SPACE} = ? AND (written, job_id) < (?, ?)"  # noqa: S608 - no input
@@ -449,7 +445,6 @@ class SqliteStorage(Storage):
         return await self._database.read(work)
 
     def _number(self, db: sqlite3.Connection, run: RunRef) -> int:
-        """Return a Run's number in this file, inserting the Run if it has none."""
         key = self._key(run.job_id)
         number = _find_run(db, key, run.run_id)
         if number is not None:
@@ -480,7 +475,6 @@ class SqliteStorage(Storage):
         return line is not None and ends_at(line, head)
 
     def _head_at(self, db: sqlite3.Connection, run: RunRef, base: int, expected_seq: int) -> Head:
-        """Return the head of the log. Raises Conflict unless it has `expected_seq` records."""
         head = self._head(db, run, base)
         if head.seq != expected_seq:
             raise stale(self._place(run), expected_seq, head.seq)
@@ -530,6 +524,5 @@ def _has_job(db: sqlite3.Connection, key: str) -> bool:
 
 
 def _find_run(db: sqlite3.Connection, key: str, run_id: str) -> int | None:
-    """Return the key before a Run's first record; None for an unknown Run."""
     rows = _rows(db, "SELECT n FROM runs WHERE job_id = ? AND run_id = ?", (key, run_id))
     return int(str(rows[0][0])) * _PLACES if rows else None

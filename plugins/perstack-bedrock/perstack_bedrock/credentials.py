@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from botocore.session import Session
 
 _SERVICE = "bedrock"
-_LOOKUP_TIMEOUT_S = 60.0
-"""Seconds for finding credentials: a login may start a program, or query servers of AWS."""
+_LOOKUP_TIMEOUT_S = 60.0  # seconds for finding credentials: a login may start a program, or query servers of AWS
 _SOURCES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -45,10 +44,7 @@ class AwsAccount:
         self._one_at_a_time = asyncio.Lock()
 
     async def signature(self, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers that sign a POST of `body`, including each of `headers` that must be signed.
-
-        Raises MissingCredential without credentials, and ProviderError if they cannot be obtained within a minute.
-        """
+        """Return the headers that sign a POST of `body`. Raises MissingCredential, and ProviderError after a minute."""
         credentials = self._permanent_credentials() or await self._look_up()
         return _sign(credentials, self._region, url, body, headers)
 

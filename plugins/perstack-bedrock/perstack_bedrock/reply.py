@@ -70,8 +70,7 @@ _STATUS_OF = {
 class _ToolUse(Wire):
     id: Text = Field(default="", alias="toolUseId")
     name: Text = ""
-    type: Text = ""
-    """Set for tools that Bedrock itself runs; their calls are ignored."""
+    type: Text = ""  # set for tools that Bedrock itself runs; their calls are ignored
     input: Text = ""
 
 
@@ -111,8 +110,6 @@ class _Metadata(Wire):
 
 
 class _ConverseEvent(_Failures):
-    """Event; the field of its type is set, the others are None."""
-
     start: _BlockEvent | None = Field(default=None, alias="contentBlockStart")
     delta: _BlockEvent | None = Field(default=None, alias="contentBlockDelta")
     stop: _Stop | None = Field(default=None, alias="messageStop")
@@ -236,7 +233,6 @@ def _usage(usage: _ConverseUsage) -> Usage:
 
 
 def _part(block: _ConverseBlock) -> ReplyPart | None:
-    """Convert a finished block; None for an empty or unknown one."""
     if block.call is not None:
         return _call(block.call, "".join(block.json)) if not block.call.type else None
     if any(block.redacted):

@@ -46,8 +46,7 @@ from perstack.support.http.structured_output import schema_for
 from perstack_anthropic.messages_api import takes_schemas, temperature_of
 from perstack_bedrock.settings import BedrockSettings, caches, limits_and_thinking, understands_status
 
-VENDOR = "bedrock"
-"""Key of this vendor's opaque parts, which are sent to no other vendor."""
+VENDOR = "bedrock"  # key of this vendor's opaque parts, which are sent to no other vendor
 
 NO_MORE_CALLS = "Answer as text now: no tool can be called any more."
 """Text sent when tools must not be called: `toolChoice` cannot express that, and results require their tools."""
@@ -118,8 +117,6 @@ def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
 
 
 class _Writer:
-    """Encoder of messages as blocks, which also numbers the documents."""
-
     def __init__(self, settings: BedrockSettings, says_status: bool) -> None:
         self._settings = settings
         self._says_status = says_status
@@ -168,7 +165,6 @@ class _Writer:
 
 
 def _text(text: str) -> JsonObject | None:
-    """Return a text block; None for blank text, which the API rejects."""
     return {"text": text} if text.strip() else None
 
 

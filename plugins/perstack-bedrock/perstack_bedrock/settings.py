@@ -41,12 +41,9 @@ class BedrockSettings(AnthropicSettings):
     """Profile of AWS's configuration files, in place of keys in the environment."""
     api: Literal["converse", "anthropic"] = "converse"
     """`anthropic`: Claude in Anthropic's format, through InvokeModelWithResponseStream."""
-    cache: bool | None = None
-    """Cache marks in Converse requests. None: by the model's name."""
-    images: bool = True
-    """False for a model without image support: it gets a line of text for each."""
-    documents: bool = True
-    """False for a model without PDF support: it gets a line of text for each."""
+    cache: bool | None = None  # cache marks in Converse requests. None: by the model's name.
+    images: bool = True  # False for a model without image support: it gets a line of text for each
+    documents: bool = True  # False for a model without PDF support: it gets a line of text for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +130,7 @@ def understands_status(model: str) -> bool:
 
 
 def limits_and_thinking(request: GenerationRequest, settings: BedrockSettings) -> tuple[int | None, JsonObject]:
-    """Return `maxTokens` (None for the model's default), and the model's own fields that limit thinking.
-
-    Models of unknown families get no reasoning budget.
-    """
+    """Return `maxTokens` (None: the model's default), and the fields of a known model family that limit thinking."""
     model, budget, most = request.model, request.reasoning_budget, request.max_tokens_within(settings.max_tokens)
     if budget is None:
         return most, {}

@@ -22,8 +22,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 
-MAX_COUNTED_ITEMS = 32
-"""Array bounds above this are not enforced, because llama.cpp unrolls repetitions."""
+MAX_COUNTED_ITEMS = 32  # array bounds above this are not enforced, because llama.cpp unrolls repetitions
 
 EMPTY = '""'
 
@@ -77,8 +76,6 @@ def literal(text: str) -> str:
 
 
 class _Rules:
-    """Rules of a grammar. A rule's name has its kind, and a number that makes it unique."""
-
     def __init__(self) -> None:
         self._bodies: dict[str, str] = {}
 
@@ -213,7 +210,6 @@ def _type_of(schema: JsonObject) -> JsonValue:
 
 
 def _choices(schema: JsonObject) -> list[JsonObject]:
-    """Return a schema's alternatives, or one schema per type; empty if there is no choice."""
     kinds = schema.get("type")
     if isinstance(kinds, list):
         return [{**schema, "type": kind} for kind in kinds]
@@ -246,7 +242,6 @@ def _number(value: JsonValue, default: int) -> int:
 
 
 def _resolve(root: JsonObject, ref: str) -> JsonValue:
-    """Resolve a local reference (`#/$defs/name`); None if its target does not exist."""
     if not ref.startswith("#"):
         return None
     found: JsonValue = root

@@ -30,8 +30,7 @@ from perstack_local import INSTALL
 LIBRARY = "xllamacpp"
 
 
-BATCH_TOKENS = 128
-"""Prompt tokens processed between two checks for cancellation: some 3 s on 2 cores."""
+BATCH_TOKENS = 128  # prompt tokens processed between two checks for cancellation: some 3 s on 2 cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +38,10 @@ class ModelSettings:
     """Options with which a model is loaded."""
 
     model_path: Path
-    context_length: int = 8192
-    """Tokens of prompt and reply together."""
+    context_length: int = 8192  # tokens of prompt and reply together
     cache_ram_mib: int = 512
     """MiB of memory for prompt states, so that alternating Runs need not process their prompts again."""
-    threads: int | None = None
-    """Processor threads; None for llama.cpp's default."""
+    threads: int | None = None  # processor threads; None for llama.cpp's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +144,7 @@ class LlamaModel:
     async def chat(self, body: JsonObject, on_text: Callable[[str], None]) -> ChatReply:
         """Generate one reply to an OpenAI-style request body; `on_text` gets its pieces in the caller's event loop.
 
-        Raises MissingCredential if the library is not installed, ProviderError if the model cannot be loaded or rejects
-        the request. After a cancellation the model stops at its next token or prompt batch.
+        Raises MissingCredential or ProviderError. A cancelled model stops at its next token or prompt batch.
         """
         loop = asyncio.get_running_loop()
         stream = _ReplyStream(lambda text: _call_soon(loop, on_text, text))

@@ -19,8 +19,7 @@ class LocalProviderFactory(ProviderFactory):
     """Factory of provider `local`."""
 
     name: str = "local"
-    priority: int = 1000
-    """After every endpoint with a key."""
+    priority: int = 1000  # after every endpoint with a key
     default_model: str | None = MODEL
     how_to_configure: str = (
         f"install the embedded model with `{INSTALL}` and fetch its weights with `python -m perstack_local fetch`"
@@ -38,7 +37,10 @@ class LocalProviderFactory(ProviderFactory):
         return (OfferedModel(MODEL, None, 0.0, 0.0),) if self.is_configured(env) else ()
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Create the provider without loading the model. Raises ProviderError without a file to load."""
+        """Create the provider without loading the model.
+
+        Raises MissingCredential without the library, DefinitionError for a setting, ProviderError without a model file.
+        """
         from perstack_local.provider import create
 
         return create(config)

@@ -32,14 +32,11 @@ from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack_local.grammar import grammar_of, grammar_of_object, is_schema, json_text
 
-MAX_DESCRIPTION_CHARS = 120
-"""Characters of a tool's description (its first sentence) that the model is shown."""
+MAX_DESCRIPTION_CHARS = 120  # characters of a tool's description (its first sentence) that the model is shown
 
-MAX_RESULT_CHARS = 3_000
-"""Characters of a tool's result that the model is shown, head and tail."""
+MAX_RESULT_CHARS = 3_000  # characters of a tool's result that the model is shown, head and tail
 
-ANSWER = "answer"
-"""Name of the tool that is offered when no other can end the Run."""
+ANSWER = "answer"  # name of the tool that is offered when no other can end the Run
 
 _ANSWER_SCHEMA: JsonObject = {
     "type": "object",
@@ -67,10 +64,8 @@ class Prompt:
 
     messages: tuple[ChatMessage, ...]
     grammar: str | None
-    answer_tool: str | None
-    """Name of the offered tool that means a reply without a call; None if there is none."""
-    is_call: bool = False
-    """True if the reply is a call, False if it is text."""
+    answer_tool: str | None  # name of the offered tool that means a reply without a call; None if there is none
+    is_call: bool = False  # True if the reply is a call, False if it is text
 
 
 def prompt_of(
@@ -81,9 +76,9 @@ def prompt_of(
     allow_tools: bool = True,
     output: JsonObject | None = None,
 ) -> Prompt:
-    """Build the chat for one generation. Without `allow_tools` the tools are still shown, to keep the prefix.
+    """Build the chat; a reply that is the result must fit the schema `output`.
 
-    `output` is the schema of the result; a reply that is the result must fit it.
+    Without `allow_tools` the tools are still shown, to keep the prefix.
     """
     offered, answer_tool = _order_tools(tools, output)
     chat = [ChatMessage("system", _system(instruction, offered))]
@@ -102,10 +97,7 @@ def _shape(output: JsonObject | None) -> str | None:
 def reply_of(
     text: str, prompt: Prompt, finish_reason: FinishReason, call_id: str
 ) -> tuple[ExpertMessage, FinishReason]:
-    """Convert the model's text to a call or a text, and return why the reply ended.
-
-    A call that the token limit cut off keeps its text in `raw_args`.
-    """
+    """Convert the model's text to a call or a text. A call that was cut off keeps its text in `raw_args`."""
     if not prompt.is_call:
         return ExpertMessage(contents=(TextPart(text=text.strip()),)), finish_reason
     name, args = _call(text)
@@ -130,8 +122,7 @@ def shorten(text: str, limit: int = MAX_RESULT_CHARS) -> str:
 def _order_tools(tools: Sequence[ToolSpec], output: JsonObject | None) -> tuple[Sequence[ToolSpec], str | None]:
     """Return the tools in display order, and the name of the answer tool if it is among them.
 
-    The tool that ends the Run comes last: shown first, it is called before the work is done. If the result must fit a
-    schema, that tool has no arguments, because the next generation writes the result.
+    The tool that ends the Run comes last: shown first, it is called before the work is done.
     """
     tools = sorted(tools, key=lambda tool: tool.kind == "attemptCompletion")
     if not tools:
@@ -168,7 +159,6 @@ def _sample_call(tool: ToolSpec) -> str:
 
 
 def _placeholder(name: str, schema: JsonValue) -> JsonValue:
-    """Return a value of the schema's type. A string is the schema's description, else the name."""
     if not is_schema(schema):
         return f"<{name}>"
     values = schema.get("enum")
@@ -217,7 +207,6 @@ def _join_roles(chat: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
 
 
 def _call(text: str) -> tuple[str, JsonObject | None]:
-    """Return the tool's name as far as it is there, and its arguments if they are complete."""
     try:
         found: JsonValue = json.loads(text)
     except ValueError:

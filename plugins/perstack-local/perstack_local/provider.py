@@ -29,27 +29,18 @@ from perstack_local.weights import MODEL_PATH_VARIABLE, find_model
 class LocalSettings(Fact, extra="forbid"):
     """Settings of provider `local` (`[provider.setting]`)."""
 
-    model_path: str | None = None
-    """GGUF file to use in place of the embedded model's weights."""
-    context_length: int = Field(default=8192, ge=512)
-    """Tokens of prompt and reply together."""
-    max_tokens: int = Field(default=768, ge=16)
-    """Maximum tokens of one reply."""
+    model_path: str | None = None  # GGUF file to use in place of the embedded model's weights
+    context_length: int = Field(default=8192, ge=512)  # tokens of prompt and reply together
+    max_tokens: int = Field(default=768, ge=16)  # maximum tokens of one reply
     repeat_penalty: float = Field(default=1.1, ge=1.0)
     """Penalty against repetition, which small models are prone to; 1 for none."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """0: equal prompts get equal replies."""
-    cache_ram_mib: int = Field(default=512, ge=0)
-    """MiB of memory for the prompt cache."""
-    threads: int | None = Field(default=None, ge=1)
-    """Processor threads; None for llama.cpp's default."""
+    temperature: float = Field(default=0.0, ge=0.0)  # 0: equal prompts get equal replies
+    cache_ram_mib: int = Field(default=512, ge=0)  # MiB of memory for the prompt cache
+    threads: int | None = Field(default=None, ge=1)  # processor threads; None for llama.cpp's default
 
 
 class LocalProvider(Provider):
-    """Provider of a model in this process.
-
-    A file of the user's own may have any model name; the embedded model only MODEL.
-    """
+    """Provider of a model in this process: the embedded MODEL, or a file of the user's own under any name."""
 
     def __init__(self, settings: LocalSettings, runtime: LlamaModel, *, is_embedded: bool) -> None:
         """Load nothing yet."""

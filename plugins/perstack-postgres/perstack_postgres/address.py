@@ -23,19 +23,13 @@ _FORM = "write it as postgresql://USER:PASSWORD@HOST/DATABASE, with %-escapes fo
 class PostgresAddress:
     """Parsed address of a database."""
 
-    conninfo: str
-    """Connection URI for libpq; may contain a password."""
+    conninfo: str  # connection URI for libpq; may contain a password
     schema: str
-    shown: str
-    """Address for messages, without user and password."""
-    users: tuple[str, ...]
-    """User names of the address, as messages of the server may quote them."""
-    secrets: tuple[str, ...]
-    """Passwords of the address, longest first, to be removed from messages of other programs."""
-    given: frozenset[str]
-    """Names of the libpq settings in the address."""
-    setting: str = "storage"
-    """Configuration setting that contains the address, for messages."""
+    shown: str  # address for messages, without user and password
+    users: tuple[str, ...]  # user names of the address, as messages of the server may quote them
+    secrets: tuple[str, ...]  # passwords of the address, longest first, to be removed from messages of other programs
+    given: frozenset[str]  # names of the libpq settings in the address
+    setting: str = "storage"  # configuration setting that contains the address, for messages
 
 
 def parse(location: str, setting: str = "storage") -> PostgresAddress:

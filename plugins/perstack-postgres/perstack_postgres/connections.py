@@ -40,8 +40,7 @@ _LASTING = (_POOLING, "certificate", "does not support SSL")
 
 _THERE = ("starting up", "not yet accepting", "shutting down", "too many clients", "connection slots")
 
-FAILURES = (psycopg.Error, TimeoutError, OSError)
-"""Exceptions that an attempt may fail with."""
+FAILURES = (psycopg.Error, TimeoutError, OSError)  # exceptions that an attempt may fail with
 
 
 def is_passing(error: BaseException) -> bool:
@@ -100,12 +99,10 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 Connection: TypeAlias = AsyncConnection[TupleRow]
 
 CONNECT_SECONDS = 10
-STATEMENT_SECONDS = 30
-"""Seconds that the server may work on one statement, including waiting for locks."""
+STATEMENT_SECONDS = 30  # seconds that the server may work on one statement, including waiting for locks
 
 _LOCK_SECONDS = 10
-_ROUNDS = 3
-"""Rounds of the pooler check before a pooler is known to keep sessions."""
+_ROUNDS = 3  # rounds of the pooler check before a pooler is known to keep sessions
 
 _DEFAULTS: dict[str, Any] = {
     "application_name": "perstack",
@@ -167,8 +164,7 @@ async def _begin(connection: Connection, address: PostgresAddress) -> None:
 async def _check_pooler(connection: Connection, address: PostgresAddress) -> None:
     """Raise StorageError behind a pooler that assigns a session per transaction.
 
-    A second connection tries to get the session of the first while the first may not use it. A pooler that keeps
-    sessions cannot hand it out.
+    Such a pooler gives the session of a first connection to a second one while the first may not use it.
     """
     other = await _connect(address)
     try:
@@ -197,13 +193,11 @@ def is_idle(connection: Connection) -> bool:
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
-"""Seconds of retries while a server that answered before is unreachable, such as during a restart."""
+PATIENCE = 30.0  # seconds of retries while a server that answered before is unreachable, such as during a restart
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
-_OF_PARENTS: list[object] = []
-"""Connections inherited across a fork: this process must neither use nor close them."""
+_OF_PARENTS: list[object] = []  # connections inherited across a fork: this process must neither use nor close them
 
 
 class Pool:
@@ -229,10 +223,9 @@ class Pool:
         await self._drop_idle()
 
     async def patiently(self, attempt: Callable[[bool], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, retried for PATIENCE seconds while the failure is transient.
+        """Return the result of `attempt`, called with True for a retry, within PATIENCE seconds of transient failures.
 
-        `attempt` is called with True for a retry. Raises the exception of `failure`. A server that never answered is
-        not waited for, unless it says that it is starting up or busy.
+        A server that never answered is not waited for, unless it is starting up or busy. Raises what `failure` returns.
         """
         end, pause, is_again = time.monotonic() + PATIENCE, 0.0, False
         while True:
@@ -283,13 +276,11 @@ class Pool:
             await self._idle.pop().close()
 
 
-_MOST = 8
-"""Maximum pooled connections per process; leases and notifications have their own."""
+_MOST = 8  # maximum pooled connections per process; leases and notifications have their own
 
 _READ_SECONDS = 120.0
 _WRITE_SECONDS = STATEMENT_SECONDS + 5.0
-_BYTES_PER_SECOND = 500_000
-"""Assumed throughput of a slow network, which extends the timeout of large writes."""
+_BYTES_PER_SECOND = 500_000  # assumed throughput of a slow network, which extends the timeout of large writes
 
 
 class Connections(Pool):
@@ -301,9 +292,9 @@ class Connections(Pool):
         self._has_tables = False
 
     async def read(self, work: Callable[[Connection], Awaitable[T]], nothing: T) -> T:
-        """Return the result of `work`, or `nothing` if the schema does not exist yet.
+        """Return the result of `work`, or `nothing` if the schema does not exist. Raises StorageError.
 
-        Retries transient failures. A cancellation abandons the read. Raises StorageError, as all methods here do.
+        A cancellation abandons the read.
         """
 
         async def reading(_: bool) -> T:
@@ -316,8 +307,8 @@ class Connections(Pool):
     async def write(self, work: Callable[[Connection, bool], Awaitable[T]], size: int = 0) -> T:
         """Return the result of `work`, retried after transient failures; a cancellation waits for its end.
 
-        The second argument of `work` is True on a retry: the first attempt's answer may have been lost after its
-        commit, so `work` must find out whether that write is in the database. `size` is the number of bytes sent.
+        On a retry the second argument of `work` is True: the answer may have been lost after the commit, so `work` must
+        find out whether that write is in the database. `size` is in bytes.
         """
 
         async def writing(is_again: bool) -> T:

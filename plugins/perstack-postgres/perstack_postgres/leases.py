@@ -23,12 +23,10 @@ from perstack_postgres.schema import key_of
 
 T = TypeVar("T")
 
-EXPIRY = 8.0
-"""Seconds without a heartbeat after which a lease is lost."""
+EXPIRY = 8.0  # seconds without a heartbeat after which a lease is lost
 
 _BEAT = 2.0
-_BEAT_PATIENCE = 3.0
-"""Seconds that a heartbeat may take before its connection counts as lost."""
+_BEAT_PATIENCE = 3.0  # seconds that a heartbeat may take before its connection counts as lost
 
 _LONGEST_HOLDER = 1000
 
@@ -115,10 +113,7 @@ class PostgresLeases:
             self._beating = asyncio.create_task(self._beat())
 
     async def _taken(self, connection: Connection, key: JobKey, words: bytes, tried: set[int]) -> int:
-        """Take the lease and return its fence.
-
-        `tried` has the fences of earlier attempts whose answers were lost: a lease with one of them is our own.
-        """
+        """Take the lease and return its fence; `tried` has the fences of attempts whose answers were lost."""
         values = {"space": key.space, "job": key.job_id, "key": self._key}
         async with connection.transaction():
             row = await (await connection.execute(statements.JOB_TO_LEASE, values)).fetchone()
@@ -164,8 +159,6 @@ class PostgresLeases:
             held.is_lost = fence not in kept
 
     async def _do(self, work: Callable[[Connection], Awaitable[T]], seconds: float = EXPIRY) -> T:
-        """Return the result of `work`, run on the connection of the leases with retries. Raises StorageError."""
-
         async def attempt(_: bool) -> T:
             try:
                 async with asyncio.timeout(seconds):

@@ -16,20 +16,16 @@ from perstack_postgres import statements
 from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, PostgresLeases
 
-_LONGEST = 1 << 28
-"""Maximum bytes of a record that is read; longer ones were not written by perstack."""
+_LONGEST = 1 << 28  # maximum bytes of a record that is read; longer ones were not written by perstack
 
 _TOO_LONG = f"it is longer than {_LONGEST >> 20} MiB"
-MEDIUM = "the database"
-"""Medium that a person puts back from a copy if data is damaged."""
+MEDIUM = "the database"  # medium that a person puts back from a copy if data is damaged
 
 _MOST_KNOWN = 1000
 _LAST = (1 << 62) - 1
 
 
 class _End(NamedTuple):
-    """Run number of a known log, and its head."""
-
     run: int
     head: Head
 
@@ -136,10 +132,7 @@ class RunLogs:
     async def _added(
         self, connection: Connection, run: RunRef, end: _End, lines: list[bytes], fence: int | None
     ) -> _End | None:
-        """Append records and return the new end of the log; None if its end is not where expected.
-
-        Raises Conflict without our lease, or for records that do not continue the log.
-        """
+        """Append records and return the new end of the log; None if its end is not where expected."""
         head = head_after(end.head, lines, self._place(run))
         values = {"run": end.run, "seq": end.head.seq, "lines": lines, "fence": fence}
         query = statements.APPEND if fence is None else statements.APPEND_FENCED
@@ -158,7 +151,6 @@ class RunLogs:
         raise stale(self._place(run), end.head.seq, (await self._head(connection, end.run, run)).seq)
 
     async def _end(self, connection: Connection, run: RunRef) -> _End:
-        """Return the end of a log, inserting the Run if it has no number. Raises NotFound for an unknown Job."""
         number = await self._number(connection, run)
         if number is None:
             ids = {"space": self._space, "job": run.job_id, "run": run.run_id}

@@ -21,8 +21,7 @@ from perstack_postgres.leases import JobKey
 
 _SOON = 0.02
 _PATIENCE = 5.0
-_PAUSE = 1.0
-"""Seconds between two attempts to listen after a failure."""
+_PAUSE = 1.0  # seconds between two attempts to listen after a failure
 
 
 class PostgresWatch(Watch):

@@ -11,8 +11,7 @@ from perstack.errors import StorageError
 from perstack_postgres.address import PostgresAddress
 
 APPLICATION = "perstack"
-VERSION = 3
-"""Schema version. Lower ones were never released."""
+VERSION = 3  # schema version. Lower ones were never released.
 OLDEST_SERVER = 130000
 
 # Collation "C" compares ids by bytes in every database. Content is bytea because PostgreSQL's text has no NUL.

@@ -56,30 +56,23 @@ CREATE_JOB: LiteralString = (
 """Insert a Job; returns no row if the id exists."""
 MADE: LiteralString = "SELECT made FROM jobs WHERE space = %s AND job_id = %s"
 """Select the random token with which a Job was created."""
-HAS_JOB: LiteralString = "SELECT n FROM jobs WHERE space = %s AND job_id = %s"
-"""Select a Job's number."""
+HAS_JOB: LiteralString = "SELECT n FROM jobs WHERE space = %s AND job_id = %s"  # select a Job's number
 JOBS: LiteralString = (
     "SELECT written, job_id FROM jobs WHERE space = %s AND (written, job_id) < (%s::bigint, %s)"
     " ORDER BY written DESC, job_id DESC LIMIT %s::bigint"
 )
-"""Select a page of Jobs, most recently written first."""
 RUNS: LiteralString = (
     "SELECT run_id FROM runs WHERE job = %s::bigint AND EXISTS (SELECT FROM records WHERE records.run = runs.n)"
 )
-"""Select the Runs of a Job that have records."""
 FIND_RUN: LiteralString = (
     "SELECT r.n FROM runs AS r JOIN jobs AS j ON j.n = r.job WHERE j.space = %s AND j.job_id = %s AND r.run_id = %s"
 )
-"""Select a Run's number."""
 MAKE_RUN: LiteralString = (
     "INSERT INTO runs (job, run_id) SELECT n, %(run)s FROM jobs"
     " WHERE space = %(space)s AND job_id = %(job)s ON CONFLICT DO NOTHING"
 )
-"""Insert a Run, unless it exists."""
 LAST_RECORD: LiteralString = "SELECT seq, line FROM records WHERE run = %s::bigint ORDER BY seq DESC LIMIT 1"
-"""Select a log's last record."""
-APPEND: LiteralString = _ADDED
-"""Append records, if the log ends at the expected sequence number."""
+APPEND: LiteralString = _ADDED  # append records, if the log ends at the expected sequence number
 APPEND_FENCED: LiteralString = (
     "WITH held AS MATERIALIZED (SELECT 1 FROM leases WHERE job = (SELECT job FROM runs"
     f" WHERE n = %(run)s::bigint) AND fence = %(fence)s::bigint FOR SHARE) {_ADDED}"
@@ -98,74 +91,54 @@ END: LiteralString = (
     " WHERE j.space = %(space)s AND j.job_id = %(job)s AND r.run_id = %(run)s"
     " AND octet_length(s.line) <= %(longest)s::bigint ORDER BY s.seq DESC LIMIT %(count)s::bigint"
 )
-"""Select the last records, latest first."""
 REDACT: LiteralString = (
     "UPDATE records SET line = %(line)b WHERE run = %(run)s::bigint AND seq = %(seq)s::bigint"
     " AND (%(fence)s::bigint IS NULL OR EXISTS (SELECT FROM leases WHERE fence = %(fence)s::bigint))"
 )
-"""Replace one record, if the lease is still ours."""
-LINES: LiteralString = "SELECT line FROM records WHERE run = %s::bigint ORDER BY seq"
-"""Select all lines of a log."""
+LINES: LiteralString = "SELECT line FROM records WHERE run = %s::bigint ORDER BY seq"  # select all lines of a log
 LINES_AFTER: LiteralString = "SELECT line FROM records WHERE run = %s::bigint AND seq > %s::bigint ORDER BY seq"
-"""Select the lines after a sequence number."""
 HAS_FENCE: LiteralString = "SELECT 1 FROM leases WHERE fence = %s::bigint"
-"""Select a row if a lease with this fence exists."""
 REWRITE: LiteralString = "VACUUM (FULL) records, job_blobs, blobs, checkpoints, runs, jobs, entries"
-"""Rewrite all tables without dead rows."""
 PUT_SUMMARY: LiteralString = _guarded(
     "UPDATE jobs SET summary = %(data)b, written = nextval('writings'::regclass) FROM ours WHERE jobs.n = ours.n",
     synced=False,
 )
-"""Replace a Job's summary."""
-SUMMARY: LiteralString = "SELECT summary FROM jobs WHERE space = %s AND job_id = %s"
-"""Select a Job's summary."""
-SUMMARIES: LiteralString = "SELECT job_id, summary FROM jobs WHERE space = %s"
-"""Select all summaries of a namespace."""
-PUT_ENTRY: LiteralString = _guarded(_ENTRY, synced=False)
-"""Replace an index entry."""
-PUT_ENTRY_SYNCED: LiteralString = _guarded(_ENTRY)
-"""Replace an index entry; it survives power loss."""
+SUMMARY: LiteralString = "SELECT summary FROM jobs WHERE space = %s AND job_id = %s"  # select a Job's summary
+SUMMARIES: LiteralString = "SELECT job_id, summary FROM jobs WHERE space = %s"  # select all summaries of a namespace
+PUT_ENTRY: LiteralString = _guarded(_ENTRY, synced=False)  # replace an index entry
+PUT_ENTRY_SYNCED: LiteralString = _guarded(_ENTRY)  # replace an index entry; it survives power loss
 ENTRY: LiteralString = "SELECT seq, entry FROM entries WHERE space = %s AND job_id = %s"
-"""Select a Job's index entry with its sequence number."""
 ENTRIES: LiteralString = (
     "SELECT j.job_id, e.entry FROM jobs AS j LEFT JOIN entries AS e"
     " ON e.space = j.space AND e.job_id = j.job_id WHERE j.space = %s"
 )
-"""Select the index entries of all Jobs in a namespace."""
 LOST_JOBS: LiteralString = (
     "SELECT job_id FROM entries AS e WHERE space = %s AND NOT EXISTS (SELECT FROM jobs AS j"
     " WHERE j.space = e.space AND j.job_id = e.job_id) ORDER BY job_id"
 )
-"""Select the ids that have an index entry but no Job."""
 PUT_SETTING: LiteralString = _guarded(
     "INSERT INTO runs (job, run_id, setting) SELECT n, %(run)s, %(data)b FROM ours"
     " ON CONFLICT (job, run_id) DO UPDATE SET setting = excluded.setting",
     synced=False,
 )
-"""Replace a Run's settings."""
 SETTING: LiteralString = (
     "SELECT r.setting FROM runs AS r JOIN jobs AS j ON j.n = r.job"
     " WHERE j.space = %s AND j.job_id = %s AND r.run_id = %s"
 )
-"""Select a Run's settings."""
 PUT_CHECKPOINT: LiteralString = _guarded(
     "INSERT INTO checkpoints (job, checkpoint_id, data) SELECT n, %(id)s, %(data)b FROM ours"
     " ON CONFLICT (job, checkpoint_id) DO UPDATE SET data = excluded.data",
     synced=False,
 )
-"""Replace a checkpoint."""
 CHECKPOINT: LiteralString = (
     "SELECT c.data FROM checkpoints AS c JOIN jobs AS j ON j.n = c.job"
     " WHERE j.space = %s AND j.job_id = %s AND c.checkpoint_id = %s"
 )
-"""Select a checkpoint."""
 CHECKPOINTS: LiteralString = "SELECT checkpoint_id FROM checkpoints WHERE job = %s::bigint"
-"""Select the checkpoint ids of a Job."""
 BLOB: LiteralString = (
     "SELECT b.data FROM blobs AS b JOIN job_blobs AS o USING (sha256) JOIN jobs AS j ON j.n = o.job"
     " WHERE j.space = %s AND j.job_id = %s AND sha256 = %s"
 )
-"""Select a blob of a Job."""
 PUT_BLOBS: LiteralString = _guarded(
     "INSERT INTO job_blobs (job, sha256) SELECT ours.n, id FROM ours, unnest(%(ids)s::text[]) AS id"
     " ON CONFLICT DO NOTHING",
@@ -181,23 +154,18 @@ LOCK_BLOBS: LiteralString = (
 TAKE_BLOBS: LiteralString = (
     "DELETE FROM job_blobs WHERE job = %(n)s::bigint AND (%(id)s::text IS NULL OR sha256 = %(id)s)"
 )
-"""Take blobs from a Job."""
 DROP_BLOBS: LiteralString = (
     "DELETE FROM blobs AS b WHERE b.sha256 = ANY (%s)"
     " AND NOT EXISTS (SELECT FROM job_blobs AS o WHERE o.sha256 = b.sha256)"
 )
-"""Delete blobs that no Job has any more."""
-BLOBS: LiteralString = "SELECT sha256 FROM job_blobs WHERE job = %s::bigint"
-"""Select the names of a Job's blobs."""
-LOCK_JOB: LiteralString = "SELECT n FROM jobs WHERE space = %s AND job_id = %s FOR UPDATE"
-"""Lock a Job's row."""
+BLOBS: LiteralString = "SELECT sha256 FROM job_blobs WHERE job = %s::bigint"  # select the names of a Job's blobs
+LOCK_JOB: LiteralString = "SELECT n FROM jobs WHERE space = %s AND job_id = %s FOR UPDATE"  # lock a Job's row
 LOCK_RUNS: LiteralString = "SELECT n, run_id FROM runs WHERE job = %s::bigint FOR UPDATE"
 """Lock a Job's Runs. A transaction that appends to one of them waits for this one."""
 DELETE_JOB: LiteralString = (
     "WITH gone AS (DELETE FROM entries WHERE space = %(space)s AND job_id = %(job)s)"
     " DELETE FROM jobs WHERE space = %(space)s AND job_id = %(job)s"
 )
-"""Delete a Job and its index entry."""
 JOB_TO_LEASE: LiteralString = "SELECT n FROM jobs WHERE space = %(space)s AND job_id = %(job)s FOR NO KEY UPDATE"
 """Lock a Job's row so that other takers of its lease wait for this transaction."""
 LEASE: LiteralString = f"SELECT l.holder, l.fence, {_LIVE} FROM leases AS l WHERE l.job = %(n)s::bigint"
@@ -210,21 +178,16 @@ TAKE_LEASE: LiteralString = (
     " %(holder)b, clock_timestamp() + %(seconds)s * interval '1 s') ON CONFLICT (job) DO UPDATE"
     " SET fence = excluded.fence, holder = excluded.holder, expires = excluded.expires RETURNING fence"
 )
-"""Take a Job's lease with a new fence."""
 KEEP_LEASES: LiteralString = (
     "UPDATE leases SET expires = clock_timestamp() + %(seconds)s * interval '1 s'"
     f" FROM (SELECT {_RELAXED}) AS relaxed WHERE fence = ANY (%(fences)s::bigint[]) RETURNING fence"
 )
-"""Renew leases and return the remaining ones."""
 FREE_LEASE: LiteralString = (
     "WITH gone AS (DELETE FROM leases WHERE fence = %(fence)s::bigint)"
     " SELECT pg_advisory_unlock_shared(%(key)s::int, (%(fence)s::bigint & 2147483647)::int)"
 )
-"""Delete a lease and release its advisory lock."""
 LOCK_LEASE: LiteralString = "SELECT pg_advisory_lock_shared(%(key)s::int, (%(fence)s::bigint & 2147483647)::int)"
-"""Take the advisory lock of a lease, shared."""
 HOLDER: LiteralString = (
     "SELECT l.holder FROM leases AS l JOIN jobs AS j ON j.n = l.job"
     f" WHERE j.space = %(space)s AND j.job_id = %(job)s AND {_LIVE}"
 )
-"""Select the holder of a Job's lease, if it is held."""

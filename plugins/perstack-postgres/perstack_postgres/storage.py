@@ -54,8 +54,7 @@ from perstack_postgres.notifications import Notices, PostgresWatch
 from perstack_postgres.schema import VERSION, has_tables
 
 _SECONDS = 15.0
-_MOST_APART = 60.0
-"""Seconds between the server's clock and ours that are reported; events have this machine's time."""
+_MOST_APART = 60.0  # seconds between the server's clock and ours that are reported; events have this machine's time
 
 _ASKED = (
     "SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, pg_is_in_recovery(),"
@@ -103,8 +102,7 @@ async def _asked(connection: Connection, connections: Connections) -> tuple[Stor
 # A transaction that takes blobs from a Job locks them first, so that the second of two concurrent ones sees what the
 # first left. A transaction that gives them to a Job meanwhile waits, finds them deleted, and inserts them again.
 
-_AT_ONCE = 1 << 25
-"""Maximum bytes of blobs per SQL statement."""
+_AT_ONCE = 1 << 25  # maximum bytes of blobs per SQL statement
 
 
 def named(blobs: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:

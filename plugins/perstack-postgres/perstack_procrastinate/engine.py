@@ -34,11 +34,9 @@ from perstack_procrastinate.schema import prepare, set_search_path
 # `queues` lists its labels and refusals.
 
 TASK = "perstack.job"
-PLAIN = "perstack"
-"""Queue of the orders without labels and refusals."""
+PLAIN = "perstack"  # queue of the orders without labels and refusals
 
-_MAX_TIME_MS = 253_402_300_799_000
-"""End of the year 9999 in milliseconds, the last year that datetime supports."""
+_MAX_TIME_MS = 253_402_300_799_000  # end of the year 9999 in milliseconds, the last year that datetime supports
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +81,10 @@ def time_of(milliseconds: int) -> datetime | None:
 
 T = TypeVar("T")
 
-CONNECTIONS = 2
-"""Connections per process; each worker has one more, for LISTEN."""
+CONNECTIONS = 2  # connections per process; each worker has one more, for LISTEN
 
-_CALL_TIMEOUT_S = 10.0
-"""Seconds that one call may take."""
-_SUBMIT_ATTEMPTS = 10
-"""Attempts to queue an order while workers claim the waiting one, before that is an error."""
+_CALL_TIMEOUT_S = 10.0  # seconds that one call may take
+_SUBMIT_ATTEMPTS = 10  # attempts to queue an order while workers claim the waiting one, before that is an error
 
 
 class Engine(Pool):
@@ -198,8 +193,7 @@ async def row_on(
 class _BorrowedPool(AsyncConnectionPool[Any]):
     """Adapter that gives procrastinate our connections as a psycopg pool.
 
-    psycopg's own pool connects in a background task, which hides why a server cannot be reached, and waits longer and
-    longer between two attempts.
+    psycopg's own pool connects in a background task, which hides why a server cannot be reached, and waits longer.
     """
 
     def __init__(self, ours: Engine) -> None:

@@ -15,10 +15,7 @@ PLUGIN_API = 1
 
 
 class ProcrastinateDispatchers(DispatcherFactory):
-    """Factory for `dispatcher = "postgresql://user@host/database"`, an address as for the PostgreSQL storage.
-
-    The tables have their own schema, `perstack_workers` next to `perstack`, so the two may share a database.
-    """
+    """Factory for `dispatcher = "postgresql://user@host/database"`, in a schema next to the storage's."""
 
     def __init__(self, scheme: str) -> None:
         """Accept addresses that begin with `scheme`."""

@@ -21,8 +21,7 @@ from perstack_postgres.address import PostgresAddress
 from perstack_postgres.connections import Connection
 from perstack_postgres.schema import APPLICATION, key_of
 
-VERSION = 2
-"""Version of our tables. Lower ones were never released."""
+VERSION = 2  # version of our tables. Lower ones were never released.
 _PRE = re.compile(r"\d+\.\d+\.\d+_\d+_pre_")
 _MAX_NAMED = 5
 _GONE_AFTER_S = 60.0
@@ -53,10 +52,7 @@ def schema_of(address: PostgresAddress) -> str:
 
 
 async def prepare(connection: Connection, address: PostgresAddress) -> None:
-    """Create or migrate the schema if needed, and set the connection's search path to it.
-
-    Raises DispatcherError for a schema of another version, and psycopg's errors.
-    """
+    """Create or migrate the schema and make it the search path. Raises DispatcherError and psycopg's errors."""
     if not await _is_current(connection, address):
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(%s, -1)", [key_of(schema_of(address))])
@@ -81,10 +77,7 @@ def engine_here() -> str:
 
 
 async def _engine(connection: Connection, address: PostgresAddress) -> str | None:
-    """Return the name of the latest applied procrastinate migration; None without tables.
-
-    Raises DispatcherError if the tables are not ours, or not of this version.
-    """
+    """Return the latest applied procrastinate migration; None without tables. Raises DispatcherError."""
     schema = schema_of(address)
     # Queries the catalogue: a session may not see a table it has missed once until its next transaction.
     there = await connection.execute(
@@ -136,10 +129,7 @@ async def _migrate(connection: Connection, address: PostgresAddress) -> None:
 
 
 async def _apply_migrations(connection: Connection, address: PostgresAddress, engine: str) -> str:
-    """Apply the migrations after `engine` that running workers permit, and return the latest applied one.
-
-    Raises DispatcherError if the installed code needs one that they do not permit.
-    """
+    """Apply the migrations after `engine` that running workers permit. Return the latest applied one."""
     left = [step for step in _migrations() if step.name > engine]
     while left:
         step = left[0]
@@ -158,7 +148,6 @@ async def _apply_migrations(connection: Connection, address: PostgresAddress, en
 
 
 async def _older(connection: Connection, name: str) -> list[str]:
-    """Return the names of the running workers whose code does not know a migration."""
     query = (
         "SELECT s.name FROM seats AS s JOIN procrastinate_workers AS w ON w.id = s.id"
         " WHERE w.last_heartbeat >= clock_timestamp() - make_interval(secs => %s)"
@@ -168,5 +157,4 @@ async def _older(connection: Connection, name: str) -> list[str]:
 
 
 def _migrations() -> list[Path]:
-    """Return the migration files of the installed procrastinate, oldest first."""
     return sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))

@@ -23,10 +23,8 @@ from perstack_procrastinate.engine import PLAIN, Engine, labels_of, row_on, unwr
 from perstack_procrastinate.schema import engine_here
 
 _LEAVE_TIMEOUT_S = 5.0
-_DELETE_AFTER_S = 3600.0
-"""Seconds without a heartbeat after which a worker's row is deleted."""
-_LISTEN_RETRY_INTERVAL_S = 1.0
-"""Seconds between two attempts to listen after a failure."""
+_DELETE_AFTER_S = 3600.0  # seconds without a heartbeat after which a worker's row is deleted
+_LISTEN_RETRY_INTERVAL_S = 1.0  # seconds between two attempts to listen after a failure
 _POLL_INTERVAL_S = BEATS_EACH
 """Maximum seconds between two queries of the queue, since nobody sends a notification for a silent worker."""
 
@@ -166,10 +164,7 @@ class ProcrastinateSeat(Seat):
         return None
 
     async def _claim_of(self, number: int, attempts: int, arguments: object) -> Claim | None:
-        """Return the claim of a job.
-
-        A job that is no readable order is marked as failed, so that nobody claims it again.
-        """
+        """Return the claim of a job; mark it as failed if it is no readable order, so that nobody claims it again."""
         order = order_of(arguments)
         if order is None:
             manager = await self._engine.manager()
@@ -212,5 +207,4 @@ class ProcrastinateSeat(Seat):
 
 
 def _id(number: int, attempts: int) -> str:
-    """Return the claim's id, which is unique per attempt."""
     return f"{number}.{attempts}"

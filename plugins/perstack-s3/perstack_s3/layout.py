@@ -30,8 +30,7 @@ from perstack_s3.objects import Objects
 #
 # A Job that is created again under a deleted Job's id has another incarnation, so it never sees the old objects.
 
-MERGED = 64
-"""Appends per merged object."""
+MERGED = 64  # appends per merged object
 
 VERSION = "perstack.json"
 PROBE = "perstack-probe"
@@ -165,8 +164,7 @@ def read(model: type[M], data: bytes) -> M | None:
         return None
 
 
-LARGEST_MERGED = 8_000_000
-"""Maximum bytes of a merged object; larger groups of appends are left unmerged."""
+LARGEST_MERGED = 8_000_000  # maximum bytes of a merged object; larger groups of appends are left unmerged
 
 
 class NotAnAppend(ValueError):
@@ -207,10 +205,7 @@ def read_append(data: bytes) -> Append:
 
 
 def merged_bytes(appends: Sequence[bytes]) -> bytes | None:
-    """Merge MERGED appends into one object; None if it would be too large.
-
-    The result depends only on the appends, so concurrent writers write equal bytes.
-    """
+    """Merge MERGED appends; None if too large. Concurrent writers of the same appends write equal bytes."""
     if sum(map(len, appends)) > LARGEST_MERGED:
         return None
     return MergedHeader(sizes=tuple(map(len, appends))).to_bytes() + b"\n" + b"".join(appends)
@@ -234,10 +229,7 @@ _VERSION = 1
 
 
 async def check_version(objects: Objects, *, is_for_writing: bool) -> None:
-    """Check the store's layout, and before the first write also the server, whose result is remembered.
-
-    Raises StorageError for an unreadable or newer layout, or for a server without conditional writes.
-    """
+    """Check the layout, and before the first write also the server, unless that was done. Raises StorageError."""
     if objects.is_checked:
         return
     found = await objects.get(VERSION)
@@ -275,15 +267,11 @@ def _unfit(objects: Objects, what: str) -> StorageError:
     )
 
 
-_MOST_APART = 60.0
-"""Seconds between the server's clock and ours that are reported; events have this machine's time."""
+_MOST_APART = 60.0  # seconds between the server's clock and ours that are reported; events have this machine's time
 
 
 async def checks_of(objects: Objects) -> tuple[StorageCheck, ...]:
-    """Check the server, the layout, the keys' rights, conditional writes and the clock.
-
-    Creates an object and removes it again.
-    """
+    """Check the server, the layout, the keys' rights, conditional writes and the clock, with a temporary object."""
     try:
         await check_version(objects, is_for_writing=False)
     except StorageError as error:

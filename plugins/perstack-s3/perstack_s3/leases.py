@@ -22,15 +22,12 @@ from perstack.system.concurrency import uninterrupted
 from perstack_s3.layout import Layout, LeaseState, read
 from perstack_s3.objects import Found, Objects
 
-EXPIRY = 10.0
-"""Seconds. The server's times are whole seconds, so a dead holder blocks others for at most 11."""
+EXPIRY = 10.0  # seconds. The server's times are whole seconds, so a dead holder blocks others for at most 11.
 
 _BEAT = 2.5
-_SURE = 7.0
-"""Seconds after its last renewal during which a lease certainly is still ours, without asking the server."""
+_SURE = 7.0  # seconds after its last renewal during which a lease certainly is still ours, without asking the server
 
-_LAST = 3.0
-"""Seconds of retries for a release; without an answer the lease expires by itself."""
+_LAST = 3.0  # seconds of retries for a release; without an answer the lease expires by itself
 
 _CLOCK = "clock"
 _TRIES = 5
@@ -52,8 +49,7 @@ class Held:
     tag: str
     renewed: float
     is_lost: bool = False
-    is_fenced: bool = True
-    """True if no earlier holder can write any more."""
+    is_fenced: bool = True  # True if no earlier holder can write any more
 
     @property
     def is_sure(self) -> bool:

@@ -18,8 +18,7 @@ from perstack.support.storage import newest_first, place_in_jobs
 from perstack_s3.layout import EntryHeader, Layout, Marker, SummaryStamp, read
 from perstack_s3.objects import Listed, Objects, at_once
 
-_WORTH_KEEPING = 64
-"""Number of single requests above which a reader rewrites the index."""
+_WORTH_KEEPING = 64  # number of single requests above which a reader rewrites the index
 
 _LARGEST_INDEX = 64_000_000
 
@@ -100,7 +99,7 @@ def read_entry(data: bytes) -> tuple[EntryHeader, bytes]:
 
 
 class WriteOrder:
-    """Order of Jobs by last write: by the server's whole seconds, within a second by the times in the objects.
+    """Order of Jobs by the server's whole seconds, within a second by the times in the objects.
 
     Reads only objects of the seconds that a page covers, each once.
     """
@@ -150,8 +149,7 @@ def _made(data: bytes) -> int:
 
 # S3 sends no notifications. One small request at a time replaces reading every log.
 
-_ASKS_EACH = 0.3
-"""Seconds between two requests of a watcher."""
+_ASKS_EACH = 0.3  # seconds between two requests of a watcher
 
 
 class S3Watch(Watch):

@@ -29,8 +29,7 @@ from perstack_s3.layout import (
 from perstack_s3.objects import Found, Objects, at_once
 
 _TRIES = 5
-_AHEAD = 16
-"""Maximum number of appends requested at a time."""
+_AHEAD = 16  # maximum number of appends requested at a time
 
 
 class S3Log:
@@ -108,10 +107,9 @@ class S3Log:
         return False
 
     async def append(self, expected_seq: int, records: Sequence[bytes], fence: int) -> int:
-        """Append records and return the append's number.
+        """Append records and return the append's number. Raises Conflict, and NotFound while the Job is being deleted.
 
-        Raises Conflict, and NotFound if the Job is being deleted. Without a lease (`fence` 0) the append moves past a
-        fence that a new holder has put there, since it has no records.
+        Without a lease (`fence` 0) it moves past a new holder's fence, which has no records.
         """
         if self.end.seq != expected_seq or (fence and self._fence != fence):
             await self._look(expected_seq)
@@ -127,10 +125,7 @@ class S3Log:
         raise stale(self.place, expected_seq, self.end.seq)
 
     async def put_fence(self, fence: int) -> None:
-        """Occupy the next append's number with an empty append, so that a former holder's write there fails.
-
-        Does nothing for a log that has ended by deletion or is damaged.
-        """
+        """Occupy the next append's number, so that a former holder's write there fails. Not in a damaged log."""
         with suppress(Damaged):
             for _ in range(_TRIES):
                 if await self.refresh():
@@ -213,7 +208,6 @@ class S3Log:
         return None if found is None else found.data
 
     async def _walk(self, number: int) -> AsyncIterator[tuple[int, Append]]:
-        """Yield every append from `number` on, with its number."""
         ahead = 1
         while True:
             many = await self._objects.get(self._merged_key(number // MERGED)) if number % MERGED == 0 else None
@@ -239,7 +233,6 @@ class S3Log:
                 number += 1
 
     async def _block(self, block: int) -> list[bytes]:
-        """Return the appends of one group, merged or not, as far as they exist."""
         first = block * MERGED
         many = await self._objects.get(self._merged_key(block))
         if many is None:

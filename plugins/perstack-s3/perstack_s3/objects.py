@@ -31,18 +31,14 @@ from perstack.system.concurrency import uninterrupted
 
 T = TypeVar("T")
 
-AT_ONCE = 32
-"""Concurrent requests of one process."""
+AT_ONCE = 32  # concurrent requests of one process
 
-PATIENCE = 30.0
-"""Seconds of retries for a server that has answered before."""
+PATIENCE = 30.0  # seconds of retries for a server that has answered before
 
-_FIRST_PATIENCE = 2.0
-"""Seconds of retries for a server that has not answered yet: its address may be wrong."""
+_FIRST_PATIENCE = 2.0  # seconds of retries for a server that has not answered yet: its address may be wrong
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_SECONDS = 15.0
-"""Minimum timeout of one request."""
+_SECONDS = 15.0  # minimum timeout of one request
 
 _SLOWEST = 64_000
 """Bytes per second of the slowest supported network. The timeout doubles until it suffices for the request's size."""
@@ -101,9 +97,8 @@ class Client:
     async def ask(self, call: Callable[[S3Store], T], patience: float | None = None, size: int = 0) -> T:
         """Return the result of a call, retried while the server is busy or unreachable, for `patience` seconds.
 
-        A call that moves `size` bytes has more time, and so have its retries. Raises StorageError. AlreadyExistsError,
-        PreconditionError and FileNotFoundError pass through: after a lost answer the first two may be caused by what
-        this very call has written.
+        A call that moves `size` bytes has more time. Raises StorageError. AlreadyExistsError, PreconditionError and
+        FileNotFoundError pass through: the first two may be caused by this call's own write, whose answer was lost.
         """
         began, pause, seconds = time.monotonic(), _FIRST_PAUSE, seconds_for(size)
         while True:
@@ -167,7 +162,6 @@ class Client:
 
 
 def _is_passing(error: BaseError | OSError) -> bool:
-    """Return whether the operation may succeed soon: no answer came, or one with a transient status."""
     if isinstance(error, (*_ANSWERS, PermissionDeniedError, UnauthenticatedError)):
         return False
     status = _STATUS.search(str(error))
@@ -192,10 +186,8 @@ class Found(NamedTuple):
     """Object that was read."""
 
     data: bytes
-    tag: str
-    """ETag, which changes with the bytes."""
-    written: datetime
-    """Modification time by the server's clock, in whole seconds."""
+    tag: str  # ETag, which changes with the bytes
+    written: datetime  # modification time by the server's clock, in whole seconds
 
 
 class Listed(NamedTuple):
@@ -222,7 +214,6 @@ class Objects:
     """Objects below a prefix of a bucket. Every call raises StorageError if the server cannot be reached.
 
     A write whose caller is cancelled is finished, or will never happen, when the caller sees the cancellation.
-    `patience` is the seconds of retries, if not the usual time.
     """
 
     def __init__(self, place: BucketLocation) -> None:

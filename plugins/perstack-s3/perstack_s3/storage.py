@@ -64,8 +64,7 @@ async def finish_deletions(objects: Objects, layout: Layout) -> None:
         await finish_deletion(objects, layout, job_id, incarnation)
 
 
-_TRIES = 20
-"""Attempts of a write that others compete for."""
+_TRIES = 20  # attempts of a write that others compete for
 
 
 class S3Storage(Storage):
@@ -299,17 +298,13 @@ class S3Storage(Storage):
         self._logs = {key: log for key, log in self._logs.items() if key[1] != incarnation}
 
     async def _check_lease(self, job_id: str) -> Held | None:
-        """Return this process's lease; None without one. Raises Conflict if it has been lost."""
         held = self._leases.held(job_id)
         if held is not None and not held.is_sure and not await self._leases.is_still(job_id, held):
             raise Conflict(f"job {job_id}: the lease was lost: another process may be driving it")
         return held
 
     async def _fence(self, job_id: str, incarnation: str, held: Held) -> None:
-        """Ensure that a former holder that fell silent cannot append any more.
-
-        Occupies the next append's number in every log, and changes the tag of the list of Runs.
-        """
+        """Occupy the next append's number in every log, so that a silent former holder cannot append any more."""
         await self._list_run(job_id, incarnation)
         names, _ = await self._runs(job_id, incarnation)
         await at_once(self._log(RunRef(job_id, one), incarnation).put_fence(held.fence) for one in names if is_id(one))
@@ -353,10 +348,7 @@ class S3Storage(Storage):
         raise Conflict(f"{log.place}: another process has written to this run")
 
     async def _list_run(self, job_id: str, incarnation: str, run_id: str | None = None) -> None:
-        """Add a Run to the Job's list before its first record.
-
-        Without `run_id` only rewrite the list, to change its tag.
-        """
+        """Add a Run to the list before its first record. Without `run_id` only change the tag of the list."""
         key = self._layout.runs(job_id, incarnation)
         for _ in range(_TRIES):
             names, tag = await self._runs(job_id, incarnation)

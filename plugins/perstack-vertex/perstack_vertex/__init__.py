@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-LIBRARIES = ("google.auth", "requests")
-"""Modules of google-auth and of the HTTP library that it uses."""
+LIBRARIES = ("google.auth", "requests")  # modules of google-auth and of the HTTP library that it uses
 PROJECTS = ("GOOGLE_VERTEX_PROJECT", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID")
 LOCATIONS = ("GOOGLE_VERTEX_LOCATION", "GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "CLOUD_ML_REGION")
 """Variables of project and location, as the SDKs of Vercel, Google and Anthropic have them; the first one set counts.

@@ -25,8 +25,7 @@ INSTALL = "pip install 'perstack[vertex]'"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _LOGIN = f"run `gcloud auth application-default login`, or set {FILE} to the file of a service account's key"
 _REFRESH_TIMEOUT_S = 30.0
-_REQUEST_TIMEOUT_S = 10
-"""Timeout of each request of a refresh: a thread cannot be cancelled, so it must end by itself."""
+_REQUEST_TIMEOUT_S = 10  # timeout of each request of a refresh: a thread cannot be cancelled, so it must end by itself
 
 
 class GoogleCredentials(Protocol):
@@ -61,8 +60,7 @@ class Token:
 
     value: str
     quota_project: str | None = None
-    is_new: bool = False
-    """True if it was created for this caller: if it is refused, another one would be too."""
+    is_new: bool = False  # True if it was created for this caller: if it is refused, another one would be too
 
     @property
     def headers(self) -> dict[str, str]:
@@ -115,11 +113,7 @@ class Identity:
 
 
 def identity_of(env: Mapping[str, str], *, is_needed: bool) -> Identity | None:
-    """Return the Application Default Credentials; None if there are none and none are needed.
-
-    Raises MissingCredential if they cannot be used. Whether the machine is one of Google's, which provides credentials
-    too, only shows when a token is requested.
-    """
+    """Return the Application Default Credentials; None without any and no need. Raises MissingCredential."""
     file = _file_of(env)
     if file is None and not is_needed:
         return None

@@ -47,10 +47,8 @@ _WITHOUT_REGION = {"global": "aiplatform.googleapis.com"} | {
 class VertexSettings(EndpointSettings):
     """Settings of provider `google-vertex`, in addition to `EndpointSettings`."""
 
-    project: str | None = Field(default=None, pattern=_PROJECT)
-    """Id of the Google Cloud project that is billed."""
-    location: str | None = Field(default=None, pattern=_LOCATION)
-    """Region, or `global`, `us`, `eu`."""
+    project: str | None = Field(default=None, pattern=_PROJECT)  # id of the Google Cloud project that is billed
+    location: str | None = Field(default=None, pattern=_LOCATION)  # region, or `global`, `us`, `eu`
 
     def for_gemini(self) -> GoogleSettings:
         """Return the settings for the Gemini codec."""

@@ -121,7 +121,7 @@ class Session:
         self.coming: Transcript | None = None
         """The complete transcript, while it is read and only the Job's end is shown."""
         self._overtaken: Conflict | None = None
-        """Why the sent text had no effect; shown after the events of the process that came first."""
+        """Reason why the sent text had no effect; shown after the events of the process that came first."""
         self._on_change = on_change
         self._listener = listener
         self._said = said

@@ -65,7 +65,7 @@ class Waiting:
     job_id: str
     asking: OpenQuestion | None = None
     damaged: JobSummary | None = None
-    """What could be read of a damaged Job; None for an intact one."""
+    """Readable part of a damaged Job; None for an intact one."""
 
 
 class JobReader:

@@ -211,7 +211,7 @@ class _Member:
     """Amounts that it and its descendants had used at its latest stop."""
     result: DelegateResult | None = None
     looks_at: float = 0.0
-    """When to check next that it is driven, by `time.monotonic`."""
+    """Time of the next check that it is driven, by `time.monotonic`."""
 
     conflicts: int = 0
     """Consecutive append conflicts."""
