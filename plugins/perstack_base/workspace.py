@@ -6,7 +6,7 @@ leads outside: what was checked is held open.
 
 - A tool's path is first normalised as text: `a/../b` is `b`, and an absolute path must begin with the workspace's own.
 - Inside a link's target, `..` goes back along the open handles, never through the file system.
-- Directories that `[sandbox]` adds are workspaces of their own, each with a handle (`workspaces.py`).
+- Directories that `[sandbox]` adds are workspaces of their own, each with a handle (`WorkspaceSet`).
 - The state directory is recognised by name in any case, and by identity under any name. So are files that hold keys or
   determine what is executed.
 """

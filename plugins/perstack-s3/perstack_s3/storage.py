@@ -11,7 +11,7 @@ confirmed afterwards (`_confirm`).
 A deletion records itself in `deleting/`, removes the marker, and then everything else; an interrupted one is finished
 by `erase_traces`. Checkpoints and Run settings are not stored: they are caches.
 
-Change together: keys and formats in `layout` with `_VERSION` in `checks`; the order of writes in `_fence` with
+Change together: keys and formats in `layout` with its `_VERSION`; the order of writes in `_fence` with
 `_list_run` and `S3Log.append`; new kinds of objects with `finish_deletion` and `sizes`.
 `perstack.testing.storage_contract` checks the port's promises.
 """
