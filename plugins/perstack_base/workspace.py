@@ -167,7 +167,7 @@ class OpenWorkspace:
         self._above: Parts = (".git",) if is_added and any(map(is_git_link, self.real.parts)) else ()
 
     def opening(self, paths: Iterable[str]) -> OpenWorkspace:
-        """Return the same workspace for one call that may use these protected paths, which a permission rule names."""
+        """Return this workspace for one call that may use these protected paths, which a permission rule names."""
         named = tuple(paths)
         if not named:
             return self
@@ -382,7 +382,7 @@ class OpenWorkspace:
                 yield real
 
     def _within(self, places: Iterable[Path]) -> Iterator[Parts]:
-        """Yield the paths below the workspace. One that contains the workspace cannot be protected."""
+        """Yield the paths below the workspace. Those that contain the workspace cannot be protected."""
         for place in places:
             for name in (str(place), os.path.realpath(place)):
                 parts = self.inside(name)

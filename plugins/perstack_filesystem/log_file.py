@@ -62,7 +62,7 @@ class Scan:
         return self.end - self.lacks_newline
 
     def advance(self, read_at: ReadAt, place: str, want: int | None = None) -> list[bytes]:
-        """Verify records until the log ends or `want` are known. Return the new ones; those of an append come together.
+        """Verify records until the log ends or `want` are known. Return the new ones, whole appends only.
 
         Raises Damaged, naming `place`, for a damaged line before record `want`; the records before it are known then.
         """

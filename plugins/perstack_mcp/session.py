@@ -143,5 +143,5 @@ class _ConnectionTask:
                 from perstack_mcp.client import connect
 
                 await connect(self._server, self._ready.set_result, self._leave, may_sample=self._may_sample)
-        except Exception as error:  # noqa: BLE001 - whatever the SDK or the server raises, the model is told its words
+        except Exception as error:  # noqa: BLE001 - the model sees the message of any error of the SDK or the server
             self._failure, self._steps = describe(error), next_steps_of(error)

@@ -57,7 +57,7 @@ class ToolList:
         self._toolset = await _toolset_of(client)
 
     async def current(self) -> Toolset:
-        """Return the newest list, after announced changes were read: the same object without changes."""
+        """Return the newest list, after announced changes were read; without changes an identical object."""
         await self._settled.wait()
         return self._toolset
 
@@ -91,7 +91,7 @@ class ToolList:
         try:
             async with asyncio.timeout(_LIST_TIMEOUT_S):
                 found = await _toolset_of(client)
-        except Exception as error:  # noqa: BLE001 - whatever the server sends, the list that is there stays
+        except Exception as error:  # noqa: BLE001 - after any answer of the server, the list that is there stays
             self._show(f"(its tools have changed, but the new list cannot be used: {describe(error)})")
             return
         if found != self._toolset:

@@ -120,7 +120,7 @@ class ServerProtocols:
             found: object = json.loads(read_regular(self._path, _MAX_BYTES))
         except (OSError, ValueError):
             return []
-        return [str(one) for one in found] if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: whatever it is, it becomes text
+        return [str(one) for one in found] if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: any value becomes text
 
 
 def _digest(argv: Sequence[str]) -> str:

@@ -59,7 +59,7 @@ class DatabaseConnection:
         is_ready = is_ready and not is_long
         if is_ready and self._turn.acquire(blocking=False):
             try:
-                # one that was closed meanwhile is opened in a thread: without one `close` would not close it again
+                # opened again in a thread if it was closed meanwhile: otherwise `close` would not close it
                 if self._connection is not None:
                     with self._pace.measure():
                         return work()
@@ -151,7 +151,7 @@ CREATE INDEX job_blobs_by_blob ON job_blobs (sha256)
 
 
 class Database:
-    """Database file, opened on first use, with one thread that writes and one that reads.
+    """Database file, opened on first use, with a writing and a reading thread.
 
     A read never waits for a write that is blocked by another process or a slow disk.
     """

@@ -1,6 +1,6 @@
 """SQL statements for which procrastinate has no call: changes that only a claim's holder may make, and statistics.
 
-The names are those of procrastinate's tables and of ours in the same schema; each connection has it as search path.
+The tables are procrastinate's and ours in one schema, the search path of each connection.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def read_append(data: bytes) -> Append:
 
 
 def merged_bytes(appends: Sequence[bytes]) -> bytes | None:
-    """Merge MERGED appends; None if too large. Concurrent writers of the same appends write equal bytes."""
+    """Merge MERGED appends; None if too large. Equal appends give equal bytes, so writers may compete."""
     if sum(map(len, appends)) > LARGEST_MERGED:
         return None
     return MergedHeader(sizes=tuple(map(len, appends))).to_bytes() + b"\n" + b"".join(appends)
