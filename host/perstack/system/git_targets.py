@@ -132,9 +132,12 @@ def _words(value: str, top: str, home: str) -> Iterator[GitTarget]:
 
 
 def _absolute(name: str, folder: str, home: str) -> str:
+    name = name.replace("\0", "")
     if name == "~" or name.startswith("~/"):
         name = home + name[1:]
-    return os.path.normpath(os.path.join(folder, name.replace("\0", "")))  # noqa: PTH118
+    elif name.startswith("~"):
+        name = os.path.expanduser(name)  # noqa: PTH111 - returns str
+    return os.path.normpath(os.path.join(folder, name))  # noqa: PTH118
 
 
 def _settings(text: str) -> Iterator[tuple[str, str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import tempfile
 from pathlib import Path
@@ -245,6 +246,13 @@ def test_a_fifo_in_the_place_of_settings_holds_nothing_up(tmp_path: Path) -> Non
     (tmp_path / ".git").mkdir()
     os.mkfifo(tmp_path / ".git/config")
     assert git_targets(str(tmp_path), {"HOME": str(tmp_path)}) == ()
+
+
+def test_the_home_folder_of_another_user_is_found(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/config").write_text("[core]\n\thooksPath = ~root/hooks\n")
+    found = {target.path for target in git_targets(str(tmp_path), {"HOME": str(tmp_path)})}
+    assert f"{pwd.getpwnam('root').pw_dir}/hooks" in found
 
 
 @settings(deadline=None, max_examples=60)
