@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PLUGINS := $(wildcard plugins/perstack-*)
 
-.PHONY: demo install dist test test-local-model test-others check house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
+.PHONY: demo install dist test test-local-model test-others check check-style check-pyright check-mypy check-mypy-darwin house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -39,14 +39,23 @@ test-local-model: $(DEV)
 test-others: $(DEV)
 	$(BIN)/python -m pytest -n 2 --others -m others $(ARGS)
 
-## check: format, lint, types, import rules
+## check: format, lint, types, import rules, two at a time
 check: $(DEV)
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target check-style check-pyright check-mypy check-mypy-darwin
+
+check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
-	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+check-pyright:
+	$(BIN)/pyright
+
+check-mypy:
+	$(BIN)/mypy
+
+check-mypy-darwin:
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 ## house: the figures of structure and language, none of them worse than in house.toml
 house: $(DEV)
