@@ -69,6 +69,7 @@ bench: $(RUN)
 faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults \
 	  tests/plugins/postgres tests/plugins/s3 tests/core/test_budget.py $(ARGS)
+	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -m sweep tests/core tests/engine $(ARGS)
 
 ## storages: every test of the host on SQLite, PostgreSQL and S3 as well; twenty minutes
 storages: $(DEV)
@@ -81,7 +82,7 @@ mutants: $(DEV)
 
 ## fuzz: a million inputs and more, of every kind that comes from outside; a quarter of an hour and more
 fuzz: $(DEV)
-	PERSTACK_FUZZ=95000 $(BIN)/python -m pytest -n 2 -rP tests/faults/test_fuzz.py $(ARGS)
+	PERSTACK_FUZZ=95000 $(BIN)/python -m pytest -n 2 -rP tests/faults/test_fuzz.py tests/core/test_secret_text.py $(ARGS)
 
 ## soak: 200 Jobs at once, with faults: memory stays flat and nothing is left open; ten minutes
 soak: $(DEV)

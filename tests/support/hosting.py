@@ -108,16 +108,12 @@ STORAGES = [
 """Parameters for fixtures that call `storage_of`."""
 
 
-def shared_out(points: list[CrashPoint], bench: Bench) -> list[CrashPoint]:
-    """Return the part of a crash sweep for this storage.
+def sampled(points: list[CrashPoint], part: int = 0) -> list[CrashPoint]:
+    """Return every third of the points at which a process dies, and all of them with PERSTACK_FAULTS=all.
 
-    Files and SQLite together try all points, each storage one of the two moments per append. With PERSTACK_STORAGES=all
-    each storage tries all points.
+    `part` is 0 to 2: tests on several storages pass a different one for each, so that together they try more.
     """
-    if os.environ.get("PERSTACK_STORAGES") == "all":
-        return points
-    part = bench.storage.startswith("file:")
-    return [one for one in points if (one.append % 2 == (one.moment == "before")) == part]
+    return points if os.environ.get("PERSTACK_FAULTS") == "all" else points[part::3]
 
 
 def storage_of(request: pytest.FixtureRequest) -> str:

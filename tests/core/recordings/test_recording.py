@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from damaging import edit
-from hosting import Bench, Seen, expert, project_of, until_it_crashes, wait_for
+from hosting import Bench, Seen, expert, project_of, sampled, until_it_crashes, wait_for
 from recording import NO_SCRIPT, SCRIPT, Travel, exec_, facts, player, record, setting, team
 
 from perstack.core.definitions.overrides import Overrides
@@ -101,12 +101,13 @@ async def life(path: Path, bench: Bench, folder: Path, point: CrashPoint | None)
     return storage.appends
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("bench", ["file:perstack"], indirect=True)
 def test_killed_at_any_write_a_played_job_ends_as_the_recorded_one(bench: Bench) -> None:
     record(bench)
     path = kept(bench)
     appends = wait_for(life(path, bench, fresh(bench, "plain"), None))
-    for number, point in enumerate(crash_points(appends)):
+    for number, point in enumerate(sampled(crash_points(appends))):
         folder = fresh(bench, str(number))
         wait_for(life(path, bench, folder, point))
         wait_for(life(path, bench, folder, None))

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
+from hosting import Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions
@@ -351,6 +351,7 @@ def test_killed_at_each_write_of_a_submission_it_is_whole_or_not_there(tmp_path,
     wait_for(work())
 
 
+@pytest.mark.sweep
 def test_killed_at_each_write_of_a_server_another_one_ends_it_and_nothing_is_doubled(tmp_path) -> None:
     async def count() -> int:
         bench = Bench(tmp_path / "count", "file:perstack")
@@ -379,7 +380,7 @@ def test_killed_at_each_write_of_a_server_another_one_ends_it_and_nothing_is_dou
             await is_whole(host, "job")
         assert set(written(bench)) <= {"", "once\n"}, point
 
-    for number, point in enumerate(crash_points(wait_for(count()))):
+    for number, point in enumerate(sampled(crash_points(wait_for(count())))):
         bench = Bench(tmp_path / str(number), "file:perstack")
         empty(bench.workspace)
         wait_for(killed(bench, point))

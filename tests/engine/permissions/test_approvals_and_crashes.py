@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from approving import ME, append, files
-from hosting import Bench, expert, until_it_crashes, wait_for
+from hosting import Bench, expert, sampled, until_it_crashes, wait_for
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.errors import NotFound
@@ -45,6 +46,7 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
         return storage.appends
 
 
+@pytest.mark.sweep
 def test_killed_at_any_write_each_approved_call_has_run_once_and_no_other(tmp_path: Path) -> None:
     def fresh(name: str) -> Bench:
         folder = tmp_path / name
@@ -55,7 +57,7 @@ def test_killed_at_any_write_each_approved_call_has_run_once_and_no_other(tmp_pa
 
     appends = wait_for(live(fresh("plain"), None))
     assert appends > 8
-    for number, point in enumerate(crash_points(appends)):
+    for number, point in enumerate(sampled(crash_points(appends))):
         bench = fresh(str(number))
         wait_for(live(bench, point))
         lost = _begun(bench)

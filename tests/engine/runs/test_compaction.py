@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, results, wait_for
+from hosting import Bench, Seen, crashing, expert, results, sampled, wait_for
 from kits import with_kit
 from long_runs import SmallModel, is_summary, shown
 
@@ -216,6 +216,7 @@ class Watching(CrashingStorage):
             self.around |= {self.appends - 1, self.appends, self.appends + 1}
 
 
+@pytest.mark.sweep
 def test_killed_at_any_write_around_it_each_compaction_is_done_once(bench: Bench) -> None:
     def host_of(model: SmallModel, wrap=None):
         return bench.host(model, expert("a", context_window=WINDOW), wrap=wrap, max_steps=0)
@@ -233,7 +234,7 @@ def test_killed_at_any_write_around_it_each_compaction_is_done_once(bench: Bench
     wait_for(host.jobs.delete("j"))
     points = [point for point in crash_points(watching[0].appends) if point.append in watching[0].around]
     assert len(points) >= 12
-    for point in points:
+    for point in sampled(points):
         model = SmallModel(working(22), WINDOW)
         with pytest.raises(Crash):
             wait_for(host_of(model, crashing(point)).run("a", "q", job_id="j"))

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 from approving import ME
-from hosting import Bench, Seen, crashing, expert, shared_out, until_it_crashes, wait_for
+from hosting import Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
 from kits import with_kit
 
 from perstack.core.jobs.summary import JobSummary
@@ -107,11 +107,12 @@ def number_of_appends(bench: Bench) -> int:
     return wait_for(live(bench, None))
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(600)
 def test_a_job_that_crashes_at_any_append_goes_on_and_ends_the_same(tmp_path: Path, bench: Bench) -> None:
     appends = number_of_appends(bench.beside(_folder(tmp_path, "plain")))
     assert appends > 20
-    for point in shared_out(crash_points(appends), bench):
+    for point in sampled(crash_points(appends), bench.storage.startswith("sqlite:")):
         one = bench.beside(_folder(tmp_path, f"{point.moment}-{point.append}"))
         wait_for(live(one, point))
         if not _has_run(one):

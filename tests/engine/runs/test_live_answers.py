@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from approving import ASK_WRITE, ME, append, files
 from asking_team import Gate, script, team
-from hosting import Bench, Seen, crashing, expert, results, until_it_crashes, wait_for
+from hosting import Bench, Seen, crashing, expert, results, sampled, until_it_crashes, wait_for
 
 from perstack.core.runs.questions import OpenQuestion
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
@@ -252,6 +252,7 @@ async def _answered(host: Host, asking: OpenQuestion, gate: Gate) -> None:
     gate.may_end.set()
 
 
+@pytest.mark.sweep
 def test_killed_at_any_write_an_answered_call_runs_once_and_is_answered_once(tmp_path: Path) -> None:
     def fresh(name: str) -> Bench:
         (folder := tmp_path / name).mkdir()
@@ -260,7 +261,7 @@ def test_killed_at_any_write_an_answered_call_runs_once_and_is_answered_once(tmp
 
     appends = wait_for(_live(fresh("plain"), None))
     assert appends > 8
-    for number, point in enumerate(crash_points(appends)):
+    for number, point in enumerate(sampled(crash_points(appends))):
         bench = fresh(str(number))
         wait_for(_live(bench, point))
         wait_for(_live(bench, None))
