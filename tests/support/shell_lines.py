@@ -331,5 +331,6 @@ OF_BASH = [
     '[ "$x" -eq 1 ]; ls',
     "printf '%d' \"$x\"",
     'exit "$x"',
+    "ls; local x=1",
 ]
 """Lines that are unambiguous in bash, but not in `sh`."""

@@ -587,7 +587,8 @@ def _simple_command(assignments: Sequence[_Word], words: Sequence[_Word], *, is_
     command = ShellCommand(tuple(word.text for word in words), changed)
     name = words[0].text or ""
     _check_builtin(name, words[1:], is_bash=is_bash)
-    if name not in _DECLARES and name not in ("unset", "["):
+    is_builtin = name in ("unset", "[") or name in _DECLARES
+    if not is_builtin or (name == "local" and not is_bash):  # ksh93 has no `local`, and looks for a program
         yield command
     elif changed:
         yield Unparsed(changed[0], SETS_VARIABLE)
