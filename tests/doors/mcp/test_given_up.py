@@ -16,7 +16,7 @@ from mcp.server.streamable_http import StreamableHTTPServerTransport
 from terminal import SECONDS
 
 from perstack.config.load import load_project
-from perstack.doors.http.access import Guard
+from perstack.doors.http.access import AccessRules
 from perstack.doors.http.connections import ListenAddress
 from perstack.doors.http.server import serve_http
 from perstack.doors.mcp.workspaces import ServeOptions
@@ -51,7 +51,7 @@ def test_sessions_that_nobody_closes_are_given_up_and_leave_nothing_open(tmp_pat
 
     async def work() -> None:
         offer = ServeOptions((Host(loaded.project, workspace=tmp_path), loaded))
-        serving = asyncio.create_task(serve_http(offer, Guard(ListenAddress.parse("127.0.0.1:0"), TOKEN), IDLE))
+        serving = asyncio.create_task(serve_http(offer, AccessRules(ListenAddress.parse("127.0.0.1:0"), TOKEN), IDLE))
         url = await serving_address()
         limits = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(headers={**KNOWN, **ACCEPT}, timeout=SECONDS, limits=limits) as client:

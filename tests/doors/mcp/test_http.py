@@ -11,7 +11,7 @@ from hosting import wait_for
 from http_server import KNOWN, TOKEN, known, serving
 from terminal import SECONDS, Terminal, reply
 
-from perstack.doors.http.access import Guard
+from perstack.doors.http.access import AccessRules
 from perstack.doors.http.connections import ListenAddress
 from perstack.errors import UsageError
 
@@ -137,6 +137,6 @@ def test_a_wrong_address_is_told_in_a_line(terminal: Terminal, address: str, wor
 
 def test_everywhere_is_no_name_for_clients() -> None:
     with pytest.raises(UsageError, match="--allow-host"):
-        Guard(ListenAddress.parse("0.0.0.0:1"), TOKEN).check()
+        AccessRules(ListenAddress.parse("0.0.0.0:1"), TOKEN).check()
     assert ListenAddress.parse("8765") == ListenAddress("127.0.0.1", 8765)
     assert ListenAddress.parse("[::1]:1").is_loopback

@@ -66,7 +66,7 @@ def test_no_row_of_a_log_that_somebody_wrote_moves_the_cursor_or_is_too_wide(sai
         assert is_plain(event_line(entry, False, width), width)
         page = texts_page(event_texts(entry))
         looks = RenderContext(width)
-        assert all(is_plain(one.line, width) for one in page.lines(0, page.height(looks), looks))
+        assert all(is_plain(one.line, width) for one in page.slice(0, page.height(looks), looks))
 
 
 def test_of_ten_thousand_checkpoints_only_those_that_are_seen_are_made(

@@ -21,12 +21,12 @@ from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.text import cells
 from perstack.doors.tui.plain.printer import Printer
 from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
-from perstack.doors.tui.view.items import Call, MessageItem, NoteItem, RunBranch, Stream, summary_line
+from perstack.doors.tui.view.items import CallItem, MessageItem, NoteItem, RunBranch, Stream, summary_line
 from perstack.doors.tui.view.lines import EACH, FIRST, Tab, filtered, tabs_line
 from perstack.doors.tui.view.questions import asking_lines, unsettled_lines
 from perstack.doors.tui.view.styled_text import Line, cells_of, text_of, wrap
 from perstack.doors.tui.view.transcript import Transcript
-from perstack.doors.tui.view.tree import Node, RenderContext
+from perstack.doors.tui.view.tree import RenderContext, TreeItem
 from perstack.testing.scripted import text, tool, turn
 
 LOOKS = RenderContext(60, 0)
@@ -34,7 +34,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066 [red]not markup[/red] 
 
 
 def shown(transcript: Transcript, looks: RenderContext = LOOKS) -> list[str]:
-    return [text_of(placed.line).rstrip() for placed in transcript.lines(0, transcript.height(looks), looks)]
+    return [text_of(placed.line).rstrip() for placed in transcript.root.slice(0, transcript.root.height(looks), looks)]
 
 
 def run(bench: Bench, script: object, *experts: object) -> list[Event]:
@@ -61,7 +61,7 @@ def test_delegates_are_lanes_below_the_call_and_fold(bench: Bench) -> None:
     seen = shown(transcript)
     assert [line.split("  ")[0] for line in seen if "helper" in line] == ["▸ ✓ helper#2 one", "▸ ✓ helper#3 two"]
     assert not any("A part." in line for line in seen)
-    first = next(node for node in transcript.foldable() if isinstance(node, RunBranch))
+    first = next(node for node in transcript.root.foldable() if isinstance(node, RunBranch))
     first.fold()
     seen = shown(transcript)
     lane = [re.sub(r" +\d+ ms$", "", line) for line in seen if line.startswith("│")]  # a call may take that long
@@ -173,21 +173,21 @@ def test_any_part_of_the_lines_is_that_part_of_the_whole(bench: Bench) -> None:
         "helper": [text("A part.")],
     }
     transcript = folded(run(bench, script, expert("lead", delegates=("helper",)), expert("helper")))
-    for node in transcript.foldable():
+    for node in transcript.root.foldable():
         node.fold()
     whole = shown(transcript)
     for first in range(len(whole)):
         for last in range(first, len(whole) + 1):
-            part = [text_of(one.line).rstrip() for one in transcript.lines(first, last, LOOKS)]
+            part = [text_of(one.line).rstrip() for one in transcript.root.slice(first, last, LOOKS)]
             assert part == whole[first:last]
 
 
 @settings(deadline=None)
 @given(st.text(max_size=300), st.integers(8, 80))
 def test_no_line_is_wider_than_it_may_be_and_none_has_a_control_character(said: str, width: int) -> None:
-    call = Call("tool", None, None)
+    call = CallItem("tool", None, None)
     call.result, call.is_open = said, True
-    nodes: list[Node] = [MessageItem(said), MessageItem(said, is_thought=True), NoteItem("word", said), call]
+    nodes: list[TreeItem] = [MessageItem(said), MessageItem(said, is_thought=True), NoteItem("word", said), call]
     stream = Stream(is_thought=False)
     stream.hears(said)
     for node in (*nodes, stream):
@@ -206,7 +206,7 @@ def test_a_text_that_is_broken_into_lines_loses_no_character_but_spaces(said: st
 def test_escapes_and_markup_are_text_in_every_item(bench: Bench) -> None:
     script = [turn(tool("nosuch", {"a": EVIL}), text=EVIL, thinking=EVIL), text(EVIL)]
     transcript = folded(run(bench, script, expert("solo", description=EVIL)))
-    for node in transcript.foldable():
+    for node in transcript.root.foldable():
         node.is_open = True
         node.changed()
     seen = "\n".join(shown(transcript))

@@ -23,7 +23,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import ALWAYS, accepted, asked_by
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.acp.sessions import MakeHost, Session, Sessions, opened
+from perstack.doors.acp.sessions import EditorSession, MakeHost, Sessions, opened
 from perstack.doors.acp.updates import Sender, Updates, shown_again
 from perstack.doors.shared.forms import choices_of, form_of
 from perstack.doors.shared.next_steps import acp_phrase
@@ -51,12 +51,8 @@ Block = (
 )
 
 
-async def attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
-    """Return the images and documents of a prompt; its texts belong to the query.
-
-    A link is followed if it leads to an image or PDF of the workspace; any other file is only named in the query, and
-    the Expert reads it. Raises UsageError for data that is not base64.
-    """
+async def _attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
+    """Return the prompt's images and PDFs, embedded or linked in the workspace. Raises UsageError if not base64."""
     found: list[Blob] = []
     for block in prompt:
         match block:
@@ -177,7 +173,7 @@ class PerstackAgent:
             session = self._sessions.get(session_id)
             session.is_cancelled = False
             await self._consent(session)
-            job = await self._turn(session, _text(prompt), await attachments_of(prompt, session.host))
+            job = await self._turn(session, _text(prompt), await _attachments_of(prompt, session.host))
             while job.asking is not None:
                 said = await self._ask(session, job.asking)
                 if said is None:
@@ -190,7 +186,7 @@ class PerstackAgent:
         """Interrupt the turn. The interruption is recorded, and the next prompt continues the Job."""
         self._sessions.get(session_id).cancel()
 
-    async def _turn(self, session: Session, text: str, attachments: Sequence[Blob] = ()) -> JobSummary:
+    async def _turn(self, session: EditorSession, text: str, attachments: Sequence[Blob] = ()) -> JobSummary:
         async def send(update: SessionUpdate) -> None:
             await self._client.session_update(session.id, update)
 
@@ -204,7 +200,7 @@ class PerstackAgent:
         finally:
             sending.cancel()
 
-    async def _ask(self, session: Session, asking: OpenQuestion) -> str | None:
+    async def _ask(self, session: EditorSession, asking: OpenQuestion) -> str | None:
         """Return the user's choice; None if the question has no choices or none was made, after showing it as text."""
         form = form_of(asking)
         options = [
@@ -222,8 +218,7 @@ class PerstackAgent:
         await self._say(session, f"\n\n{_in_words(asking)}")
         return None
 
-    async def _consent(self, session: Session) -> None:
-        """Ask whether to use a changed definition that would execute something new; otherwise keep the previous one."""
+    async def _consent(self, session: EditorSession) -> None:
         live = self._sessions.live(session)
         held = live.open_change
         if held is None or live.is_asked:
@@ -247,13 +242,12 @@ class PerstackAgent:
         live.refuse(held.digest)
         await self._say(session, f"{held.note.said(acp_phrase)}.\n\n")
 
-    async def _say(self, session: Session, text: str) -> None:
+    async def _say(self, session: EditorSession, text: str) -> None:
         await self._client.session_update(session.id, update_agent_message_text(text))
 
 
 @contextmanager
 def _errors() -> Generator[None]:
-    """Convert errors of perstack into ACP errors, with their next steps in the editor's terms."""
     try:
         yield
     except PerstackError as error:
@@ -267,12 +261,11 @@ def _kind_of(choice: str) -> schema.PermissionOptionKind:
 
 
 def _in_words(asking: OpenQuestion) -> str:
-    """Return the question as text that the next prompt can answer."""
     message, asked = form_of(asking).message, asked_by(asking)
     return f"{message}\n({accepted(asked)})" if asked.is_bound else message
 
 
-def _modes(session: Session) -> schema.SessionModeState:
+def _modes(session: EditorSession) -> schema.SessionModeState:
     experts = session.host.project.experts
     if session.has_begun:
         experts = {key: expert for key, expert in experts.items() if key == session.expert_key}
@@ -288,7 +281,6 @@ def _info(job: JobSummary, cwd: str) -> schema.SessionInfo:
 
 
 def _text(prompt: Sequence[Block]) -> str:
-    """Return the prompt as a query: texts unchanged, files by path, embedded files in full."""
     parts: list[str] = []
     for block in prompt:
         if isinstance(block, schema.TextContentBlock):
@@ -335,22 +327,16 @@ async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
 
 
 class _Messages:
-    """The SDK's `Transport`: one message a line on stdin and stdout.
-
-    Threads read and write, because the event loop itself can wait for pipes and terminals but not for files and
-    /dev/null.
-    """
+    """The SDK's `Transport`, with threads: the event loop cannot wait for files and /dev/null."""
 
     def __init__(self, wire: ProtocolStdio) -> None:
         self._wire = wire
         self._incoming = wire.start(_MESSAGE.validate_json, "ACP")
 
     async def send(self, message: JsonObject) -> None:
-        """Write a message. Does nothing if the editor is gone."""
         await self._wire.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     async def receive(self) -> JsonObject | None:
-        """Return the next message; None at the end."""
         return await anext(self._incoming, None)
 
     async def close(self) -> None:

@@ -29,7 +29,7 @@ MakeHost = Callable[[Path], tuple[Host, LoadedProject]]
 
 
 @dataclass(slots=True)
-class Session:
+class EditorSession:
     """A Job, or a future one: the Job begins with the first prompt."""
 
     id: str
@@ -72,7 +72,6 @@ class Session:
             self.turn.cancel()
 
     async def _stop_elsewhere(self, turn: asyncio.Task[JobSummary]) -> None:
-        """Ask the worker to stop the Job; the turn ends with the Job."""
         try:
             await self.host.cancel(self.id)
         except PerstackError:  # it has already stopped, or its worker does not answer
@@ -110,25 +109,25 @@ class Sessions:
         self._expert = expert
         self._hosts: dict[Path, Host] = {}
         self._live: dict[Path, ReloadedProject] = {}  # the live definition of each workspace
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, EditorSession] = {}
 
-    def new(self, cwd: str) -> Session:
+    def new(self, cwd: str) -> EditorSession:
         """Open a session in a directory. Raises DefinitionError and UsageError."""
         host = self.host(cwd)
         expert_key = self._first(host)
         session_id = next(one for one in new_ids(host.clock.now()) if one not in self._sessions)
-        return self._keep(Session(session_id, host, expert_key, self.client))
+        return self._keep(EditorSession(session_id, host, expert_key, self.client))
 
-    async def load(self, cwd: str, session_id: str) -> Session:
+    async def load(self, cwd: str, session_id: str) -> EditorSession:
         """Return the session of an existing Job. Raises NotFound."""
         known = self._sessions.get(session_id)
         if known is not None:
             return known
         host = self.host(cwd)
         job = await host.job(session_id)
-        return self._keep(Session(session_id, host, job.expert_key, self.client, has_begun=True))
+        return self._keep(EditorSession(session_id, host, job.expert_key, self.client, has_begun=True))
 
-    def get(self, session_id: str) -> Session:
+    def get(self, session_id: str) -> EditorSession:
         """Return an open session. Raises UsageError if it is not open."""
         found = self._sessions.get(session_id)
         if found is None:
@@ -146,7 +145,7 @@ class Sessions:
             self._hosts[workspace].use(self._live[workspace].loaded.project)
         return self._hosts[workspace]
 
-    def live(self, session: Session) -> ReloadedProject:
+    def live(self, session: EditorSession) -> ReloadedProject:
         """Return the definition of a session's workspace, read again if it changed."""
         folder = next(folder for folder, host in self._hosts.items() if host is session.host)
         self.host(str(folder))
@@ -162,7 +161,7 @@ class Sessions:
         for host in self._hosts.values():
             await host.close()
 
-    def _keep(self, session: Session) -> Session:
+    def _keep(self, session: EditorSession) -> EditorSession:
         self._sessions[session.id] = session
         unused = [one for one in self._sessions.values() if one.turn is None and one is not session]
         for one in unused[: max(0, len(self._sessions) - MAX_OPEN_SESSIONS)]:

@@ -138,7 +138,6 @@ class Updates:
         return event.run_id == self._coordinator
 
     def _say(self, text: str) -> Iterator[helpers.SessionUpdate]:
-        """Yield the text unless it was already sent."""
         if text.strip() and text.strip() != self._said.strip():
             yield helpers.update_agent_message_text(f"\n\n{text}" if self._said else text)
             self._said = text

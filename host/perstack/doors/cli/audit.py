@@ -209,7 +209,6 @@ def _report(options: HostOptions, check: Callable[[Host], Awaitable[Report]], as
 
 
 def _report_all(options: HostOptions, as_json: bool, key: str | None, anchor: str | None) -> int:
-    """Print each report as it arrives, then the totals, and return the exit status."""
     host = options.reader()
     found: Counter[str] = Counter()
 

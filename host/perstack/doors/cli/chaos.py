@@ -116,7 +116,6 @@ def _attack(assault: Assault, tally: Tally, chance: random.Random, kills: int | 
 
 
 def _trials(assault: Assault, plain: Trial, chance: random.Random) -> Iterator[Trial]:
-    """Yield trials endlessly: every boundary in a random order, with random instants in between."""
     longest = max(victim.seconds for victim in plain.victims)
     while True:
         boundaries = list(range(1, plain.boundaries("kill") + 1))
@@ -150,7 +149,6 @@ def _team(project: Project, key: str) -> tuple[Expert, ...]:
 
 
 def _own_place(address: str) -> str:
-    """Return the storage address for a copy of the project: of equal kind, inside the copy."""
     scheme, _, _ = address.partition(":")
     return {"file": "file:perstack", "sqlite": "sqlite:perstack/state.db"}.get(scheme, address)
 

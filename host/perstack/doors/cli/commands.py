@@ -1,7 +1,4 @@
-"""The table of all commands of `perstack`: group, module, one-line text and examples.
-
-`perstack --help` and docs/cli.md are made of this table; the help of a command is its function's docstring.
-"""
+"""The table of all commands: group, module, one-line text and examples. `perstack --help` and docs/cli.md show it."""
 
 from __future__ import annotations
 

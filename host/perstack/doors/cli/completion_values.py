@@ -1,7 +1,4 @@
-"""Completion values from the project and its storage: Experts, Jobs, tasks, iterations, Runs, checkpoints.
-
-Read-only: only a local storage is read, and nothing that a definition names is started.
-"""
+"""Completion values from the project and its local storage. Nothing that a definition names is started."""
 
 from __future__ import annotations
 
@@ -89,7 +86,7 @@ class Named(click.ParamType[str]):
         kind = self._kind
         if kind in ("file", "dir"):
             return [CompletionItem(incomplete, type=kind)]
-        place = _Place(ctx)
+        place = _TypedProject(ctx)
         if kind == "expert":
             found = place.experts()
         elif kind in ("provider", "runtime"):
@@ -101,7 +98,7 @@ class Named(click.ParamType[str]):
         return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
 
 
-class _Place:
+class _TypedProject:
     """The project of the options on the line, or of the current folder."""
 
     def __init__(self, ctx: click.Context) -> None:
@@ -121,12 +118,10 @@ class _Place:
         return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~") else value
 
     def experts(self) -> Iterable[tuple[str, str]]:
-        """Return the Experts that can be run, with their descriptions."""
         experts = self._project().experts
         return [(key, experts[key].description) for key in experts]
 
     def plugged(self, kind: Literal["provider", "runtime"]) -> Iterable[tuple[str, str]]:
-        """Return the names of the kind that installed plugins provide."""
         plugins = self._plugins()
         names = plugins.providers if kind == "provider" else plugins.runtimes
         return [(name, "") for name in sorted(names)]
@@ -146,7 +141,6 @@ class _Place:
             await storage.close()
 
     async def _within(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
-        """Return Runs or checkpoints of the Job on the line, the one the typed text begins with, or the latest."""
         from perstack.engine.jobs.reader import JobReader
         from perstack.engine.log.storage import nth_latest_job, resolve_id
 
@@ -198,7 +192,6 @@ async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> l
 
 
 async def _about(space: Storage, kind: OwnerKind, one: str) -> str:
-    """Return a one-line description; empty if it cannot be read."""
     from perstack.core.base.records import read_json
 
     with suppress(Exception):  # a damaged one is completed like any other

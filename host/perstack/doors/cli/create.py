@@ -63,7 +63,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
         raise UsageError("--resume continues what was asked before: leave QUERY out")
     options = _in_definition_folder(options)
     folder, before = Path(options.workspace_path), _before(options)
-    lines = _Lines(showing, folder)
+    lines = _CreateOutput(showing, folder)
     if job is None and (folder / DEFINITION).exists() and not yes and not can_ask(lines):
         raise UsageError(
             f"{folder / DEFINITION} is there, and nobody can be asked whether it may be changed: give --yes, or call"
@@ -90,7 +90,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
     sys.exit(_say_written(lines, before, tried) if ended.status == "completed" else status)
 
 
-class _Lines(JobOutput):
+class _CreateOutput(JobOutput):
     """The output of a driven Job, which also keeps the paths of written files."""
 
     def __init__(self, showing: OutputOptions, folder: Path) -> None:
@@ -153,7 +153,6 @@ def _before(options: HostOptions) -> Project:
 
 
 def _told(query: str, folder: Path, before: Project, overrides: Overrides) -> str:
-    """Return the query with facts that the Experts would otherwise have to look up."""
     if (folder / DEFINITION).exists():
         names = ", ".join(before.experts)
         facts = f"There is a {DEFINITION} already{f', with the Experts {names}' if names else ''}: improve that."
@@ -184,7 +183,7 @@ def _then(job: JobSummary) -> str:
     return f"continue with: {_RESUME} {job.id}"
 
 
-def _say_written(lines: _Lines, before: Project, tried: list[tuple[str, str]]) -> int:
+def _say_written(lines: _CreateOutput, before: Project, tried: list[tuple[str, str]]) -> int:
     """Report the written files and next commands, and return the exit status: 1 if there is no usable definition."""
     changed = lines.changed()
     for name in changed:

@@ -33,10 +33,7 @@ _MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 
 async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: JobOutput) -> JobSummary:
-    """Drive a Job and ask the user at the terminal, if there is one, everything it waits for.
-
-    With an empty answer, with Ctrl-C and at the end of stdin the Job stays as it is, to be answered later.
-    """
+    """Drive a Job and ask what it waits for. Without an answer, and with Ctrl-C, it stays as it is."""
     job = await work(lines)
     while (asking := job.asking) is not None and can_ask(lines):
         lines.pause()

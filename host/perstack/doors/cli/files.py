@@ -81,7 +81,7 @@ def diff_command(
         files = [stat_json(file) if stat else file.to_json() for file in found.files]
         write_json({"job": found.job_id, "of": found.of, "files": files})
     elif stat:
-        show_files(Screen.of_stdout(), found.files)
+        _show_files(Screen.of_stdout(), found.files)
     elif has_screen():
         _show_diff(Screen.of_stdout(), found.files)
     else:
@@ -90,8 +90,7 @@ def diff_command(
         print_err(f"{found.of}: no file was changed")
 
 
-def show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
-    """Print the files with their line counts, and the total."""
+def _show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
     if not files:
         return
     rows = file_rows(files)
@@ -102,7 +101,6 @@ def show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
 
 
 def _with_its_end(path: str, width: int) -> str:
-    """Return the path shortened at its beginning, so that the file's name stays."""
     if cells(path) <= width or width < _NARROWEST:
         return path
     while cells(path) >= width:
@@ -176,16 +174,16 @@ def rewind_command(
             print_err("dry run: nothing is changed")
         return
     if not yes:
-        ask_rewind(plan)
+        _ask_rewind(plan)
     done = _rewind(options, plan, only, elsewhere=elsewhere)
     if as_json:
         write_json(_as_json(done))
     else:
-        for line in undo_lines(done, options):
+        for line in _undo_lines(done, options):
             print_out(line)
 
 
-def ask_rewind(plan: Rewind) -> None:
+def _ask_rewind(plan: Rewind) -> None:
     """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
     if not sys.stdin.isatty():
         raise UsageError(f"files would be changed ({stat_words(plan.files)}): add --yes to change them")
@@ -194,23 +192,20 @@ def ask_rewind(plan: Rewind) -> None:
         sys.exit(1)
 
 
-def undo_lines(done: Rewind, options: HostOptions) -> tuple[str, ...]:
-    """Return lines with the outcome and the command that undoes it; empty if nothing was changed."""
+def _undo_lines(done: Rewind, options: HostOptions) -> tuple[str, ...]:
     if done.undo is None:
         return ()
     undo = rewind(done.job_id, done.undo, options.as_arguments)
     return (f"rewound, {stat_words(done.files)}; to undo it:", f"  {undo}")
 
 
-def plan_lines(plan: Rewind) -> list[str]:
-    """Return a line for each file that a rewind changes."""
+def _plan_lines(plan: Rewind) -> list[str]:
     return [f"{change}  {path}  {lines}" for change, path, lines in file_rows(plan.files)]
 
 
-def show_plan(plan: Rewind) -> None:
-    """Print a rewind's changes and the files it leaves unchanged."""
+def _show_plan(plan: Rewind) -> None:
     screen = Screen.of_stdout()
-    show_files(screen, plan.files)
+    _show_files(screen, plan.files)
     for line in definition_warnings(plan):
         print_out(screen.styled(line, fg="yellow"))
     _show_kept(screen, plan)
@@ -221,7 +216,7 @@ def _show(plan: Rewind) -> None:
         print_err(nothing_to_rewind(plan))
         _show_kept(Screen.of_stderr(), plan)
         return
-    show_plan(plan)
+    _show_plan(plan)
 
 
 def _show_kept(screen: Screen, plan: Rewind) -> None:
@@ -269,23 +264,20 @@ _SHOWN = 20
 
 
 def files_of_then(options: HostOptions, expert: str, job: str, checkpoint: str, *, is_sure: bool) -> HostOptions:
-    """Restore or write the files of a checkpoint, and return the options for driving the branch; reports on stderr.
-
-    Ends the process if the user does not agree. Raises UsageError, Conflict and StorageError.
-    """
+    """Restore or write a checkpoint's files; return the branch's options. Raises UsageError, Conflict, StorageError."""
     if options.workspace is not None:
         return _in_new_folder(options, expert, job, checkpoint, Path(options.workspace))
     plan = _on_project(options, lambda host: _planned(host, expert, job, checkpoint))
     if plan.files:
         print_err(one_line(f"files of {plan.checkpoint_id} in {plan.workspace}:"))
-        for line in plan_lines(plan)[:_SHOWN]:
+        for line in _plan_lines(plan)[:_SHOWN]:
             print_err(line)
         if len(plan.files) > _SHOWN:
             print_err(f"… and {len(plan.files) - _SHOWN:,} more")
         if not is_sure:
-            ask_rewind(plan)
+            _ask_rewind(plan)
         done = _rewind(options, plan)
-        for line in undo_lines(done, options):
+        for line in _undo_lines(done, options):
             print_err(line)
     return options
 

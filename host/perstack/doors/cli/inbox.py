@@ -149,7 +149,6 @@ def _to_json(item: InboxItem) -> JsonObject:
 
 
 def _print(items: tuple[InboxItem, ...]) -> None:
-    """Print each item as a heading, its text, and the command that answers it."""
     screen, now = Screen.of_stdout(), SYSTEM.now()
     for first in range(0, len(items), _ITEMS_PER_WRITE):
         parts = [part for item in items[first : first + _ITEMS_PER_WRITE] for part in _lines_of(item, screen, now)]
@@ -159,7 +158,6 @@ def _print(items: tuple[InboxItem, ...]) -> None:
 
 
 def _lines_of(item: InboxItem, screen: Screen, now: int) -> Iterator[str | StyledText]:
-    """Yield the parts of an item's lines, after an empty line."""
     of = "Job" if item.task_id is None else "task"
     since = ago(item.since, now) if item.since else "?"
     about = f"{of}  {item.who or '-'}  {since}  wants {_wanted(item)}"

@@ -93,7 +93,6 @@ async def _look(folder: Path) -> Sequence[ProviderState]:
 
 
 def _ask_provider(states: Sequence[ProviderState]) -> str | None:
-    """Ask which provider to use; None if there is nothing to choose from."""
     usable = [state for state in states if state.is_usable]
     if len(usable) < 2:
         return None
@@ -104,10 +103,7 @@ def _ask_provider(states: Sequence[ProviderState]) -> str | None:
 
 
 def _about_model(states: Sequence[ProviderState], name: str | None, model: str | None) -> str:
-    """Return the lines that name provider and model; comments if the first configured provider is used.
-
-    Raises UsageError for an unknown provider, or one without a default model if none is given.
-    """
+    """Return the lines that name provider and model. Raises UsageError if either is unknown."""
     if name is None:
         state = next((state for state in states if state.is_usable), None)
     else:
@@ -127,7 +123,6 @@ def _about_model(states: Sequence[ProviderState], name: str | None, model: str |
 
 
 def _default_model(state: ProviderState) -> str | None:
-    """Return the default model; of a server without one, its first model."""
     return state.default_model or (state.models[0].name if state.is_usable and state.models else None)
 
 
@@ -153,7 +148,6 @@ def _write(place: Path, files: Mapping[str, str]) -> None:
 
 
 def _keep(path: Path) -> None:
-    """Report a file that is kept, and what it lacks."""
     print_out(f"kept {one_line(str(path))}")
     if path.name == ".gitignore":
         try:

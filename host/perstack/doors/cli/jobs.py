@@ -68,9 +68,7 @@ def _cost(one: GroupCost) -> str:
 # Options that select Jobs.
 
 
-def choice_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add `--status`, `--expert`, `--since` and `--label`, passed to the command as one `choice: JobChoice`."""
-
+def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def gather(
         *, status: tuple[str, ...], expert: tuple[str, ...], since: int | None, label: tuple[str, ...], **others: object
@@ -83,15 +81,14 @@ def choice_options(command: Callable[..., None]) -> Callable[..., None]:
         )
         command(choice=choice, **others)
 
-    return kind_options(
+    return _kind_options(
         click.option("--since", type=SINCE, metavar="TIME", help="Only Jobs with events in this period: 30d, 12h.")(
             gather
         )
     )
 
 
-def kind_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options among them that do not depend on time."""
+def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only Jobs with this label; repeatable."),
         click.option("--expert", multiple=True, metavar="NAME", help="Only Jobs of this Expert; repeatable."),
@@ -117,7 +114,7 @@ _ALL_PAGE = 500
 @json_option("Print each Job's summary as a line of JSON.")
 @take_option(_PAGE, "Maximum number; the newest first.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the N newest.")
-@choice_options
+@_choice_options
 @click.option("--all", "everything", is_flag=True, help="List all Jobs, regardless of --take.")
 @place_options
 def jobs_command(
@@ -133,7 +130,7 @@ def jobs_command(
     if not jobs:
         print_out("no Jobs" + _why_none(offset, choice))
         return
-    show_jobs(screen, jobs)
+    _show_jobs(screen, jobs)
     if has_more:
         text = f"there are more: see them with --offset {offset + len(jobs)}, or all with --all"
         print_out(screen.styled(text, dim=True))
@@ -150,7 +147,6 @@ def _why_none(offset: int, choice: JobChoice) -> str:
 
 
 async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) -> tuple[list[JobSummary], bool]:
-    """Return the selected Jobs, and whether there are older ones."""
     limit = _FIRST_PAGE if take is None or choice != JobChoice() else offset + take + 1
     found: list[JobSummary] = []
     async for page in pages(lambda after: host.jobs.list(limit=limit if after is None else _LATER_PAGES, after=after)):
@@ -161,8 +157,7 @@ async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) ->
     return found[offset:end], len(found) > end
 
 
-def show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
-    """Print a table of the Jobs, and how to answer waiting ones."""
+def _show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
     now = SYSTEM.now()
     rows = [
         (
@@ -186,7 +181,6 @@ def show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
 
 
 def _about(job: JobSummary) -> str:
-    """Return the question or error, if any, otherwise the query."""
     if job.question is not None:
         return f"asks: {job.asks}"
     return f"error: {job.error}" if job.status == "stoppedByError" and job.error else job.query
@@ -213,10 +207,10 @@ def delete_command(jobs: tuple[str, ...], yes: bool, as_json: bool, options: Hos
         ids = dict.fromkeys([await host.jobs.find(job) for job in jobs])
         return [await host.jobs.row_to_delete(job) for job in ids]
 
-    remove(options, options.look(look), is_sure=yes, as_json=as_json)
+    _remove(options, options.look(look), is_sure=yes, as_json=as_json)
 
 
-def remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, as_json: bool) -> None:
+def _remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, as_json: bool) -> None:
     """Remove the Jobs, report it, and end with the exit status. Raises UsageError if nobody agrees."""
     if jobs and not is_sure:
         _ask(jobs)
@@ -231,7 +225,6 @@ def remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, a
 
 
 async def _removed(host: Host, jobs: Sequence[JobSummary]) -> tuple[list[str], dict[str, str]]:
-    """Return the ids of the removed Jobs, and the reason for each that was kept."""
     deleted: list[str] = []
     kept: dict[str, str] = {}
     async for job_id, why in host.jobs.delete_each(job.id for job in jobs):
@@ -249,7 +242,7 @@ def _ask(jobs: Sequence[JobSummary]) -> None:
         raise UsageError(
             f"{them} would be deleted for good: see which with --dry-run or `perstack jobs`, and add --yes"
         )
-    show_jobs(Screen.of_stdout(), jobs[:_SHOWN])
+    _show_jobs(Screen.of_stdout(), jobs[:_SHOWN])
     if len(jobs) > _SHOWN:
         print_out(f"… and {len(jobs) - _SHOWN} more")
     if not confirm(f"Delete {them} for good?"):
@@ -263,7 +256,7 @@ def _ask(jobs: Sequence[JobSummary]) -> None:
 @click.command("prune")
 @click.option("--older-than", type=SPAN, metavar="TIME", help=("Only Jobs without events for this time, such as 30d."))
 @click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Keep the newest N Jobs of each Expert.")
-@kind_options
+@_kind_options
 @click.option("--include-waiting", is_flag=True, help="Also Jobs that wait for an answer.")
 @click.option("--dry-run", is_flag=True, help="Only list the Jobs that would be deleted.")
 @click.option("--yes", is_flag=True, help="Delete without confirmation.")
@@ -297,12 +290,12 @@ def prune_command(
             raise UsageError("say which Jobs are meant, such as --older-than 30d or --keep-last 10, or [retention]")
         jobs = not_retained(options.look(_all), retention, now)
     if not dry_run:
-        remove(options, jobs, is_sure=yes, as_json=as_json)
+        _remove(options, jobs, is_sure=yes, as_json=as_json)
     elif as_json:
         for job in jobs:
             write_json_line(job.to_json())
     elif jobs:
-        show_jobs(Screen.of_stdout(), jobs)
+        _show_jobs(Screen.of_stdout(), jobs)
     else:
         print_out("no such Jobs")
 

@@ -224,7 +224,6 @@ class LiveView:
             self._region.add(rendered(*parts))
 
     def _draw_within(self, seconds: float) -> None:
-        """Schedule a drawing that many seconds after the last one."""
         loop = asyncio.get_running_loop()
         at = max(loop.time(), self._drawn + seconds)
         if self._timer is not None:

@@ -42,8 +42,7 @@ from perstack.host import Host
 # Checkpoints and their messages, for people.
 
 
-def print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
-    """Print a checkpoint's facts without its messages."""
+def _print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
     title = f"Checkpoint {checkpoint.id}"
     label = run_label(checkpoint.expert.key, checkpoint.run_id)
     print_out(screen.styled(title, bold=True), f"  {label}  {standing_of(checkpoint)}")
@@ -51,22 +50,20 @@ def print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
         print_out("  ", screen.styled(f"{name:<9}", dim=True), "  ", screen.fit(text, 13))
 
 
-def print_messages(screen: Screen, messages: Sequence[AnyMessage]) -> None:
-    """Print the messages in full, each under its author."""
+def _print_messages(screen: Screen, messages: Sequence[AnyMessage]) -> None:
     for message in messages:
         for title, text in parts_of(message):
             print_out("\n", screen.styled(f"── {title} ──", bold=True))
             print_out(text)
 
 
-def print_new(screen: Screen, found: MessagesDiff) -> None:
-    """Print the messages removed since the previous step, and the new ones."""
+def _print_new(screen: Screen, found: MessagesDiff) -> None:
     print_out("  ", screen.styled(f"{'since':<9}", dim=True), f"  {found.since or 'the beginning'}")
     if found.gone:
         print_out("\n", screen.styled(f"{count(len(found.gone), 'message')} no longer seen:", dim=True))
-        print_messages(screen, found.gone)
+        _print_messages(screen, found.gone)
         print_out("\n", screen.styled(f"{count(len(found.new), 'new message')}:", dim=True))
-    print_messages(screen, found.new)
+    _print_messages(screen, found.new)
 
 
 _PAGE = 100
@@ -234,22 +231,21 @@ async def _show_tree(host: Host, request: _Request) -> int:
     job = await host.job(request.job_id)
     tree = await host.jobs.tree(job.id)
     if request.as_json:
-        write_tree(tree)
+        _write_tree(tree)
         return 0
     screen = Screen.of_stdout()
     print_summary(screen, job)
     print_out()
-    show_tree(screen, tree)
+    _print_tree(screen, tree)
     return 0
 
 
 async def _follow(host: Host, request: _Request) -> int:
-    """Show the stored events and then the new ones, until no process drives the Job."""
-    from perstack.doors.cli.log_follow import Following  # only needed here
+    from perstack.doors.cli.log_follow import LogFollower  # only needed here
 
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id)
-    following = Following(logs, request.run_id, request.wanted, full=request.full, as_json=request.as_json)
+    following = LogFollower(logs, request.run_id, request.wanted, full=request.full, as_json=request.as_json)
     if request.as_json:
         _write_lines(logs, request)
     else:
@@ -282,9 +278,9 @@ async def _show_state(host: Host, request: _Request, with_messages: bool) -> int
         write_json_line(checkpoint.to_json())
     else:
         screen = Screen.of_stdout()
-        print_checkpoint(screen, checkpoint)
+        _print_checkpoint(screen, checkpoint)
         if with_messages:
-            print_messages(screen, checkpoint.messages)
+            _print_messages(screen, checkpoint.messages)
     return int(print_damage(logs))
 
 
@@ -295,8 +291,8 @@ async def _show_new(host: Host, request: _Request) -> int:
         write_json(_as_json(checkpoint, found))
     else:
         screen = Screen.of_stdout()
-        print_checkpoint(screen, checkpoint)
-        print_new(screen, found)
+        _print_checkpoint(screen, checkpoint)
+        _print_new(screen, found)
     return int(print_damage(logs))
 
 
@@ -306,7 +302,6 @@ def _as_json(checkpoint: Checkpoint, found: MessagesDiff) -> JsonObject:
 
 
 async def _checkpoint(host: Host, request: _Request) -> tuple[Checkpoint, Sequence[RunLog]]:
-    """Return the named or latest checkpoint, and the log that was searched for it, if one was."""
     job_id, checkpoint_id = request.job_id, request.checkpoint_id
     logs: Sequence[RunLog] = ()
     if checkpoint_id is None:
@@ -330,8 +325,7 @@ def _latest_checkpoint(log: RunLog) -> str:
 MAX_SHOWN_RUNS = 1000  # maximum Runs shown to people
 
 
-def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
-    """Print a table with a row for each Run, and lines to the Runs below it."""
+def _print_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
     shown = tree[:MAX_SHOWN_RUNS]
     rows = [
         (
@@ -352,7 +346,6 @@ def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
         print_out(screen.styled(f"and {count(len(tree) - MAX_SHOWN_RUNS, 'more Run')}: all with --json", dim=True))
 
 
-def write_tree(tree: Sequence[PlacedRun]) -> None:
-    """Write a line of JSON for each Run."""
+def _write_tree(tree: Sequence[PlacedRun]) -> None:
     for one in tree:
         write_json_line(one.to_json())

@@ -17,7 +17,7 @@ from perstack.engine.log.run_log import RunLog
 from perstack.host import Host
 
 
-class Following:
+class LogFollower:
     """A view of the events added to a Job's logs after those given at first."""
 
     def __init__(

@@ -51,8 +51,7 @@ async def marks_of(host: Host, logs: Sequence[RunLog]) -> Marks:
     return marks
 
 
-def meanings(marks: Marks) -> Iterator[str]:
-    """Return the explanations of the signs that occur."""
+def _meanings(marks: Marks) -> Iterator[str]:
     used = set(marks.values())
     return (meaning for sign, meaning in _MEANINGS.items() if sign in used)
 
@@ -157,11 +156,10 @@ def _is_wanted(entry: LogEntry, wanted: EventFilter, delegated: frozenset[tuple[
 def _is_error(entry: LogEntry) -> bool:
     # in a text the quotes would be escaped, so this is the event's own key
     failed = entry.type == "finishToolCall" and b'"isError":true' in entry.line
-    return failed or entry.type in ERROR_TYPES or lacks_skills(entry)
+    return failed or entry.type in ERROR_TYPES or _lacks_skills(entry)
 
 
-def lacks_skills(entry: LogEntry) -> bool:
-    """Return whether the event reports skills that cannot be reached."""
+def _lacks_skills(entry: LogEntry) -> bool:
     return entry.type == "startGeneration" and b'"unreachable":{' in entry.line
 
 
@@ -212,7 +210,7 @@ _STATUS_COLOURS: dict[JobStatus, str] = {
 _MOST_RUNS = 6
 
 
-class _Line(NamedTuple):
+class _PlacedRow(NamedTuple):
     entry: LogEntry
     label: str
     row: LogRow
@@ -263,7 +261,7 @@ def print_events(
 ) -> None:
     """Print the events with their time, Run and step. `every` holds all events, to look up when a step began."""
     lines = [
-        _Line(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
+        _PlacedRow(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
         for entry, around in _surrounded(entries, every, wanted, full)
         for row in rows_of(entry, around)
     ]
@@ -273,7 +271,7 @@ def print_events(
     for line in lines:
         mark = (marks or {}).get((line.entry.log.run_id, line.entry.place), " ")
         rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row, mark)
-    for meaning in meanings(marks or {}):
+    for meaning in _meanings(marks or {}):
         print_out(rows.screen.styled(meaning, dim=True))
 
 
@@ -296,7 +294,7 @@ def visible(entries: Sequence[LogEntry], wanted: EventFilter, full: bool) -> lis
     """Return the events, without position marks unless these were requested."""
     if full or not wanted.names_no_kind:
         return list(entries)
-    return [entry for entry in entries if entry.type not in QUIET_TYPES or lacks_skills(entry)]
+    return [entry for entry in entries if entry.type not in QUIET_TYPES or _lacks_skills(entry)]
 
 
 def print_damage(logs: Sequence[RunLog]) -> bool:

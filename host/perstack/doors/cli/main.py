@@ -1,7 +1,4 @@
-"""The command group `perstack`, and the handling of every error.
-
-A command's module is imported when the command is called, so that each command loads only what it needs.
-"""
+"""The command group `perstack`, which imports a command's module when it is called, and the handling of every error."""
 
 from __future__ import annotations
 
@@ -76,15 +73,13 @@ _FREE_TEXTS = ("query", "text", "value", "error", "fields", "args", "command", "
 WIDEST_HELP = 120  # maximum columns of the help on a wide terminal
 
 
-class LazyGroup(click.Group):
+class _LazyGroup(click.Group):
     """A group that lists all commands and imports only the called one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"perstack.doors.cli.{COMMANDS[cmd_name].module}")
@@ -96,7 +91,6 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in their groups."""
         first = max(map(len, COMMANDS))
         for title, commands in GROUPS.items():
             with formatter.section(title):
@@ -107,7 +101,6 @@ class LazyGroup(click.Group):
 
 
 def _give_examples(command: click.Command, name: str) -> None:
-    """Append the examples to the help of the command and of its subcommands."""
     lines = "\n".join(f"  {line}" for line in EXAMPLES.get(name, ()))
     command.epilog = f"\b\nExamples:\n{lines}" if lines else None
     if isinstance(command, click.Group):
@@ -142,7 +135,7 @@ def _say_usage(error: click.ClickException) -> None:
     print_err(one_line(usage_error(error, sys.argv[1:])))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP})
 @click.version_option(VERSION, prog_name="perstack")
 def perstack() -> None:
     """Run Experts: small LLM agents declared in perstack.toml, with state that is never lost.

@@ -25,7 +25,7 @@ from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
 
 if TYPE_CHECKING:
-    from perstack.doors.http.access import Guard
+    from perstack.doors.http.access import AccessRules
     from perstack.doors.mcp.workspaces import ServeOptions, Workspace
 
 
@@ -100,7 +100,6 @@ class _Serving:
         return there.open(there.load())
 
     def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> ServeOptions:
-        """Return the offer for a transport."""
         from perstack.doors.mcp.workspaces import ServeOptions
 
         return ServeOptions(
@@ -126,9 +125,9 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
     asyncio.run(main())
 
 
-def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> Guard:
+def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> AccessRules:
     """Return the rules of access for the address; on this machine, a token is created if none is set."""
-    from perstack.doors.http.access import TOKEN_VARIABLE, Guard, token_of
+    from perstack.doors.http.access import TOKEN_VARIABLE, AccessRules, token_of
     from perstack.doors.http.connections import ListenAddress
 
     address = ListenAddress.parse(text)
@@ -137,7 +136,7 @@ def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, 
         token = options.env(project).get(TOKEN_VARIABLE) or None
         if token is None and address.is_loopback:
             token = token_of(options.find().state_root.resolve(), os.environ)
-    guard = Guard(address, token, names)
+    guard = AccessRules(address, token, names)
     guard.check()
     return guard
 
@@ -182,7 +181,6 @@ def _print_config(client: str, options: HostOptions, keys: tuple[str, ...]) -> N
 
 
 def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str, ...]) -> None:
-    """Print the settings for a server that the user starts, with the token that it will require."""
     guard = _guard(options, options.project(required=True), text, names)
     if guard.token is None or guard.address.port == 0:
         raise UsageError(f"--http {text}: clients need an address that stays: write HOST:PORT")

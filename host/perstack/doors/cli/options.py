@@ -118,10 +118,7 @@ class HostOptions:
             return self.host_of(project, env=dict(os.environ))
 
     def writer(self) -> Host:
-        """Return a Host for changing stored Jobs, without Experts, also if there is no definition.
-
-        An existing definition must be usable, since it names the anchor that receives changes. Raises DefinitionError.
-        """
+        """Return a Host for changing Jobs, also without a definition. Raises DefinitionError for an unusable one."""
         # imported late: an editor gets its first answer without this
         from perstack.config.trust import environment_of
         from perstack.engine.context.connections import state_environment
@@ -139,10 +136,7 @@ class HostOptions:
         plugins: Iterable[object] = (),
         agreement: Agreement | None = None,
     ) -> Host:
-        """Return the Host for driving, for the given project or the one read now, with additional plugins.
-
-        Raises DefinitionError or UsageError before anything is written.
-        """
+        """Return the Host for driving. Raises DefinitionError or UsageError before anything is written."""
         project = project or self.project(required=True)
         check_workspace(project, self.find().workspace(project, self.workspace_path))
         return self.host_of(
@@ -150,10 +144,7 @@ class HostOptions:
         )
 
     def env(self, project: Project, *, confirm: bool = True) -> Environment:
-        """Return the environment with the `.env` files, by default only with addresses that the user agreed to.
-
-        Reports on stderr what is left out of them.
-        """
+        """Return the environment with the `.env` files; reports on stderr which of their addresses it leaves out."""
         from perstack.config.trust import environment_of
 
         env = environment_of(project, self.find(), self.env_path, confirm=confirm)
@@ -277,7 +268,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     return stack(config_option, workspace_option, storage_option)(pass_options(command))
 
 
-def parse_budget(text: str | None) -> Budget | None:
+def _parse_budget(text: str | None) -> Budget | None:
     """Return a typed reasoning budget. Raises UsageError."""
     if text is None or text in ("none", "minimal", "low", "medium", "high"):
         return text  # type: ignore[return-value]  # one of the words
@@ -286,7 +277,7 @@ def parse_budget(text: str | None) -> Budget | None:
     raise UsageError(f"--reasoning-budget {text}: use none, minimal, low, medium, high, or a number of tokens")
 
 
-def parse_compaction(text: str | None) -> Compaction | None:
+def _parse_compaction(text: str | None) -> Compaction | None:
     """Return a typed `auto`, `off` or `expert=NAME`. Raises UsageError."""
     if text is None:
         return None
@@ -399,8 +390,8 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     def gather(*, reasoning_budget: str | None, compaction: str | None, permissions: str | None, **given: Any) -> None:
         options = HostOptions.taken_from(given)
         overrides = Overrides(
-            reasoning_budget=parse_budget(reasoning_budget),
-            compaction=parse_compaction(compaction),
+            reasoning_budget=_parse_budget(reasoning_budget),
+            compaction=_parse_compaction(compaction),
             widening=None if permissions is None else _widening(permissions),
             widened_by=None if permissions is None else this_user("cli"),
             **{name: given.pop(name) for name in _OVERRIDES},

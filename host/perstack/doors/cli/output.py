@@ -83,10 +83,7 @@ def output_options(command: _F) -> _F:
 
 
 class JobOutput:
-    """A listener that shows each event of a Job.
-
-    When stdout can no longer be written, `on_lost` is called once, and nothing more is written there.
-    """
+    """A listener that shows each event of a Job. `on_lost` is called once when stdout cannot be written any more."""
 
     def __init__(self, showing: OutputOptions) -> None:
         """Show a Job in the form of `showing`."""
@@ -138,10 +135,7 @@ class JobOutput:
         self._put(lambda: print_result(text) if self.form == "text" else print_out(text))
 
     def remark(self, text: str) -> None:
-        """Show a message in addition to the result.
-
-        It goes to stderr if that is a terminal, otherwise to stdout if that is for people, otherwise nowhere.
-        """
+        """Show a message on stderr if that is a terminal, otherwise on stdout if that is for people, otherwise not."""
         if self.form == "human" and not is_attended():
             self._put(lambda: print_out(one_line(text)))
         else:

@@ -37,7 +37,7 @@ def read_query(text: str | None) -> str:
     return query
 
 
-def read_value(text: str | None, what: str) -> JsonValue:
+def _read_value(text: str | None, what: str) -> JsonValue:
     """Return a JSON value: as typed, from `@FILE`, or from stdin for `-`; None without text. Raises UsageError."""
     if text is None:
         return None
@@ -45,17 +45,17 @@ def read_value(text: str | None, what: str) -> JsonValue:
 
 
 def read_object(text: str | None, what: str) -> JsonObject | None:
-    """Return a JSON object, read as `read_value` does. Raises UsageError for any other value."""
-    value = read_value(text, what)
+    """Return a JSON object, read as `_read_value` does. Raises UsageError for any other value."""
+    value = _read_value(text, what)
     if value is not None and not isinstance(value, dict):
         raise UsageError(f"{what} must be a JSON object")
     return value
 
 
 def read_answer(text: str | None, what: str) -> JsonValue:
-    """Return a JSON value, read as `read_value` does, or the text itself if it is not JSON. Raises UsageError."""
+    """Return a JSON value, read as `_read_value` does, or the text itself if it is not JSON. Raises UsageError."""
     if text is None or text.startswith("@") or text == "-":
-        return read_value(text, what)
+        return _read_value(text, what)
     if text.startswith("{"):
         return _json(_bytes(text), what, "give JSON, a text that begins with something else, or @FILE")
     try:
@@ -174,7 +174,7 @@ def _date(text: str) -> int:
 # Parameter types.
 
 
-class _Read(click.ParamType[object]):
+class _ReadType(click.ParamType[object]):
     """A parameter type with a function that reads the text, given the text and the option's name."""
 
     def __init__(self, name: str, read: Callable[[str, str], object]) -> None:
@@ -188,9 +188,9 @@ class _Read(click.ParamType[object]):
         return self._read(value, param.opts[0] if is_option else param.metavar or (param.name or "").upper())
 
 
-STATE = _Read("json", read_object)
-ANSWER = _Read("answer", read_answer)
-ERROR = _Read("error", read_error)
-SPAN = _Read("time", read_span)
-SINCE = _Read("time", read_since)
-MOMENT = _Read("time", read_moment)
+STATE = _ReadType("json", read_object)
+ANSWER = _ReadType("answer", read_answer)
+ERROR = _ReadType("error", read_error)
+SPAN = _ReadType("time", read_span)
+SINCE = _ReadType("time", read_since)
+MOMENT = _ReadType("time", read_moment)

@@ -37,7 +37,7 @@ def install_command(experts: tuple[str, ...], options: HostOptions) -> None:
         async with options.driver() as host:
             return await host.skills.install(*experts, on_step=on_step)
 
-    progress = _Table() if is_attended() else _Lines()
+    progress = _Table() if is_attended() else _ProgressLines()
     try:
         with progress.shown():
             done = asyncio.run(main(progress.take))
@@ -65,7 +65,7 @@ def _words(step: InstallStep) -> str:
             assert_never(step.status)
 
 
-class _Lines:
+class _ProgressLines:
     """Progress as a line for each step, without a terminal."""
 
     def shown(self) -> AbstractContextManager[object]:

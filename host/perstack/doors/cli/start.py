@@ -76,5 +76,4 @@ def start_command(
 
 
 def _is_dumb() -> bool:
-    """Return whether the terminal can only append lines."""
     return os.environ.get("TERM", "dumb") in ("dumb", "unknown", "")

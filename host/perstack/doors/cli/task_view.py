@@ -63,8 +63,7 @@ def task_options(command: Callable[..., None]) -> Callable[..., None]:
     return json_option("Print the task as a JSON object.")(place_options(gather))
 
 
-def version_option(command: _F) -> _F:
-    """Add `--expected-version`, which prevents changes of a task of another version."""
+def _version_option(command: _F) -> _F:
     return click.option(
         "--expected-version",
         type=click.IntRange(min=0),
@@ -183,7 +182,6 @@ class _Kind:
         return self == _Kind(None, None, None, None, archived=False)
 
     async def tasks(self, memory: ExecutionMemory) -> list[TaskSummary]:
-        """Return all selected tasks."""
         found: list[TaskSummary] = []
         after: str | None = None
         while True:
@@ -212,7 +210,7 @@ class _Kind:
 )
 @click.option("--archived", is_flag=True, help="Archived tasks instead of the others.")
 @click.option("--yes", is_flag=True, help="Delete without confirmation.")
-@version_option
+@_version_option
 @task_options
 def delete(
     task_id: str | None,

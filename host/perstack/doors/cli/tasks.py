@@ -1,8 +1,4 @@
-"""The commands `perstack task`: the operations table as commands, with help texts for the terminal.
-
-Operations, their arguments and fallback texts come from `core.tasks.operation_table`; `COMMAND_HELP` replaces texts and
-options.
-"""
+"""The commands `perstack task`: the table of operations, with help texts for the terminal from `COMMAND_HELP`."""
 
 from __future__ import annotations
 
@@ -38,13 +34,12 @@ if TYPE_CHECKING:
 Made = Callable[[], click.Parameter]  # makes a parameter, since each command needs its own
 
 
-def option(*names: str, **about: Any) -> Made:
+def _option(*names: str, **about: Any) -> Made:
     """Return a maker of an option; the first name may be the argument's name."""
     return lambda: click.Option(names, **about)
 
 
-def argument(name: str, **about: Any) -> Made:
-    """Return a maker of a positional argument."""
+def _argument(name: str, **about: Any) -> Made:
     return lambda: click.Argument([name], **about)
 
 
@@ -53,7 +48,7 @@ def _as_they_are(given: Mapping[str, object]) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandHelp:
+class _CommandHelp:
     """The texts and options of one command."""
 
     help: str
@@ -64,13 +59,15 @@ class CommandHelp:
 
 
 _SHARED: dict[str, Made] = {
-    "task_id": argument("task_id", metavar="TASK"),
-    "state": option("--state", type=STATE, help="The complete state: a JSON object, @FILE, or - for stdin."),
-    "checkpoint_data": option("--checkpoint-data", type=STATE, help="Data of a checkpoint: a JSON object, @FILE, or -"),
-    "depends_on": option(
+    "task_id": _argument("task_id", metavar="TASK"),
+    "state": _option("--state", type=STATE, help="The complete state: a JSON object, @FILE, or - for stdin."),
+    "checkpoint_data": _option(
+        "--checkpoint-data", type=STATE, help="Data of a checkpoint: a JSON object, @FILE, or -"
+    ),
+    "depends_on": _option(
         "--depends-on", metavar="TASK", multiple=True, help="Wait until this task is completed; repeatable."
     ),
-    "expected_version": option(
+    "expected_version": _option(
         "--expected-version",
         type=click.IntRange(min=0),
         metavar="N",
@@ -79,9 +76,9 @@ _SHARED: dict[str, Made] = {
 }
 
 
-def command_of(operation: Operation, said: CommandHelp | None = None) -> click.Command:
+def command_of(operation: Operation, said: _CommandHelp | None = None) -> click.Command:
     """Return the command. Without `said` it has the operation's own description."""
-    words = CommandHelp(operation.description) if said is None else said
+    words = _CommandHelp(operation.description) if said is None else said
 
     @task_options
     def run(*, tasks: Tasks, **given: object) -> None:
@@ -99,7 +96,6 @@ def command_of(operation: Operation, said: CommandHelp | None = None) -> click.C
 
 
 async def _find(memory: ExecutionMemory, named: dict[str, object], own: Sequence[str]) -> None:
-    """Replace typed ids by whole ones."""
     for name in own:
         if isinstance(typed := named.get(name), str):
             named[name] = await memory.find(typed)
@@ -108,13 +104,13 @@ async def _find(memory: ExecutionMemory, named: dict[str, object], own: Sequence
         named["depends_on"] = tuple([await memory.find(str(one)) for one in cast("tuple[object, ...]", others)])
 
 
-def _parameters(operation: Operation, said: CommandHelp) -> list[click.Parameter]:
+def _parameters(operation: Operation, said: _CommandHelp) -> list[click.Parameter]:
     arguments = {one.name: one for one in operation.arguments("program")}
     names = dict.fromkeys(("task_id", *said.parameters, *arguments))
     return [made() for name in names if name in arguments for made in _made(arguments[name], said)]
 
 
-def _made(given: Argument, said: CommandHelp) -> Sequence[Made]:
+def _made(given: Argument, said: _CommandHelp) -> Sequence[Made]:
     own = said.parameters.get(given.name)
     if own is None:
         return (_SHARED.get(given.name) or _plain(given),)
@@ -122,12 +118,11 @@ def _made(given: Argument, said: CommandHelp) -> Sequence[Made]:
 
 
 def _plain(given: Argument) -> Made:
-    """Return a maker for an argument without texts here."""
     about = get_args(given.type)[1:] if get_origin(given.type) is Annotated else ()
     words = next((one.description for one in about if isinstance(one, FieldInfo)), None)
     if given.default is ...:
-        return argument(given.name)
-    return option(f"--{given.name.replace('_', '-')}", metavar="TEXT", help=words)
+        return _argument(given.name)
+    return _option(f"--{given.name.replace('_', '-')}", metavar="TEXT", help=words)
 
 
 def _show(done: Fact, *, as_json: bool) -> None:
@@ -190,36 +185,36 @@ def _paused(given: Mapping[str, object]) -> dict[str, object]:
     return {**rest, "waiting_for": waits}
 
 
-COMMAND_HELP: dict[str, CommandHelp] = {
-    "create": CommandHelp(
+COMMAND_HELP: dict[str, _CommandHelp] = {
+    "create": _CommandHelp(
         "Create TASK, whose id has up to 128 characters of A-Z a-z 0-9 _ and -.",
         {
-            "name": option("--name", metavar="TEXT", help="A short name."),
-            "description": option("--description", metavar="TEXT", help="The description of the work."),
-            "agent_id": option(*_AGENT, metavar="ID", help="The agent that works on it: an Expert, or any name."),
+            "name": _option("--name", metavar="TEXT", help="A short name."),
+            "description": _option("--description", metavar="TEXT", help="The description of the work."),
+            "agent_id": _option(*_AGENT, metavar="ID", help="The agent that works on it: an Expert, or any name."),
             "state": None,
             "checkpoint_data": None,
             "depends_on": None,
             "config": (
-                option(
+                _option(
                     "--max-retries",
                     type=click.IntRange(min=0),
                     default=3,
                     show_default=True,
                     help="Maximum retries.",
                 ),
-                option("--timeout", type=SPAN, help="Maximum time without an update while it runs, such as 30m."),
-                option(
+                _option("--timeout", type=SPAN, help="Maximum time without an update while it runs, such as 30m."),
+                _option(
                     "--on-failure",
                     type=click.Choice(get_args(OnFailure)),
                     default="fail",
                     show_default=True,
                     help="What to do when it fails.",
                 ),
-                option("--checkpoint-interval", type=SPAN, help="The expected interval between checkpoints."),
+                _option("--checkpoint-interval", type=SPAN, help="The expected interval between checkpoints."),
             ),
-            "start": option("--start", is_flag=True, help="Start it immediately."),
-            "status": option(
+            "start": _option("--start", is_flag=True, help="Start it immediately."),
+            "status": _option(
                 "--status",
                 type=click.Choice(get_args(FirstStatus)),
                 help="The initial status; `running` is the same as --start.",
@@ -227,27 +222,27 @@ COMMAND_HELP: dict[str, CommandHelp] = {
         },
         gather=_created,
     ),
-    "start": CommandHelp("Start TASK, which has only been created."),
-    "get": CommandHelp("Show TASK with its state."),
-    "list": CommandHelp(
+    "start": _CommandHelp("Start TASK, which has only been created."),
+    "get": _CommandHelp("Show TASK with its state."),
+    "list": _CommandHelp(
         (
             "List tasks, the most recently changed first. With --json: an object with `tasks`, and `next` if "
             "there are more."
         ),
         {
-            "status": option("--status", type=click.Choice(get_args(TaskStatus)), help=("Only tasks in this status.")),
-            "reason": option(
+            "status": _option("--status", type=click.Choice(get_args(TaskStatus)), help=("Only tasks in this status.")),
+            "reason": _option(
                 "--reason",
                 type=click.Choice(get_args(PauseReason)),
                 help=("Only tasks that are paused for this reason."),
             ),
-            "agent_id": option(*_AGENT, metavar="ID", help="Only tasks of this agent."),
-            "older_than": option(
+            "agent_id": _option(*_AGENT, metavar="ID", help="Only tasks of this agent."),
+            "older_than": _option(
                 "--older-than", type=SPAN, help=("Only tasks without a change for this time, such as 2h.")
             ),
-            "newer_than": option("--newer-than", type=SPAN, help="Only tasks that changed within this time."),
-            "archived": option("--archived", is_flag=True, help="List archived tasks instead of the others."),
-            "limit": option(
+            "newer_than": _option("--newer-than", type=SPAN, help="Only tasks that changed within this time."),
+            "archived": _option("--archived", is_flag=True, help="List archived tasks instead of the others."),
+            "limit": _option(
                 "limit",
                 "--take",
                 type=click.IntRange(min=1),
@@ -256,15 +251,15 @@ COMMAND_HELP: dict[str, CommandHelp] = {
                 show_default=True,
                 help="Maximum number.",
             ),
-            "after": option("--after", metavar="CURSOR", help="Continue a previous list from its `next`."),
+            "after": _option("--after", metavar="CURSOR", help="Continue a previous list from its `next`."),
         },
     ),
-    "checkpoint": CommandHelp(
+    "checkpoint": _CommandHelp(
         "Save the progress of TASK.",
         {
             "state": None,
-            "name": option("--name", metavar="TEXT", help="The name of the checkpoint."),
-            "checkpoint_data": option(
+            "name": _option("--name", metavar="TEXT", help="The name of the checkpoint."),
+            "checkpoint_data": _option(
                 "--checkpoint-data",
                 "--data",
                 type=STATE,
@@ -273,27 +268,27 @@ COMMAND_HELP: dict[str, CommandHelp] = {
             "data": (),
         },
     ),
-    "checkpoints": CommandHelp(
+    "checkpoints": _CommandHelp(
         "List the checkpoints of TASK, the oldest first. With --json: one object a line, with its state."
     ),
-    "pause": CommandHelp(
+    "pause": _CommandHelp(
         "Pause TASK. For an external dependency, the token for a webhook is shown, only this once.",
         {
-            "reason": option("--reason", metavar="REASON", help=_REASON),
-            "message": option("--message", metavar="TEXT", help="A message for people."),
+            "reason": _option("--reason", metavar="REASON", help=_REASON),
+            "message": _option("--message", metavar="TEXT", help="A message for people."),
             "state": None,
             "checkpoint_data": None,
             "depends_on": None,
-            "resume_at": option(
+            "resume_at": _option(
                 "--resume-at", type=MOMENT, help=("The end of a scheduled wait or rate limit: +5m, 2026-11-22T08:00.")
             ),
             "waiting_for": (
-                option(
+                _option(
                     "--waiting-for",
                     metavar="TEXT",
                     help=("With external_dependency: a description of what the task waits for."),
                 ),
-                option(
+                _option(
                     "--command",
                     metavar="LINE",
                     help=("With external_dependency: a command line for `sh` that exits with 0 when the wait is over."),
@@ -302,59 +297,58 @@ COMMAND_HELP: dict[str, CommandHelp] = {
         },
         gather=_paused,
     ),
-    "answer": CommandHelp(
+    "answer": _CommandHelp(
         (
             "Answer TASK with what it waits for.\n\n"
             "ANSWER is text, JSON, @FILE, or - for stdin. The task continues when it is resumed."
         ),
-        {"value": argument("value", metavar="ANSWER", type=ANSWER)},
+        {"value": _argument("value", metavar="ANSWER", type=ANSWER)},
     ),
-    "resume": CommandHelp(
+    "resume": _CommandHelp(
         "Resume TASK, paused or failed, from its current state or from an earlier checkpoint.",
         {
-            "checkpoint": option(
+            "checkpoint": _option(
                 "--checkpoint", metavar="ID", help=("Resume from this checkpoint, by id or name; later ones are kept.")
             ),
             "state": None,
-            "value": option("value", "--answer", type=ANSWER, help="The answer: text, JSON, @FILE, or -"),
+            "value": _option("value", "--answer", type=ANSWER, help="The answer: text, JSON, @FILE, or -"),
         },
     ),
-    "complete": CommandHelp(
+    "complete": _CommandHelp(
         "Complete TASK permanently.",
         {
-            "result": option("--result", metavar="RESULT", type=ANSWER, help="The result: text, JSON, @FILE, or -"),
+            "result": _option("--result", metavar="RESULT", type=ANSWER, help="The result: text, JSON, @FILE, or -"),
             "state": (),
         },
     ),
-    "fail": CommandHelp(
+    "fail": _CommandHelp(
         (
             "Report a failure of TASK: as text, or as a JSON object with a `message`.\n\n"
             "It is then failed, paused or retried, as its creation specifies."
         ),
-        {"error": argument("error", type=ERROR)},
+        {"error": _argument("error", type=ERROR)},
     ),
-    "retry": CommandHelp(
+    "retry": _CommandHelp(
         "Retry TASK, which has failed.\n\n"
         "It continues from its last state. The number of retries is limited at its creation."
     ),
-    "cancel": CommandHelp(
+    "cancel": _CommandHelp(
         "Cancel TASK: it is failed, and can be resumed.",
-        {"message": option("--message", metavar="TEXT", help="The reason.")},
+        {"message": _option("--message", metavar="TEXT", help="The reason.")},
     ),
-    "archive": CommandHelp("Hide TASK, which has ended, from lists."),
+    "archive": _CommandHelp("Hide TASK, which has ended, from lists."),
 }
 """Texts and options by operation; an operation without an entry uses the texts of the table."""
 
 
-class InOrder(click.Group):
+class _InOrder(click.Group):
     """A group that lists its commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which they were added."""
         return list(self.commands)
 
 
-@click.group("task", cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("task", cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]})
 def task_command() -> None:
     """Manage tasks that agents pause and resume, from any process."""
 

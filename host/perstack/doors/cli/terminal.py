@@ -2,8 +2,8 @@
 
 Output is sanitized here, not at its sources, so that no command can forget it: text may come from a model, a server, a
 file or a path. Styles are added to sanitized parts. Everything else that writes, such as a library, a log, a warning or
-a traceback, goes through `SanitizedStream`, which `guard_streams` puts in place of both streams. Beneath it is a stream
-that never blocks the event loop (`doors/shared/output_stream.py`).
+a traceback, goes through `_SanitizedStream`, which `guard_streams` puts in place of both streams. Beneath it is a
+stream that never blocks the event loop (`doors/shared/output_stream.py`).
 """
 
 from __future__ import annotations
@@ -220,10 +220,7 @@ def table(
 
 
 class LiveRegion:
-    """The last lines of a terminal, redrawn repeatedly. Other output appears above them.
-
-    It changes no terminal mode, so nothing must be restored at the end, even if the process is killed.
-    """
+    """The last lines of a terminal, redrawn below other output, without a mode to restore if the process is killed."""
 
     _shown: ClassVar[LiveRegion | None] = None  # the region that is on a terminal now
 
@@ -295,47 +292,38 @@ class LiveRows:
         self.live.update(grid)
 
 
-class SanitizedStream(TextIOBase):
+class _SanitizedStream(TextIOBase):
     """A stream that sanitizes what other modules write to it."""
 
     def __init__(self, beneath: TextIO) -> None:
-        """Write to the stream `beneath`."""
         self.beneath = beneath
 
     def write(self, text: str, /) -> int:
-        """Write the text without control sequences, and return its length."""
         _put(self.beneath, plain_text(text), flush=False)
         return len(text)
 
     def writelines(self, lines: Iterable[str], /) -> None:  # type: ignore[override]  # typeshed's is of bytes too
-        """Write each line without control sequences."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Flush the stream beneath."""
         self.beneath.flush()
 
     def fileno(self) -> int:
-        """Return the descriptor of the stream beneath."""
         return self.beneath.fileno()
 
     def isatty(self) -> bool:
-        """Return whether the stream beneath is a terminal."""
         return self.beneath.isatty()
 
     def writable(self) -> bool:
-        """Return True, as for any output stream."""
         return True
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # typeshed's is an attribute
-        """The encoding of the stream beneath."""
         return self.beneath.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]  # typeshed's is an attribute
-        """The error handler of the stream beneath."""
         return self.beneath.errors
 
     @property
@@ -354,7 +342,7 @@ def guard_streams() -> None:
 
 def _guarded(stream: TextIO) -> TextIO:
     # typeshed has no type for a text stream that is not a file
-    return cast("TextIO", SanitizedStream(stream))
+    return cast("TextIO", _SanitizedStream(stream))
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -380,7 +368,7 @@ def _is_closed(stream: TextIO | None) -> bool:
 
 
 def _beneath(stream: TextIO) -> TextIO:
-    return stream.beneath if isinstance(stream, SanitizedStream) else stream
+    return stream.beneath if isinstance(stream, _SanitizedStream) else stream
 
 
 def _rendered(parts: Sequence[str | StyledText]) -> str:
@@ -404,10 +392,7 @@ def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
 
 
 def confirm(question: str) -> bool:
-    """Ask on stderr and return whether the user agrees, in any of an approval's words; empty input is a no.
-
-    Raises click.Abort if nobody answers: at the end of stdin, and by Ctrl-C.
-    """
+    """Ask on stderr; empty input is a no. Raises click.Abort at the end of stdin and by Ctrl-C."""
     from perstack.core.jobs.answers import yes_or_no  # few commands ask
 
     while True:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _NOT_XML = "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
-def to_json(outcomes: Sequence[Outcome], path: Path, *, is_whole: bool) -> str:
+def _to_json(outcomes: Sequence[Outcome], path: Path, *, is_whole: bool) -> str:
     """Return one JSON object; `costUsd` is null if nothing was spent, and may be `unknown`."""
     document: JsonObject = {
         "file": str(path),
@@ -55,8 +55,7 @@ def to_json(outcomes: Sequence[Outcome], path: Path, *, is_whole: bool) -> str:
     return json.dumps(document, ensure_ascii=False)
 
 
-def junit(outcomes: Sequence[Outcome]) -> bytes:
-    """Return JUnit XML with a suite for each Expert and a case for each test."""
+def _junit_xml(outcomes: Sequence[Outcome]) -> bytes:
     suites = Xml.Element("testsuites", _counts(outcomes))
     for expert in dict.fromkeys(one.written.expert for one in outcomes):
         own = [one for one in outcomes if one.written.expert == expert]
@@ -136,8 +135,7 @@ _SHOWN_REASONS = 6
 _LAST_EVENTS = 6
 
 
-async def print_failures(outcomes: Sequence[Outcome]) -> None:
-    """Print the reasons of each failed test, the end of its first failed Job, and the command that shows it."""
+async def _print_failures(outcomes: Sequence[Outcome]) -> None:
     screen = Screen.of_stdout()
     for outcome in outcomes:
         failed = [one for one in outcome.attempts if not one.passed]
@@ -154,7 +152,6 @@ async def print_failures(outcomes: Sequence[Outcome]) -> None:
 
 
 def _print_reasons(outcome: Outcome, failed: Sequence[Attempt]) -> None:
-    """Print each reason once, the most frequent first."""
     times = Counter(reason for one in failed for reason in one.reasons).most_common()
     for reason, number in times[:_SHOWN_REASONS]:
         print_out("  ", f"{number} of {outcome.planned}: " if number < outcome.planned else "", reason)
@@ -172,8 +169,7 @@ async def _print_end(screen: Screen, one: Attempt) -> None:
     print_out("  ", screen.styled(f"perstack log {one.job} --storage {one.storage}", dim=True))
 
 
-def print_outcomes(outcomes: Sequence[Outcome], *, is_whole: bool) -> None:
-    """Print a row for each test, and a line with the totals."""
+def _print_outcomes(outcomes: Sequence[Outcome], *, is_whole: bool) -> None:
     rows = [_row(one) for one in outcomes]
     headings = ("test", "", "passed", "rate", "steps", "tokens", "cost", "time")
     table(Screen.of_stdout(), headings, rows, right=(2, 4, 5, 6, 7), whole=(), texts=(0,), drops=(7, 4, 5, 6, 3))
@@ -297,7 +293,6 @@ def test_command(
 
 
 def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
-    """Add a test made from a Job, and print what it expects."""
     from perstack.testing.experts.record_test import take_test
 
     if files is not None and not Path(files).is_dir():
@@ -361,11 +356,11 @@ async def _run(outcomes: Sequence[Outcome], bench: Bench, at_once: int) -> bool:
 
 def _show(outcomes: Sequence[Outcome], path: Path, *, as_json: bool, junit_file: str | None, is_whole: bool) -> None:
     if junit_file is not None and junit_file != "-":
-        Path(junit_file).write_bytes(junit(outcomes))
+        Path(junit_file).write_bytes(_junit_xml(outcomes))
     if as_json:
-        write_json_line(to_json(outcomes, path, is_whole=is_whole))
+        write_json_line(_to_json(outcomes, path, is_whole=is_whole))
     elif junit_file == "-":
-        write_json_line(junit(outcomes).decode())
+        write_json_line(_junit_xml(outcomes).decode())
     else:
-        asyncio.run(print_failures(outcomes))
-        print_outcomes(outcomes, is_whole=is_whole)
+        asyncio.run(_print_failures(outcomes))
+        _print_outcomes(outcomes, is_whole=is_whole)

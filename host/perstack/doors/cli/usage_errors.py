@@ -65,7 +65,6 @@ def _options(context: click.Context | None) -> list[str]:
 
 
 def _form(context: click.Context | None, otherwise: str) -> str:
-    """Return the syntax of the command, or `otherwise` without a context."""
     if context is None:
         return otherwise
     pieces = " ".join(context.command.collect_usage_pieces(context))
@@ -73,7 +72,6 @@ def _form(context: click.Context | None, otherwise: str) -> str:
 
 
 def _quoted(context: click.Context | None, otherwise: str) -> str:
-    """Return the advice to quote a final argument of several words, or `otherwise` for other commands."""
     *before, last = ("",) if context is None else (*context.command.collect_usage_pieces(context),)
     text = last.strip("[]")
     if context is None or text not in ("QUERY", "TEXT"):

@@ -31,7 +31,7 @@ from perstack.host import Host
 # The cost of each Expert's tools at every step, for `perstack validate --tools`.
 
 
-def tools_of(project: Project, options: HostOptions) -> dict[str, OfferedTools]:
+def _tools_of(project: Project, options: HostOptions) -> dict[str, OfferedTools]:
     """Return the offered tools by Expert. Starts and stops the skills of one Expert after the other."""
 
     async def ask(host: Host) -> dict[str, OfferedTools]:
@@ -48,13 +48,12 @@ async def _offered(host: Host, key: str) -> OfferedTools:
         return OfferedTools((), problems=(error.note,))
 
 
-def can_run(tools: OfferedTools) -> bool:
+def _can_run(tools: OfferedTools) -> bool:
     """Return whether the Expert's Runs could begin: an unreachable server only costs its tools."""
     return bool(tools.shown) or not tools.problems
 
 
-def tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
-    """Return the tools as JSON; tokens are estimates."""
+def _tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
     return {
         key: {
             "tokens": _tokens(tools.shown),
@@ -69,13 +68,12 @@ def tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
     }
 
 
-def print_tools(offered: Mapping[str, OfferedTools]) -> None:
-    """Print a table for each Expert with a row for each skill."""
+def _print_tools(offered: Mapping[str, OfferedTools]) -> None:
     screen = Screen.of_stdout()
     for key, tools in offered.items():
         for problem in tools.problems:
-            print_err(f"{'warning' if can_run(tools) else 'error'}: {key}: {one_line(problem.said(cli_phrase))}")
-        if not can_run(tools):
+            print_err(f"{'warning' if _can_run(tools) else 'error'}: {key}: {one_line(problem.said(cli_phrase))}")
+        if not _can_run(tools):
             continue
         print_out()
         rows = [
@@ -128,15 +126,15 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
     path = options.find().required()
     project, problems = _checked(path, options)
     is_usable = project is not None and not (strict and problems)
-    offered = tools_of(project, options) if with_tools and is_usable and project is not None else {}
+    offered = _tools_of(project, options) if with_tools and is_usable and project is not None else {}
     if as_json:
         experts = [] if project is None else list(project.experts.values())
         found = _to_json(path, is_usable, problems, experts)
-        write_json({**found, "tools": tools_to_json(offered)} if with_tools else found)
+        write_json({**found, "tools": _tools_to_json(offered)} if with_tools else found)
     else:
         _print(project, problems, is_usable)
-        print_tools(offered)
-    lacking = not all(map(can_run, offered.values()))
+        _print_tools(offered)
+    lacking = not all(map(_can_run, offered.values()))
     sys.exit(int(lacking) if is_usable else 2)
 
 

@@ -112,10 +112,7 @@ def worker_command(
 
 
 def _host(options: HostOptions) -> Host:
-    """Return the Host of a worker. It may reach what stored Jobs name, which was checked when they began.
-
-    Raises UsageError if the user has not agreed to what the worker's own definition names.
-    """
+    """Return the Host of a worker. Raises UsageError if the user has not agreed to what its definition names."""
     from perstack.config.trust import Agreement, executed
 
     project = options.project(required=True)

@@ -1,7 +1,4 @@
-"""The shipped Experts that write definitions, under the settings of the project they work for.
-
-Also checks a definition, and lists what it would start or reach that its predecessor did not.
-"""
+"""The shipped Experts that write definitions, and what a definition would newly start or reach."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ EVER: frozenset[Kind] = frozenset({*IN_A_RUN, "evaluator", "anchor", "include", 
 
 
 def new_executables(before: Project, after: Project, kinds: frozenset[Kind] = EVER) -> list[str]:
-    """Return a line for each program, endpoint, plugin and the like that only `after` uses.
-
-    A provider that is only named is not listed: its address does not come from the definition.
-    """
+    """Return a line for each program, endpoint, plugin and the like that only `after` uses."""
     settings = (after.provider, *(expert.provider for expert in after.experts.values()))
     named = (Project(provider=ProviderSetting(provider_name=one.provider_name)) for one in settings if one)
     known = digests_of(executed(before)).union(*(digests_of(executed(one)) for one in named))
@@ -65,7 +59,7 @@ def experts_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
     shipped = team()
     opened = Permissions() if shipped.permissions is None else shipped.permissions
     free: list[str] = []
-    if says_yes or is_empty(folder):
+    if says_yes or _is_empty(folder):
         free += WRITES
     if says_yes or not (folder / DEFINITION).exists():
         free += (f"{name}({DEFINITION})" for name in WRITES)
@@ -89,7 +83,7 @@ def experts_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
     )
 
 
-def is_empty(folder: Path) -> bool:
+def _is_empty(folder: Path) -> bool:
     """Return whether the folder holds nothing that the user would miss."""
     return all(path.name in _NO_WORK_OF_ANYBODY for path in folder.iterdir())
 
@@ -100,10 +94,7 @@ def is_empty(folder: Path) -> bool:
 async def validate_definition(
     definition: DefinitionFile, env: Environment, plugins: Iterable[object] = ()
 ) -> tuple[Project | None, tuple[Problem, ...]]:
-    """Return the project, or None if it has errors, and every problem including warnings.
-
-    Starts nothing. `plugins` are checked in addition to the installed ones.
-    """
+    """Return the project, None if it has errors, and every problem including warnings. Starts nothing."""
     if not definition.drafts and not definition.problems and definition.report is not None:
         what, tell = "declares no Expert", definition.report.warn
         if not definition.project.model_fields_set:

@@ -159,10 +159,7 @@ class Trials:
         return _told(job, called, copy, before)
 
     def _confined(self, project: Project, key: str) -> Project:
-        """Return the project with only this Expert and its delegates, and nothing that reaches out of the copy.
-
-        Raises SkillError if the Expert does not exist or would start or reach something new.
-        """
+        """Return the project with this Expert and its delegates. Raises SkillError if it reaches something new."""
         if key not in project.experts:
             project.check_broken(key)
             raise SkillError(f"there is no Expert {key!r} in {DEFINITION}; there are: {', '.join(project.experts)}")

@@ -28,30 +28,29 @@ from perstack.system.user import user_directory
 # Request bodies, read whole and checked to be JSON that can be stored.
 
 
-class TooLarge(Exception):
+class _BodyTooLarge(Exception):
     """A body is larger than allowed."""
 
 
-class Gone(Exception):
+class _Gone(Exception):
     """The client closed the connection before its request was complete."""
 
 
-async def read(receive: Receive, most: int) -> bytes:
-    """Return a request's body of at most `most` bytes. Raises TooLarge and Gone."""
+async def _read_body(receive: Receive, most: int) -> bytes:
+    """Return a request's body of at most `most` bytes. Raises _BodyTooLarge and _Gone."""
     content = bytearray()
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise Gone
+            raise _Gone
         content += message.get("body", b"")
         if len(content) > most:
-            raise TooLarge
+            raise _BodyTooLarge
         if not message.get("more_body", False):
             return bytes(content)
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a receive function that repeats the body and then continues with `receive`."""
+def _replayed(body: bytes, receive: Receive) -> Receive:
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -61,10 +60,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def problem_of(body: bytes) -> str | None:
-    """Return why a body is not JSON that can be read again, or None if it is.
-
-    Invalid are too deep a nesting, NaN or infinite numbers, and lone surrogates.
-    """
+    """Return why a body is not JSON that can be read again (depth, NaN, lone surrogates); None if it is."""
     try:
         read_json(body)
     except ValueError as error:
@@ -131,7 +127,7 @@ _PARSE_ERROR = -32700
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class AccessRules:
     """The rules of access."""
 
     address: ListenAddress
@@ -179,7 +175,7 @@ class Guard:
 class AccessMiddleware:
     """ASGI middleware that passes on complete requests with the token (RFC 6750) and an accepted server name."""
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: AccessRules) -> None:
         """Pass requests that `guard` admits on to `app`."""
         self._app = app
         self._expected = None if guard.token is None else f"Bearer {guard.token}".encode()
@@ -200,17 +196,17 @@ class AccessMiddleware:
         if connection is not None and not is_open(scope["path"]):
             connection.set_authenticated()
         try:
-            body = await read(receive, MAX_BODY_BYTES if is_open(scope["path"]) else MAX_REQUEST_BYTES)
-        except Gone:
+            body = await _read_body(receive, MAX_BODY_BYTES if is_open(scope["path"]) else MAX_REQUEST_BYTES)
+        except _Gone:
             return
-        except TooLarge:
+        except _BodyTooLarge:
             await PlainTextResponse("the body is too large", 413, _CLOSE)(scope, receive, send)
             return
         if connection is not None:
             connection.has_request()
         problem = problem_of(body) if body.strip() else None
         answer = self._app if problem is None else _bad(scope["path"], problem)
-        await answer(scope, replayed(body, receive), send)
+        await answer(scope, _replayed(body, receive), send)
         if connection is not None:
             connection.has_answered()
 

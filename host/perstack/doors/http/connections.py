@@ -97,8 +97,7 @@ def place_of(address: ListenAddress, listener: socket.socket, path: str) -> str:
     return address.url(path, port=listener.getsockname()[1])
 
 
-def is_of_this_user(connection: socket.socket) -> bool:
-    """Return whether the process at the other end of a Unix socket runs as this user."""
+def _is_of_this_user(connection: socket.socket) -> bool:
     if sys.platform != "linux":
         return False
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -255,7 +254,7 @@ class ConnectionLimits:
             )
 
 
-class Connection(asyncio.Protocol):
+class LimitedConnection(asyncio.Protocol):
     """One connection: refused beyond the limits, closed if a request is not complete in time."""
 
     limits: ConnectionLimits
@@ -282,7 +281,7 @@ class Connection(asyncio.Protocol):
         connection: socket.socket = transport.get_extra_info("socket")
         is_local = connection.family == socket.AF_UNIX
         self._address = "" if is_local else _network(transport.get_extra_info("peername")[0])
-        if is_local and not is_of_this_user(connection):
+        if is_local and not _is_of_this_user(connection):
             self._transport.abort()
         elif not self.limits.admit(self._address):
             self._transport.write(_BUSY)
@@ -357,20 +356,20 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-def protocol(limits: ConnectionLimits) -> type[Connection]:
+def protocol(limits: ConnectionLimits) -> type[LimitedConnection]:
     """Return the protocol class for uvicorn, with separate counts."""
 
-    class Counted(Connection):
+    class Counted(LimitedConnection):
         pass
 
     Counted.limits = limits
     return Counted
 
 
-def connection_of(scope: Scope) -> Connection | None:
+def connection_of(scope: Scope) -> LimitedConnection | None:
     """Return the connection of a request; None if it did not come through this protocol."""
     found = scope.get("state", {}).get(_KEY)
-    return found if isinstance(found, Connection) else None
+    return found if isinstance(found, LimitedConnection) else None
 
 
 def _network(host: str) -> str:

@@ -36,12 +36,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def routes(
     memory: ExecutionMemory, operations: Sequence[Operation] = OPERATIONS, hides: Hides = hides_none
 ) -> list[Route]:
-    """Return the routes for tasks, webhooks and the description.
-
-    The server must check access; webhooks have own tokens.
-
-    Tasks of agents that `hides` names are left out.
-    """
+    """Return the routes for tasks, webhooks and the description. The server must check access, except to webhooks."""
     found = [
         Route(f"{BASE}{operation.path}", _endpoint(memory, operation, hides), methods=[operation.method])
         for operation in operations
@@ -62,11 +57,11 @@ def is_open(path: str) -> bool:
 def _endpoint(memory: ExecutionMemory, operation: Operation, hides: Hides) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
-            given = _with_path(await given_to(request), request.path_params)
+            given = _with_path(await _arguments_of(request), request.path_params)
             arguments = read_arguments(arguments_of(operation), given)
-            done = await perform(operation, memory.signed(caller_of(request)), arguments, hides)
+            done = await perform(operation, memory.signed(_caller_of(request)), arguments, hides)
         except PerstackError as error:
-            return refusal(error)
+            return _refusal(error)
         return _json(done, 201 if operation.makes else 200)
 
     return answer
@@ -79,16 +74,16 @@ def _webhook(memory: ExecutionMemory) -> Endpoint:
             headers = dict(request.headers)
             event = read_cloud_event(body, headers) if is_cloud_event(body, headers) else None
             value, event_id = (body, None) if event is None else (event.data, event.key)
-            by = caller_of(request).bringing("" if event is None else event.source)
+            by = _caller_of(request).bringing("" if event is None else event.source)
             task = await memory.signed(by).signal(request.path_params["token"], value, event_id=event_id)
         except PerstackError as error:
-            return refusal(error)
+            return _refusal(error)
         return JSONResponse({"taskId": task.task_id, "status": task.status, "answered": task.answered}, 202)
 
     return answer
 
 
-def caller_of(request: Request) -> By:
+def _caller_of(request: Request) -> By:
     """Return the author of an answer that a request brings; the person is unknown."""
     return By(door="http", client=request.headers.get("user-agent", ""))
 
@@ -104,7 +99,7 @@ async def _page(request: Request) -> Response:
     return HTMLResponse(page())
 
 
-async def given_to(request: Request) -> JsonObject:
+async def _arguments_of(request: Request) -> JsonObject:
     """Return the query of a GET or DELETE, otherwise the body. Raises UsageError for a body that is no object."""
     if request.method in ("GET", "DELETE"):
         return dict(request.query_params.items())
@@ -144,7 +139,7 @@ def _json(fact: Fact, status: int) -> Response:
     return Response(fact.to_json(), status, media_type="application/json")
 
 
-def refusal(error: PerstackError) -> Response:
+def _refusal(error: PerstackError) -> Response:
     """Return problem details (RFC 9457): the error and its next steps."""
     told: JsonObject = {"title": type(error).__name__, "detail": error.said(http_phrase)}
     if isinstance(error, NotAllowed):
@@ -170,16 +165,14 @@ def _status(error: PerstackError) -> int:
 # Approvals over HTTP: the calls that wait for one, and decisions about them.
 
 
-class OpenJobs(Protocol):
+class _OpenJobs(Protocol):
     """The Jobs that a server offers."""
 
     async def job(self, job_id: str) -> JobSummary:
         """Return an offered Job. Raises NotFound for any other."""
         ...
 
-    async def inbox(self) -> tuple[InboxItem, ...]:
-        """Return the open questions of the offered Jobs and tasks."""
-        ...
+    async def inbox(self) -> tuple[InboxItem, ...]: ...
 
 
 Decide = Callable[[str, str, By, bool], Awaitable[JobSummary]]
@@ -189,24 +182,24 @@ Raises PerstackError.
 """
 
 
-def approval_routes(offered: OpenJobs, decide: Decide) -> list[Route]:
+def approval_routes(offered: _OpenJobs, decide: Decide) -> list[Route]:
     """Return the routes for approvals. The server must check access."""
 
     async def listed(request: Request) -> Response:
         try:
             items = [one.asking for one in await offered.inbox() if one.asking is not None and one.asking.call_digest]
         except PerstackError as error:
-            return refusal(error)
+            return _refusal(error)
         return JSONResponse({"approvals": [_open(one).model_dump(mode="json", by_alias=True) for one in items]})
 
     async def decided(request: Request) -> Response:
         question = request.path_params["id"]
         try:
-            arguments = read_arguments(Decision, await given_to(request), "approval")
+            arguments = read_arguments(Decision, await _arguments_of(request), "approval")
             await _check(offered, question, arguments.call_digest)
-            job = await decide(question, arguments.said, caller_of(request), arguments.wait)
+            job = await decide(question, arguments.said, _caller_of(request), arguments.wait)
         except PerstackError as error:
-            return refusal(error)
+            return _refusal(error)
         told: JsonObject = {"jobId": job.id, "status": job.status}
         told |= {name: value for name, value in (("text", job.text), ("result", job.result)) if value is not None}
         return JSONResponse(told, 200 if arguments.wait else 202)
@@ -217,7 +210,7 @@ def approval_routes(offered: OpenJobs, decide: Decide) -> list[Route]:
     ]
 
 
-async def _check(offered: OpenJobs, question: str, digest: str | None) -> None:
+async def _check(offered: _OpenJobs, question: str, digest: str | None) -> None:
     """Raise UsageError if the question is no approval, and Conflict if it is decided or about another call."""
     asking = (await offered.job(place_of(question)[0])).asking
     if asking is None or asking.id != question:
@@ -249,18 +242,18 @@ def job_routes(host: Host, check_offered: CheckOffered, find: FindJob) -> list[R
 
     async def submitted(request: Request) -> Response:
         try:
-            asked = read_arguments(Submission, await given_to(request), "job")
+            asked = read_arguments(Submission, await _arguments_of(request), "job")
             await check_offered(asked.expert)
-            job = await _submitted(host, asked, asked.id_by(request.headers.get(_KEY)), caller_of(request))
+            job = await _submitted(host, asked, asked.id_by(request.headers.get(_KEY)), _caller_of(request))
         except PerstackError as error:
-            return refusal(error)
+            return _refusal(error)
         return JSONResponse({"id": job.id, "status": job.status}, 202, {"Location": f"{JOBS}/{job.id}"})
 
     async def shown(request: Request) -> Response:
         try:
             job = await find(check_job_id(request.path_params["id"]))
         except PerstackError as error:
-            return refusal(error)
+            return _refusal(error)
         return Response(job.to_json(), media_type="application/json")
 
     return [Route(JOBS, submitted, methods=["POST"]), Route(f"{JOBS}/{{id}}", shown, methods=["GET"])]

@@ -17,7 +17,7 @@ from perstack.config.project import find_config
 from perstack.core.base.ids import By
 from perstack.core.base.ids import place_of as place_of_event
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, Guard
+from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
 from perstack.doors.http.connections import ConnectionLimits, http_server, listening, place_of, protocol
 from perstack.doors.http.routes import approval_routes, job_routes, routes
 from perstack.doors.mcp.project import ServedProject
@@ -32,7 +32,7 @@ _MAX_IDLE_S = 30 * 60.0  # seconds without a message after which an idle session
 _SHUTDOWN_TIME_S = 5  # seconds for open connections to end after the Jobs have been stopped
 
 
-async def serve_http(offer: ServeOptions, guard: Guard, idle: float = _MAX_IDLE_S) -> None:
+async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX_IDLE_S) -> None:
     """Serve until a stop signal; the Jobs driven at that time are recorded as interrupted.
 
     A session is dropped when it has sent nothing for `idle` seconds and waits for nothing. Raises UsageError if the

@@ -55,7 +55,6 @@ class ClientConfig:
 
 
 def _fill(value: JsonValue, values: JsonObject) -> JsonValue:
-    """Return the value with its placeholders replaced."""
     if isinstance(value, dict):
         return {key: _fill(one, values) for key, one in value.items()}
     return values.get(value, value) if isinstance(value, str) else value

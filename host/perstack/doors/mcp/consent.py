@@ -7,17 +7,14 @@ from dataclasses import replace
 import mcp_types as types
 
 from perstack.doors.mcp.elicitation import AgreementForm, asks_by_returning, can_ask
-from perstack.doors.mcp.project import Call, ServedProject
+from perstack.doors.mcp.project import ClientCall, ServedProject
 from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
 
 _FORM = AgreementForm("trust", "Use it")
 
 
-async def with_consent(call: Call) -> Call | types.InputRequiredResult:
-    """Return the call once the definition is settled, or the result that asks the user about a change.
-
-    Only calls that drive a Job ask, one at a time, and only clients that can show a form. Raises StorageError.
-    """
+async def with_consent(call: ClientCall) -> ClientCall | types.InputRequiredResult:
+    """Return the call, or the result that asks the user about a changed definition first. Raises StorageError."""
     before = _FORM.returned(call.params)
     if before is not None:
         await _settle(call.state, *before)

@@ -19,7 +19,7 @@ from perstack.doors.mcp.elicitation import (
     returned,
 )
 from perstack.doors.mcp.progress import Progress, Send, progress_reports
-from perstack.doors.mcp.project import Call, DriveJob, Outcome
+from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome
 from perstack.doors.mcp.sampling import CALLER
 from perstack.doors.mcp.views import job_result
 from perstack.doors.operations.jobs import answer_and_follow
@@ -28,7 +28,7 @@ from perstack.errors import Conflict, UsageError
 from perstack.next_steps import GiveAnswer
 
 
-async def run_for_call(call: Call, work: DriveJob, *, wait: bool) -> Outcome:
+async def run_for_call(call: ClientCall, work: DriveJob, *, wait: bool) -> Outcome:
     """Start the work, or, if the call brings the answer to an earlier question, continue with that."""
     CALLER.set(call.context)
     before = returned(call.params)
@@ -43,7 +43,7 @@ async def run_for_call(call: Call, work: DriveJob, *, wait: bool) -> Outcome:
         return await _converse(call, job, progress, text=text, shown=before.question_id)
 
 
-async def ask_approval(call: Call, job: JobSummary) -> Outcome:
+async def ask_approval(call: ClientCall, job: JobSummary) -> Outcome:
     """Ask the user, never a model, by a form to approve the call. Raises UsageError if the client shows no forms."""
     if not can_ask(call.context):
         step = GiveAnswer(job.asking.id if job.asking is not None else job.id, is_approval=True)
@@ -57,7 +57,7 @@ async def ask_approval(call: Call, job: JobSummary) -> Outcome:
 
 
 async def _converse(
-    call: Call, job: JobSummary, progress: Progress | None, *, text: str | None = None, shown: str | None = None
+    call: ClientCall, job: JobSummary, progress: Progress | None, *, text: str | None = None, shown: str | None = None
 ) -> Outcome:
     """Ask the Job's questions while the user answers. `text` answers the first; `shown` is not asked again."""
     while (asking := job.asking) is not None:
@@ -78,8 +78,7 @@ async def _converse(
     return job_result(job, *call.notes)
 
 
-async def _load_pending(call: Call, before: PendingAnswer) -> tuple[JobSummary, str | None]:
-    """Return the Job that a call brings an answer to, and the answer if that question is still open."""
+async def _load_pending(call: ClientCall, before: PendingAnswer) -> tuple[JobSummary, str | None]:
     job = await call.state.job(before.job_id)
     asking = job.asking
     if asking is None or asking.id != before.question_id or before.reply is None:
@@ -88,7 +87,7 @@ async def _load_pending(call: Call, before: PendingAnswer) -> tuple[JobSummary, 
 
 
 async def _answer(
-    call: Call, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None
+    call: ClientCall, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None
 ) -> JobSummary:
     call.state.definitions.check_offered(job.expert_key)
     work = partial(answer_and_follow, call.host, job, text, question_id=asking.id, by=caller(call.context))

@@ -12,7 +12,7 @@ from perstack.core.files.text_diff import FileDiff
 from perstack.core.files.tree_diff import ChangeKind, KeptWhy
 from perstack.doors.mcp.clients import caller
 from perstack.doors.mcp.elicitation import AgreementForm, asks_by_returning, can_ask
-from perstack.doors.mcp.project import Call, Outcome
+from perstack.doors.mcp.project import ClientCall, Outcome
 from perstack.doors.mcp.views import result
 from perstack.doors.operations.arguments import Arguments
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
@@ -81,7 +81,7 @@ class RewindView(Fact):
     undo: str | None = Field(default=None, description="The checkpoint that takes it back.")
 
 
-async def show_diff(call: Call, args: DiffArguments) -> Outcome:
+async def show_diff(call: ClientCall, args: DiffArguments) -> Outcome:
     """Return the changes of files as a patch."""
     found = await call.host.files.diff(args.job, args.what, run_id=args.run)
     text = plain_text(patch_bytes(found.files).decode("utf-8", "backslashreplace"))
@@ -93,7 +93,7 @@ async def show_diff(call: Call, args: DiffArguments) -> Outcome:
     return result(view, f"{found.of}: {stat_words(found.files)}", text, *call.notes)
 
 
-async def rewind(call: Call, args: RewindArguments) -> Outcome:
+async def rewind(call: ClientCall, args: RewindArguments) -> Outcome:
     """Restore files to a checkpoint after the user has agreed to exactly this plan."""
     files = call.host.files
     before = _FORM.returned(call.params)

@@ -47,14 +47,14 @@ _SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Greeting:
     """The answer to an opening request."""
 
     request_id: str | int
     line: bytes  # JSON-RPC, with its newline
 
 
-def greet(line: bytes) -> Reply | None:
+def greet(line: bytes) -> Greeting | None:
     """Return the answer to a client's first message; None unless it is a well-formed opening: then the SDK answers."""
     message = _message(line)
     request_id, params = message.get("id"), message.get("params")
@@ -71,7 +71,7 @@ def greet(line: bytes) -> Reply | None:
         return None
     answer = json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}, ensure_ascii=False)
     try:
-        return Reply(request_id, answer.encode() + b"\n")
+        return Greeting(request_id, answer.encode() + b"\n")
     except UnicodeEncodeError:
         return None  # an id with a lone surrogate, which the SDK refuses
 
@@ -85,7 +85,6 @@ def offers_roots(line: bytes) -> bool:
 
 
 def _message(line: bytes) -> JsonTable:
-    """Return the line's JSON object; empty if it is none."""
     try:
         message: Json = json.loads(line)
     except (ValueError, RecursionError):

@@ -108,7 +108,7 @@ class DriveJob(Protocol):
         ...
 
 
-class StartRun(Protocol):
+class StartQuery(Protocol):
     """A method of the Host that starts a Run with a query, with attachments and listener left to pass."""
 
     def __call__(
@@ -240,7 +240,7 @@ class ServedProject:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ClientCall:
     """One call of a tool."""
 
     state: ServedProject

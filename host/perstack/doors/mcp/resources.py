@@ -25,7 +25,7 @@ Read = Callable[[ServedProject, str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class _Resource:
     """A kind of resource: its URI template and how to read it."""
 
     name: str
@@ -35,7 +35,6 @@ class Kind:
     read: Read
 
     def listed(self) -> types.ResourceTemplate:
-        """Return its entry in `resources/templates/list`."""
         return types.ResourceTemplate(
             name=self.name, uri_template=self.address.template, description=self.description, mime_type=self.mime_type
         )
@@ -67,10 +66,12 @@ async def _expert(state: ServedProject, key: str) -> str:
 
 
 KINDS = (
-    Kind("job", JOB, "How a Job stands: its result or question, its totals, its Runs", _JSON, _job),
-    Kind("checkpoint", CHECKPOINT, "A Run's whole state at a checkpoint, with all its messages", _JSON, _checkpoint),
-    Kind("events", EVENTS, "What happened in a Run, one JSON object a line", _JSON_LINES, _events),
-    Kind("expert", EXPERT, "An Expert's definition", _JSON, _expert),
+    _Resource("job", JOB, "How a Job stands: its result or question, its totals, its Runs", _JSON, _job),
+    _Resource(
+        "checkpoint", CHECKPOINT, "A Run's whole state at a checkpoint, with all its messages", _JSON, _checkpoint
+    ),
+    _Resource("events", EVENTS, "What happened in a Run, one JSON object a line", _JSON_LINES, _events),
+    _Resource("expert", EXPERT, "An Expert's definition", _JSON, _expert),
 )
 
 

@@ -1,8 +1,4 @@
-"""Provider `mcp-sampling`: the model of the editor that runs the host, without a key.
-
-Source: MCP 2025-11-25, sampling (`sampling/createMessage` with tools). It asks the client of the call that drives the
-Job. The SDK is not imported before the first generation.
-"""
+"""Provider `mcp-sampling`: the calling editor's model. Source: MCP 2025-11-25, `sampling/createMessage` with tools."""
 
 from __future__ import annotations
 
@@ -27,13 +23,12 @@ _MAX_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingProvider(Provider):
+class _SamplingProvider(Provider):
     """A provider that asks the calling client."""
 
     max_tokens: int
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """Return one generation of the client's model, which arrives in one piece. Raises ProviderError."""
         from perstack.doors.mcp.sampled import sampled
 
         generation = await sampled(CALLER.get(), request, self.max_tokens)
@@ -50,7 +45,7 @@ class SamplingProvider(Provider):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingFactory(ProviderFactory):
+class _SamplingFactory(ProviderFactory):
     """The provider's factory, registered only by `perstack mcp`."""
 
     name: str = NAME
@@ -63,11 +58,10 @@ class SamplingFactory(ProviderFactory):
         return False
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Return the provider. Raises UsageError for an invalid setting."""
         most = config.setting.get("maxTokens", _MAX_TOKENS)
         if isinstance(most, bool) or not isinstance(most, int) or most < 1 or set(config.setting) - {"maxTokens"}:
             raise UsageError(f"provider {NAME} has one setting, `maxTokens`, a whole number from 1")
-        return SamplingProvider(most)
+        return _SamplingProvider(most)
 
 
 class SamplingPlugin:
@@ -75,5 +69,5 @@ class SamplingPlugin:
 
     @hookimpl
     def perstack_providers(self) -> Sequence[ProviderFactory]:
-        """Return the factory of the provider `mcp-sampling`."""
-        return [SamplingFactory()]
+        """Return the factory of `mcp-sampling`."""
+        return [_SamplingFactory()]

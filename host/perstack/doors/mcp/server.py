@@ -19,8 +19,8 @@ from mcp.shared.message import SessionMessage
 from perstack.doors.mcp import resources
 from perstack.doors.mcp.consent import with_consent
 from perstack.doors.mcp.elicitation import Context
-from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Reply
-from perstack.doors.mcp.project import Call, Outcome, ServedProject, call_key
+from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Greeting
+from perstack.doors.mcp.project import ClientCall, Outcome, ServedProject, call_key
 from perstack.doors.mcp.subscriptions import CHECKPOINT, EVENTS, EXPERT, JOB
 from perstack.doors.mcp.tools import TASK_TOOLS, call_task_tool, call_tool, listed, listed_tasks
 from perstack.doors.mcp.views import error_result
@@ -37,7 +37,7 @@ _MAX_COMPLETIONS = 100  # maximum values that the protocol allows in one answer
 _SEARCHED_JOBS = 200  # number of newest Jobs that are searched
 
 
-async def complete(state: ServedProject, params: types.CompleteRequestParams) -> types.CompleteResult:
+async def _complete(state: ServedProject, params: types.CompleteRequestParams) -> types.CompleteResult:
     """Return the ids that begin with the typed text; empty for free-text arguments."""
     if not isinstance(params.ref, types.ResourceTemplateReference):
         return types.CompleteResult(completion=types.Completion(values=[]))
@@ -78,8 +78,7 @@ async def _within(state: ServedProject, template: str, job_id: str) -> list[str]
 # A prompt for each Expert, which editors show as a command.
 
 
-def listed_prompts(state: ServedProject) -> list[types.Prompt]:
-    """Return a prompt for each Expert, named as its tool."""
+def _listed_prompts(state: ServedProject) -> list[types.Prompt]:
     argument = types.PromptArgument(name="query", description="what the Expert is to do", required=True)
     return [
         types.Prompt(
@@ -92,7 +91,7 @@ def listed_prompts(state: ServedProject) -> list[types.Prompt]:
     ]
 
 
-def filled(state: ServedProject, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+def _filled_prompt(state: ServedProject, params: types.GetPromptRequestParams) -> types.GetPromptResult:
     """Return the prompt's text for the editor's model. Raises MCPError for an unknown prompt or a missing query."""
     expert = state.definitions.experts.get(params.name)
     if expert is None:
@@ -110,15 +109,13 @@ def filled(state: ServedProject, params: types.GetPromptRequestParams) -> types.
     )
 
 
-class Handlers:
+class _Handlers:
     """Handlers of requests and notifications, in the SDK's types."""
 
     def __init__(self, workspaces: Workspaces) -> None:
-        """Answer for these workspaces."""
         self._workspaces = workspaces
 
     async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        """Answer `tools/list`."""
         state = await self._refreshed(context)
         tasks = listed_tasks() if state.has_tasks else []
         return types.ListToolsResult(tools=[*listed(state.definitions.experts), *tasks])
@@ -129,7 +126,7 @@ class Handlers:
             state = await self._workspaces.of(context)
             await state.refresh()
             is_of_task = state.has_tasks and params.name in TASK_TOOLS
-            call = await with_consent(Call(state, context, params))
+            call = await with_consent(ClientCall(state, context, params))
             if isinstance(call, types.InputRequiredResult):
                 return call
             return await (call_task_tool if is_of_task else call_tool)(call)
@@ -139,30 +136,25 @@ class Handlers:
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        """Answer `resources/list`."""
         return types.ListResourcesResult(resources=resources.listed(await self._refreshed(context)))
 
     async def list_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        """Answer `resources/templates/list`."""
         return types.ListResourceTemplatesResult(resource_templates=[kind.listed() for kind in resources.KINDS])
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """Answer `resources/read`."""
         return await resources.read(await self._state(context), params.uri)
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        """Answer `resources/subscribe`."""
         state = await self._state(context)
         state.clients.subscribe(params.uri, context)
         state.watching.watch(params.uri)
         return types.EmptyResult()
 
     async def unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        """Answer `resources/unsubscribe`."""
         (await self._state(context)).clients.unsubscribe(params.uri, context)
         return types.EmptyResult()
 
@@ -178,27 +170,21 @@ class Handlers:
     async def list_prompts(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
-        """Answer `prompts/list`."""
-        return types.ListPromptsResult(prompts=listed_prompts(await self._refreshed(context)))
+        return types.ListPromptsResult(prompts=_listed_prompts(await self._refreshed(context)))
 
     async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        """Answer `prompts/get`."""
-        return filled(await self._state(context), params)
+        return _filled_prompt(await self._state(context), params)
 
     async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
-        """Answer `completion/complete`."""
-        return await complete(await self._state(context), params)
+        return await _complete(await self._state(context), params)
 
     async def on_initialized(self, context: Context, params: types.NotificationParams | None) -> None:
-        """Handle `notifications/initialized`."""
         self._workspaces.greeted(context)
 
     async def on_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
-        """Handle `notifications/cancelled`."""
         self._workspaces.cancel_call(call_key(context, params.request_id))
 
     async def on_roots_changed(self, context: Context, params: types.NotificationParams | None) -> None:
-        """Handle `notifications/roots/list_changed`."""
         await self._workspaces.roots_changed(context)
 
     async def _state(self, context: Context) -> ServedProject:
@@ -215,7 +201,7 @@ class Handlers:
 
 def build_server(workspaces: Workspaces) -> Server[Any]:
     """Return a server for any number of connections, in both eras."""
-    handlers = Handlers(workspaces)
+    handlers = _Handlers(workspaces)
     server: Server[Any] = Server(
         NAME,
         version=VERSION,
@@ -257,7 +243,9 @@ _Streams: TypeAlias = tuple[
 _LAST_MESSAGES_S = 1.0  # seconds for the client to read the last messages
 
 
-async def serve_stdio(offer: ServeOptions, wire: ProtocolStdio, opening: bytes | None, greeted: Reply | None) -> None:
+async def serve_stdio(
+    offer: ServeOptions, wire: ProtocolStdio, opening: bytes | None, greeted: Greeting | None
+) -> None:
     """Serve one client. `opening` is its first message; `greeted` the answer sent to it, None without one."""
     with cancel_on_stop_signal():
         async with (
@@ -269,7 +257,7 @@ async def serve_stdio(offer: ServeOptions, wire: ProtocolStdio, opening: bytes |
 
 
 @asynccontextmanager
-async def _streams(wire: ProtocolStdio, opening: bytes | None, greeted: Reply | None) -> AsyncGenerator[_Streams]:
+async def _streams(wire: ProtocolStdio, opening: bytes | None, greeted: Greeting | None) -> AsyncGenerator[_Streams]:
     messages = wire.start(_parsed, "MCP", opening)
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
@@ -300,7 +288,7 @@ def _parsed(line: bytes) -> SessionMessage:
 
 
 async def _write(
-    wire: ProtocolStdio, greeted: Reply | None, leaving: MemoryObjectReceiveStream[SessionMessage]
+    wire: ProtocolStdio, greeted: Greeting | None, leaving: MemoryObjectReceiveStream[SessionMessage]
 ) -> None:
     async for item in leaving:
         if greeted is not None and _answers(item, greeted):
@@ -310,7 +298,7 @@ async def _write(
         await wire.send(line.encode("utf-8", "replace") + b"\n")
 
 
-def _answers(item: SessionMessage, greeted: Reply) -> bool:
+def _answers(item: SessionMessage, greeted: Greeting) -> bool:
     return (
         isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError) and item.message.id == greeted.request_id
     )

@@ -58,7 +58,7 @@ EXPERT = UriTemplate(f"{SCHEME}experts/{{key}}")
 Notify = Callable[[str], Awaitable[None]]  # notify the subscribers of a URI
 
 
-def job_of(uri: str) -> str | None:
+def _job_of(uri: str) -> str | None:
     """Return the Job that a URI belongs to; None if it cannot be subscribed to."""
     run_id = EVENTS.value_in(uri)
     if run_id is not None:
@@ -80,7 +80,7 @@ class JobSubscriptions:
 
     def watch(self, uri: str) -> None:
         """Start to notify of changes of this URI's contents; does nothing if its Job is followed already."""
-        job_id = job_of(uri)
+        job_id = _job_of(uri)
         if job_id is None or job_id in self._tasks:
             return
         task = asyncio.create_task(self._follow(job_id))
@@ -101,7 +101,7 @@ class JobSubscriptions:
             if not self._offers((await self._host.job(job_id)).expert_key):
                 return
             async for line in self._host.jobs.watch(job_id):
-                if line.event.timestamp >= began and is_visible_change(line.event):
+                if line.event.timestamp >= began and _is_visible_change(line.event):
                     await self._notify(EVENTS.uri(line.event.run_id))
                     await self._notify(JOB.uri(job_id))
         except NotFound:
@@ -111,6 +111,6 @@ class JobSubscriptions:
         await self._notify(JOB.uri(job_id))
 
 
-def is_visible_change(event: StoredEvent) -> bool:
+def _is_visible_change(event: StoredEvent) -> bool:
     """Return whether the event changes what a person sees: a Run starts, a step ends, a Run stops."""
     return isinstance(event, StartRun | FinishStep) or checkpoint_at(event) is not None

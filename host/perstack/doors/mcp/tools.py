@@ -20,7 +20,7 @@ from perstack.dataclass import dataclass
 from perstack.doors.mcp.clients import caller
 from perstack.doors.mcp.driving import ask_approval, run_for_call
 from perstack.doors.mcp.files import DiffArguments, FilesView, RewindArguments, RewindView, rewind, show_diff
-from perstack.doors.mcp.project import Call, DriveJob, Outcome, StartRun
+from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome, StartQuery
 from perstack.doors.mcp.views import (
     Inbox,
     JobDetails,
@@ -68,7 +68,7 @@ def listed_tasks() -> list[Tool]:
     return [_tool(name, operation) for name, operation in TASK_TOOLS.items()]
 
 
-async def call_task_tool(call: Call) -> Outcome:
+async def call_task_tool(call: ClientCall) -> Outcome:
     """Perform an operation on tasks. Raises PerstackError."""
     operation = TASK_TOOLS[call.params.name]
     arguments = read_arguments(arguments_of(operation), dict(call.params.arguments or {}), call.params.name)
@@ -98,7 +98,7 @@ _STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempoten
 
 
 @dataclass(frozen=True, slots=True)
-class JobTool(Generic[_A]):
+class _JobTool(Generic[_A]):
     """A tool that does not depend on the Experts."""
 
     name: str
@@ -107,10 +107,9 @@ class JobTool(Generic[_A]):
     arguments: type[_A]
     gives: type[Fact]
     annotations: ToolAnnotations
-    work: Callable[[Call, _A], Awaitable[Outcome]]
+    work: Callable[[ClientCall, _A], Awaitable[Outcome]]
 
     def listed(self) -> Tool:
-        """Return its entry in `tools/list`."""
         return Tool(
             name=self.name,
             title=self.title,
@@ -120,18 +119,17 @@ class JobTool(Generic[_A]):
             annotations=self.annotations,
         )
 
-    async def __call__(self, call: Call) -> Outcome:
-        """Perform the call. Raises PerstackError."""
+    async def __call__(self, call: ClientCall) -> Outcome:
         return await self.work(call, read_arguments(self.arguments, call.params.arguments or {}, self.name))
 
 
-async def _list_jobs(call: Call, args: ListJobsArguments) -> Outcome:
+async def _list_jobs(call: ClientCall, args: ListJobsArguments) -> Outcome:
     page = await call.state.page_of_jobs(limit=args.limit, after=args.after)
     lines = "\n".join(in_list(job) for job in page.jobs) or "no Jobs"
     return result(JobList(jobs=tuple(job_view(job) for job in page.jobs), next=page.next), lines, *call.notes)
 
 
-async def _get_job(call: Call, args: JobArguments) -> Outcome:
+async def _get_job(call: ClientCall, args: JobArguments) -> Outcome:
     job = await call.state.job(args.job)
     if job.status == "running":  # the stored summary of a running Job is a step or a second old
         job = summarize(await call.host.jobs.load(args.job), is_driven=True)
@@ -141,19 +139,19 @@ async def _get_job(call: Call, args: JobArguments) -> Outcome:
     return result(job_details(job, open_calls), *texts, standing(job), *call.notes)
 
 
-async def _inbox(call: Call, args: InboxArguments) -> Outcome:
+async def _inbox(call: ClientCall, args: InboxArguments) -> Outcome:
     items = tuple(open_item(one) for one in await call.state.inbox())
     lines = "\n".join(f"{one.id}  {one.who or '-'}  {one.text}\n  {one.next}" for one in items)
     return result(Inbox(questions=items), lines or "nothing waits for a person", *call.notes)
 
 
-async def _continue_job(call: Call, args: ContinueJobArguments) -> Outcome:
+async def _continue_job(call: ClientCall, args: ContinueJobArguments) -> Outcome:
     key = await _expert_of(call, args.job)
     work = partial(call.host.continue_job, key, args.query, job_id=args.job, resume_from=args.resume_from)
     return await run_for_call(call, _attaching(call, work, args.attachments), wait=args.wait)
 
 
-async def _answer(call: Call, args: AnswerArguments) -> Outcome:
+async def _answer(call: ClientCall, args: AnswerArguments) -> Outcome:
     await _expert_of(call, args.job)
     if args.question is not None and place_of(args.question)[0] != args.job:
         raise UsageError(f"question {args.question} is not one of Job {args.job}; get_job shows what is asked")
@@ -169,31 +167,31 @@ async def _answer(call: Call, args: AnswerArguments) -> Outcome:
     return await run_for_call(call, work, wait=args.wait)
 
 
-async def _resume_job(call: Call, args: ResumeJobArguments) -> Outcome:
+async def _resume_job(call: ClientCall, args: ResumeJobArguments) -> Outcome:
     await _expert_of(call, args.job)
     work = partial(call.host.resume, args.job, max_steps=args.max_steps, max_cost=args.max_cost, settle=args.settle)
     return await run_for_call(call, work, wait=args.wait)
 
 
-async def _cancel_job(call: Call, args: CancelJobArguments) -> Outcome:
+async def _cancel_job(call: ClientCall, args: CancelJobArguments) -> Outcome:
     await _expert_of(call, args.job)
     await call.host.cancel(args.job, final=args.final, by=caller(call.context))
     return job_result(await call.host.job(args.job), *call.notes)
 
 
-async def _get_checkpoint(call: Call, args: CheckpointArguments) -> Outcome:
+async def _get_checkpoint(call: ClientCall, args: CheckpointArguments) -> Outcome:
     if args.job is not None or is_place(args.checkpoint):
         await call.state.job(args.job or place_of(args.checkpoint)[0])
     checkpoint = await call.host.jobs.checkpoint(args.checkpoint, job_id=args.job)
     return result(checkpoint, checkpoint.model_dump_json(by_alias=True, exclude_none=True, indent=1))
 
 
-async def _diff(call: Call, args: DiffArguments) -> Outcome:
+async def _diff(call: ClientCall, args: DiffArguments) -> Outcome:
     await call.state.job(args.job)
     return await show_diff(call, args)
 
 
-async def _rewind(call: Call, args: RewindArguments) -> Outcome:
+async def _rewind(call: ClientCall, args: RewindArguments) -> Outcome:
     await _expert_of(call, args.job)
     return await rewind(call, args)
 
@@ -201,7 +199,7 @@ async def _rewind(call: Call, args: RewindArguments) -> Outcome:
 JOB_TOOLS = {
     tool.name: tool
     for tool in (
-        JobTool(
+        _JobTool(
             "list_jobs",
             "List Jobs",
             "Lists Jobs, the one written to last first, with their results and open questions.",
@@ -210,7 +208,7 @@ JOB_TOOLS = {
             _LOOKS,
             _list_jobs,
         ),
-        JobTool(
+        _JobTool(
             "get_job",
             "Look at a Job",
             "Tells how a Job stands: its result, its question, its Runs, and calls that began and have no result.",
@@ -219,7 +217,7 @@ JOB_TOOLS = {
             _LOOKS,
             _get_job,
         ),
-        JobTool(
+        _JobTool(
             "inbox",
             "List open questions",
             "Lists what waits for a person: every open question and approval of every Job and task, the oldest first.",
@@ -228,7 +226,7 @@ JOB_TOOLS = {
             _LOOKS,
             _inbox,
         ),
-        JobTool(
+        _JobTool(
             "continue_job",
             "Continue a Job",
             "Gives a Job's Expert a new query, its history kept; or branches from an earlier checkpoint.",
@@ -237,7 +235,7 @@ JOB_TOOLS = {
             _DRIVES,
             _continue_job,
         ),
-        JobTool(
+        _JobTool(
             "answer",
             "Answer a Job's question",
             "Gives a Job that waits for a person the person's answer. Ask the person; do not answer in their place.",
@@ -246,7 +244,7 @@ JOB_TOOLS = {
             _DRIVES,
             _answer,
         ),
-        JobTool(
+        _JobTool(
             "resume_job",
             "Resume a Job",
             "Continues a Job that was interrupted, failed or reached its step limit, where it was.",
@@ -255,7 +253,7 @@ JOB_TOOLS = {
             _DRIVES,
             _resume_job,
         ),
-        JobTool(
+        _JobTool(
             "cancel_job",
             "Stop a Job",
             "Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`.",
@@ -264,7 +262,7 @@ JOB_TOOLS = {
             _STOPS,
             _cancel_job,
         ),
-        JobTool(
+        _JobTool(
             "get_checkpoint",
             "Look at a checkpoint",
             "Tells a Run's state at a checkpoint, with all its messages.",
@@ -273,7 +271,7 @@ JOB_TOOLS = {
             _LOOKS,
             _get_checkpoint,
         ),
-        JobTool(
+        _JobTool(
             "diff",
             "Look at changes of files",
             "Shows what a Job, a Run or a step did to files, as a patch; for Jobs whose workspace is recorded.",
@@ -282,7 +280,7 @@ JOB_TOOLS = {
             _LOOKS,
             _diff,
         ),
-        JobTool(
+        _JobTool(
             "rewind",
             "Rewind files",
             "Makes the files of the workspace what they were at a checkpoint of a Job. A person is asked first.",
@@ -303,7 +301,7 @@ def listed(experts: dict[str, Expert]) -> list[Tool]:
     ]
 
 
-async def call_tool(call: Call) -> Outcome:
+async def call_tool(call: ClientCall) -> Outcome:
     """Perform a call. Raises PerstackError for an error of the caller, and MCPError for an unknown tool."""
     name = call.params.name
     tool = JOB_TOOLS.get(name)
@@ -318,7 +316,7 @@ async def call_tool(call: Call) -> Outcome:
     return await _run_expert(call, expert)
 
 
-async def _run_expert(call: Call, expert: Expert) -> Outcome:
+async def _run_expert(call: ClientCall, expert: Expert) -> Outcome:
     args = read_arguments(ExpertArguments, call.params.arguments or {}, call.params.name)
     if args.continue_job is not None:
         await _expert_of(call, args.continue_job)
@@ -327,7 +325,7 @@ async def _run_expert(call: Call, expert: Expert) -> Outcome:
         files = [await call.host.jobs.attachment(name) for name in names]
         job = await call.host.submit(expert.key, args.query, attachments=files, by=caller(call.context))
         return job_result(job, *call.notes)
-    work: StartRun = (
+    work: StartQuery = (
         partial(call.host.run, expert.key, args.query)
         if args.continue_job is None
         else partial(call.host.continue_job, expert.key, args.query, job_id=args.continue_job)
@@ -335,7 +333,7 @@ async def _run_expert(call: Call, expert: Expert) -> Outcome:
     return await run_for_call(call, _attaching(call, work, args.attachments), wait=args.wait)
 
 
-def _attaching(call: Call, work: StartRun, places: Sequence[str | LinkedFile]) -> DriveJob:
+def _attaching(call: ClientCall, work: StartQuery, places: Sequence[str | LinkedFile]) -> DriveJob:
     """Return the work with workspace files attached, read when it starts: a client may name no other files."""
 
     async def begun(*, on_event: OnEvent) -> JobSummary:
@@ -356,7 +354,7 @@ def _expert_tool(name: str, expert: Expert) -> Tool:
     )
 
 
-async def _expert_of(call: Call, job_id: str) -> str:
+async def _expert_of(call: ClientCall, job_id: str) -> str:
     """Return the Expert of a Job. Raises UsageError if its Jobs are not driven here."""
     key = (await call.host.job(job_id)).expert_key
     call.state.definitions.check_offered(key)

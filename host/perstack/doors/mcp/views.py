@@ -1,7 +1,4 @@
-"""Views of Jobs as structured results and text, and the JSON schemas of arguments and results.
-
-Fields, docstrings and descriptions of the models are part of the schemas that clients receive.
-"""
+"""Results about Jobs, and the JSON schemas that clients receive, with the fields and docstrings of the models."""
 
 from __future__ import annotations
 
@@ -220,7 +217,7 @@ def job_view(job: JobSummary) -> JobView:
         total_tokens=job.usage.total_tokens,
         cost_usd=job.cost_usd,
         updated_at=job.updated_at,
-        next=next_step(job),
+        next=_next_step(job),
     )
 
 
@@ -254,11 +251,10 @@ def standing(job: JobSummary) -> str:
     )
     about = f": {told}" if told else ""
     marked = f" {WITHOUT_EFFECT[0].upper()}{WITHOUT_EFFECT[1:]}." if job.without_effect else ""
-    return f"Job {job.id} of {job.expert_key} ({word}, {did}){about}.{marked} {next_step(job)}"
+    return f"Job {job.id} of {job.expert_key} ({word}, {did}){about}.{marked} {_next_step(job)}"
 
 
-def next_step(job: JobSummary) -> str:
-    """Return how the Job continues."""
+def _next_step(job: JobSummary) -> str:
     if job.closed is not None:
         return f"It was closed for good by {job.closed.by}: nothing continues it."
     step = next_step_of_job(job)

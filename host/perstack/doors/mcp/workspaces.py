@@ -36,14 +36,13 @@ from perstack.system.user import notice
 _ROOTS_TIMEOUT_S = 10.0  # seconds for the client to answer, which needs no person
 
 
-def has_roots(context: Context) -> bool:
-    """Return whether the client can be asked for its folders."""
+def _has_roots(context: Context) -> bool:
     capabilities = context.session.client_capabilities
     is_asked = context.protocol_version not in STATELESS_VERSIONS
     return is_asked and capabilities is not None and capabilities.roots is not None
 
 
-async def roots_of(context: Context) -> tuple[Path, ...] | None:
+async def _roots_of(context: Context) -> tuple[Path, ...] | None:
     """Return the client's folders on this machine, in its order; None if it does not answer."""
     try:
         result = await context.session.send_request(
@@ -108,7 +107,7 @@ class ServeOptions:
 
 
 @dataclass(slots=True)
-class _Client:
+class _ClientRoots:
     """A client that has roots."""
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -125,7 +124,7 @@ class Workspaces:
         self._stack = stack
         self._states: dict[Path, ServedProject] = {}
         self._home: ServedProject | PerstackError
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[str, _ClientRoots] = {}
         self._opening = asyncio.Lock()
 
     async def open_home(self) -> None:
@@ -142,7 +141,7 @@ class Workspaces:
 
     async def of(self, context: Context) -> ServedProject:
         """Return the state for a client. Raises PerstackError if it has no folder that can be served."""
-        if self._offer.open_root is None or not has_roots(context):
+        if self._offer.open_root is None or not _has_roots(context):
             return self.home
         client = self._known(context)
         async with client.asking:
@@ -152,12 +151,12 @@ class Workspaces:
 
     def greeted(self, context: Context) -> None:
         """Register a client after its handshake. Its folders are asked for at its first request."""
-        if (self._offer.open_root is None or not has_roots(context)) and isinstance(self._home, ServedProject):
+        if (self._offer.open_root is None or not _has_roots(context)) and isinstance(self._home, ServedProject):
             self._home.clients.add(context)
 
     async def roots_changed(self, context: Context) -> None:
         """Ask the client for its folders again at its next request, and notify it of changed lists."""
-        if self._offer.open_root is None or not has_roots(context):
+        if self._offer.open_root is None or not _has_roots(context):
             return
         self._known(context).is_asked = False
         await tell_lists_changed(context.session)
@@ -171,17 +170,17 @@ class Workspaces:
         """Interrupt all Jobs and wait until that is recorded."""
         await asyncio.gather(*(state.jobs.close() for state in self._states.values()))
 
-    def _known(self, context: Context) -> _Client:
+    def _known(self, context: Context) -> _ClientRoots:
         key = client_of(context)
         if key not in self._clients:
             when_gone(context, partial(self._clients.pop, key, None))
-        return self._clients.setdefault(key, _Client())
+        return self._clients.setdefault(key, _ClientRoots())
 
-    async def _place(self, client: _Client, context: Context) -> None:
+    async def _place(self, client: _ClientRoots, context: Context) -> None:
         client.is_asked = True
         before, is_placed = client.state, False
         try:
-            roots = await roots_of(context)
+            roots = await _roots_of(context)
             if roots is not None or before is None:
                 client.state = None
                 client.state = await self._opened(roots or ())

@@ -1,7 +1,4 @@
-"""Argument models and execution of the task operations that programs call.
-
-The models are derived from the operation table; add an operation or an argument there, not here.
-"""
+"""Argument models and execution of the task operations, derived from the operation table in `core.tasks`."""
 
 from __future__ import annotations
 
@@ -58,10 +55,7 @@ def hides_none(agent_id: str) -> bool:
 
 
 async def perform(operation: Operation, memory: TaskMemory, arguments: Arguments, hides: Hides = hides_none) -> Fact:
-    """Perform the operation.
-
-    Raises PerstackError; NotFound also for a task of an agent that `hides` names.
-    """
+    """Perform the operation. Raises PerstackError; NotFound also for a task of an agent that `hides` names."""
     given = {name: getattr(arguments, name) for name in arguments.model_fields_set}
     command = operation.command(**given).through_a_door()
     task_id, agent_id = getattr(command, "task_id", None), getattr(command, "agent_id", "")

@@ -148,11 +148,7 @@ def is_driven_by_worker(host: Host, job: JobSummary) -> bool:
 async def answer_and_follow(
     host: Host, job: JobSummary, text: str, *, question_id: str | None, by: By, on_event: OnEvent
 ) -> JobSummary:
-    """Answer the Job's question and return the Job at its next end or stop. Raises as `Host.answer`.
-
-    Workers continue a submitted Job and this call follows it; any other Job is driven here. Cancelling this call does
-    not stop a Job that workers drive.
-    """
+    """Answer, and drive the Job or follow its worker until it ends or stops. Raises as `Host.answer`."""
     if not is_driven_by_worker(host, job):
         return await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=True, on_event=on_event)
     seen = {run_id: head.seq for run_id, head in (await host.jobs.load(job.id)).heads.items()}

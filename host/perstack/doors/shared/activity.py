@@ -1,7 +1,4 @@
-"""The current activity of a Job, computed from its events: log rows, and what each Run is doing now.
-
-Pure: times come from the events, so a log on disk and a Job in this process are shown alike.
-"""
+"""The current activity of a Job. Pure: times come from the events, so a log and a running Job are shown alike."""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ def of_checkpoint(
     """Return the commands for a checkpoint. `asks` adds answering again; `marked` is another one to compare with."""
     job, place = quote(job_id), quote(checkpoint_id)
     branch = f"perstack run {_named(expert)} QUERY --continue-job {job} --resume-from {place}"
-    compared = [] if marked is None else [CommandLine(diff_between(job_id, marked, checkpoint_id, given), "from there")]
+    compared = (
+        [] if marked is None else [CommandLine(_diff_between(job_id, marked, checkpoint_id, given), "from there")]
+    )
     again = CommandLine(f"perstack resume {job} --resume-from {place} -i ANSWER{given}", "another answer, in a branch")
     return [
         CommandLine(f"perstack log --checkpoint {place} --messages{given}", "the messages as the model sees them"),
@@ -54,7 +56,7 @@ def of_checkpoint(
         *([again] if asks else []),
         CommandLine(f"perstack diff {job} {place}{given}", "what the step did to files"),
         *compared,
-        CommandLine(diff_between(job_id, checkpoint_id, "", given), "what changed from there until now"),
+        CommandLine(_diff_between(job_id, checkpoint_id, "", given), "what changed from there until now"),
         CommandLine(rewind(job_id, checkpoint_id, given), "the files of then"),
     ]
 
@@ -64,7 +66,7 @@ def rewind(job_id: str, checkpoint_id: str, given: str = "") -> str:
     return f"perstack rewind {quote(job_id)} {quote(checkpoint_id)}{given}"
 
 
-def diff_between(job_id: str, first: str, last: str, given: str = "") -> str:
+def _diff_between(job_id: str, first: str, last: str, given: str = "") -> str:
     """Return the command that compares the files of two checkpoints; an empty id means the current files."""
     return f"perstack diff {quote(job_id)} {quote(f'{first}..{last}')}{given}"
 

@@ -92,14 +92,14 @@ def describe(event: events.StoredEvent, around: EventContext) -> list[LogRow]:  
         case events.StopRunByDelegate():
             return [LogRow("waits", f"for its delegates, checkpoint {event.checkpoint_id}")]
         case step_events.CallInteractiveTool():
-            return [LogRow("asks", question_of(event), "magenta")]
+            return [LogRow("asks", _question_of(event), "magenta")]
         case step_events.AnswerQuestion():
-            return [LogRow("answered", answer_of(event), "magenta"), *_given_by(event.by)]
+            return [LogRow("answered", _answer_of(event), "magenta"), *_given_by(event.by)]
         case step_events.RequestApproval():
             words = f"approval of {event.tool_name} {json.dumps(event.args, ensure_ascii=False)} (rule {event.rule})"
             return [LogRow("asks", words, "magenta")]
         case step_events.DecideApproval():
-            return [LogRow("decided", decision_of(event), "magenta"), *_given_by(event.by)]
+            return [LogRow("decided", _decision_of(event), "magenta"), *_given_by(event.by)]
         case step_events.StartToolCall():
             return [LogRow("calls", f"what was approved: {event.call_digest}")] if around.full else []
         case step_events.StartSample():
@@ -173,23 +173,20 @@ def arguments(part: ToolCallPart | None) -> str:
     return json.dumps(part.args, ensure_ascii=False) if part.args else ""
 
 
-def question_of(event: step_events.CallInteractiveTool) -> str:
-    """Return the question to the user."""
+def _question_of(event: step_events.CallInteractiveTool) -> str:
     if event.question is not None:
         return f"skill {event.skill_name}, {event.tool_name}: {event.question.message}"
     question = event.args.get("question")
     return question if isinstance(question, str) else f"{event.tool_name} {json.dumps(event.args, ensure_ascii=False)}"
 
 
-def decision_of(event: step_events.DecideApproval) -> str:
-    """Return the decision on a call, with its rule and text."""
+def _decision_of(event: step_events.DecideApproval) -> str:
     words = DECISION_WORDS[event.decision]
     beside = "; ".join(part for part in (event.rule and f"rule {event.rule}", event.text) if part)
     return f"{words}: {beside}" if beside else words
 
 
-def answer_of(event: step_events.AnswerQuestion) -> str:
-    """Return the user's answer to a tool's question."""
+def _answer_of(event: step_events.AnswerQuestion) -> str:
     content = event.answer.content
     return f"{event.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
 
@@ -296,7 +293,6 @@ def _completion(event: step_events.AttemptCompletion, around: EventContext) -> l
 
 
 def _snapshot(event: step_events.RecordSnapshot, around: EventContext) -> list[LogRow]:
-    """Return the row for a snapshot; one without changes is shown only in full mode."""
     if event.problem:
         return [LogRow("snapshot", f"not taken: {event.problem}", "red")]
     files = sum(filter(None, (event.added, event.removed, event.changed)))

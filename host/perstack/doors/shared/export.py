@@ -56,10 +56,7 @@ def write_new_file(content: bytes, path: Path, named: str) -> None:
 
 
 def write_new_files(files: Mapping[str, bytes], folder: Path, option: str, named: str) -> Path:
-    """Write the files below a folder and return their common path, which must not exist yet.
-
-    Raises UsageError that names the location by `option` and the files by `named`.
-    """
+    """Write files below a new folder and return their common path. Raises UsageError if that exists."""
     place = folder / os.path.commonpath([*files])
     if place.exists():
         raise UsageError(f"{place} exists: choose another directory for {option}, or remove it first")

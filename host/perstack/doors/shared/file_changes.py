@@ -48,7 +48,7 @@ def shown_line(kind: LineKind, line: bytes) -> str:
     return visible_text(text.removesuffix("\r") if kind == " " else text)
 
 
-def lines_of_file(file: FileDiff) -> str:
+def _lines_of_file(file: FileDiff) -> str:
     """Return `+12 −3`, or the reason why lines are not counted."""
     if file.added is not None and file.removed is not None:
         return lines(file.added, file.removed) or _modes(file) or "empty"
@@ -79,11 +79,10 @@ def lines(added: int, removed: int) -> str:
 def stat_words(files: Iterable[FileDiff]) -> str:
     """Return `+12 −3 in 2 files` for all files together."""
     stat = stat_of(files)
-    return in_files(stat.added, stat.removed, stat.files)
+    return _in_files(stat.added, stat.removed, stat.files)
 
 
-def in_files(added: int, removed: int, files: int) -> str:
-    """Return `+12 −3 in 2 files`."""
+def _in_files(added: int, removed: int, files: int) -> str:
     return " in ".join(part for part in (lines(added, removed), count(files, "file")) if part)
 
 
@@ -92,7 +91,7 @@ def file_rows(files: Iterable[FileDiff]) -> list[tuple[str, str, str]]:
     files = list(files)
     around = {file.path[:at] for file in files for at, mark in enumerate(file.path) if mark == "/"}
     chosen = [file for file in files if file.is_file or file.path not in around]
-    return [(CHANGES[file.kind], visible_text(file.path), lines_of_file(file)) for file in chosen]
+    return [(CHANGES[file.kind], visible_text(file.path), _lines_of_file(file)) for file in chosen]
 
 
 def stat_json(file: FileDiff) -> JsonObject:
@@ -157,7 +156,6 @@ def _as_file(side: Side | None) -> Side | None:
 
 
 def _quoted(prefix: str, path: str) -> bytes:
-    """Return the path quoted as git quotes one with special characters."""
     name = prefix.encode() + unspelled(path)
     is_plain = all(32 <= byte != 127 and byte not in b'"\\' for byte in name)
     if is_plain and name.decode("utf-8", "ignore").encode() == name:

@@ -89,7 +89,6 @@ def _named(field: JsonObject) -> dict[str, str]:
 
 
 def _message(asking: OpenQuestion) -> str:
-    """Return the question with the other arguments that the model passed."""
     if asking.call_digest:
         return call_shown(asking)
     if asking.requested_schema is not None:

@@ -1,7 +1,4 @@
-"""Events of a Job's logs, selected without parsing each, and the checkpoints among them.
-
-Also the rows of an event that this version cannot parse, and the tree of a Job's Runs as it is drawn.
-"""
+"""Events of a Job's logs, selected without parsing each; its checkpoints; and the tree of its Runs as it is drawn."""
 
 from __future__ import annotations
 

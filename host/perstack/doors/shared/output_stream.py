@@ -160,12 +160,10 @@ class _Backlog:
             rest = rest[self._file.write(rest) :]
 
     def first(self, size: int) -> bytes:
-        """Return at most `size` bytes from the beginning."""
         self._file.seek(self._place)
         return self._file.read(min(size, self.size))
 
     def drop(self, size: int) -> None:
-        """Remove `size` bytes from the beginning."""
         self._place += size
         self.size -= size
         if self.size == 0:
@@ -199,7 +197,7 @@ class _Raw(RawIOBase):
         return os.isatty(self._fd)
 
 
-class _Stream(TextIOWrapper):
+class _ChannelStream(TextIOWrapper):
     """A text stream to a channel, with the encoding and buffering of the stream it replaces."""
 
     def __init__(self, channel: OutputChannel, fd: int, other: TextIO) -> None:
@@ -232,12 +230,12 @@ def unblocked(stream: TextIO) -> TextIO:
     except (OSError, ValueError):  # io.UnsupportedOperation is both
         return stream
     stream.flush()
-    return _Stream(channel, fd, stream)
+    return _ChannelStream(channel, fd, stream)
 
 
 def channel_of(stream: TextIO) -> OutputChannel | None:
     """Return the channel of a stream; None if `unblocked` did not make it."""
-    return stream.channel if isinstance(stream, _Stream) else None
+    return stream.channel if isinstance(stream, _ChannelStream) else None
 
 
 def pending_bytes(stream: TextIO) -> int:
@@ -253,10 +251,7 @@ def hurry_output() -> None:
 
 
 def finish_output(stream: TextIO, *, is_stdout: bool) -> None:
-    """Wait for the queue, then drop what was not written in time. Raises OSError.
-
-    Call it only when the process has nothing else to do: later writes are dropped.
-    """
+    """Wait for the queue and drop the rest and all later writes, at the end of the process. Raises OSError."""
     stream.flush()
     channel = channel_of(stream)
     if channel is None:

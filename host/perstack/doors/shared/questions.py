@@ -30,10 +30,7 @@ def is_refusal(asking: OpenQuestion, text: str) -> bool:
 
 
 def call_shown(asking: OpenQuestion, workspace: Path | None = None) -> str:
-    """Return the Expert, the tool, the rule, each simple command and every argument; for an edit, its diff.
-
-    With a `workspace`, the new content of a file is compared with its current content.
-    """
+    """Return every argument and why it is asked. With a `workspace`, edits are a diff to the current content."""
     left_out, change = change_asked(asking, workspace)
     lines = [
         f"  {approvable_text(name)}: {value_shown(value, asking)}"
@@ -61,20 +58,14 @@ def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
 
 
 def change_asked(asking: OpenQuestion, workspace: Path | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return `change_of` for a call that waits for approval.
-
-    Empty for a tool of another skill: its arguments of these names may mean anything, so all of them are shown.
-    """
+    """Return `change_of` a call; empty for other skills' tools, whose arguments of these names may mean anything."""
     return change_of(asking.tool_name, asking.args, workspace) if asking.skill_name in ("", BASE_SKILL) else ((), ())
 
 
 def change_of(
     tool_name: str, args: JsonObject, workspace: Path | None = None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the arguments that a diff shows, and its lines, if the call edits a text; empty tuples otherwise.
-
-    With a `workspace`, the new content of a file is compared with its current content.
-    """
+    """Return the arguments that a diff shows, and its lines; empty tuples if the call edits no text."""
     path, old, new, whole = (_text(args.get(name)) for name in ("path", "oldText", "newText", "text"))
     shows: tuple[str, ...] = _EDIT
     if path is None:

@@ -29,7 +29,7 @@ _SHOWN_BYTES = 200  # maximum bytes shown of a line that is not a message
 _Message = TypeVar("_Message")
 
 
-class MessageTooLong(Exception):
+class _MessageTooLong(Exception):
     """The client sent more than MAX_MESSAGE_BYTES bytes without a newline."""
 
 
@@ -67,7 +67,7 @@ class ProtocolStdio:
         """Wait for the next line; None at the end or after a message that is too long. Call it only before `start`."""
         try:
             return next(self._lines, None)
-        except MessageTooLong as error:
+        except _MessageTooLong as error:
             notice(str(error))
             return None
 
@@ -120,7 +120,7 @@ class ProtocolStdio:
             try:
                 for line in self._lines:
                     hand_over(line)
-            except MessageTooLong as error:
+            except _MessageTooLong as error:
                 notice(str(error))
             hand_over(None)
         except RuntimeError:
@@ -170,7 +170,7 @@ def _lines(fd: int) -> Iterator[bytes]:
         parts.append(rest)
         size += len(rest)
         if size > MAX_MESSAGE_BYTES:
-            raise MessageTooLong(
+            raise _MessageTooLong(
                 f"the client sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB; the server ends"
             )
 

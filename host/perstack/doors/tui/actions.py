@@ -69,7 +69,7 @@ def bindings_of(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
 # Commands of the linear mode; the help is generated from this table.
 
 
-class Command(NamedTuple):
+class SlashCommand(NamedTuple):
     """A command that begins with a slash."""
 
     name: str  # the command is performed by `PlainProgram.do_NAME`
@@ -77,22 +77,22 @@ class Command(NamedTuple):
     text: str
 
 
-COMMANDS: tuple[Command, ...] = (
-    Command("help", "", "Show these lines."),
-    Command("new", "", "Choose an Expert for another Job; what is at work continues."),
-    Command("jobs", "", "List the Jobs that are open here."),
-    Command("job", "NUMBER", "Show another of them."),
-    Command("history", "[WORDS]", "List past Jobs, newest first; with words, those that have them."),
-    Command("inbox", "", "List every open question, of all Jobs and tasks."),
-    Command("open", "NUMBER or ID", "Open a Job of the last list, or by its id."),
-    Command("checkpoints", "", "List the checkpoints of this Job."),
-    Command("branch", "NUMBER", "The next query begins a branch at that checkpoint."),
-    Command("again", "NUMBER", "The next line is another answer to the question of that checkpoint."),
-    Command("resume", "[LIMIT]", "Continue what is stopped; Enter does the same."),
-    Command("status", "", "Say how the Job stands; while it is at work, Enter does the same."),
-    Command("more", "", "Show the whole of the line that was cut last."),
-    Command("agree", "", "Agree to what a changed perstack.toml executes."),
-    Command("quit", "", "Leave; asks first while Jobs are at work. Ctrl-D does the same."),
+COMMANDS: tuple[SlashCommand, ...] = (
+    SlashCommand("help", "", "Show these lines."),
+    SlashCommand("new", "", "Choose an Expert for another Job; what is at work continues."),
+    SlashCommand("jobs", "", "List the Jobs that are open here."),
+    SlashCommand("job", "NUMBER", "Show another of them."),
+    SlashCommand("history", "[WORDS]", "List past Jobs, newest first; with words, those that have them."),
+    SlashCommand("inbox", "", "List every open question, of all Jobs and tasks."),
+    SlashCommand("open", "NUMBER or ID", "Open a Job of the last list, or by its id."),
+    SlashCommand("checkpoints", "", "List the checkpoints of this Job."),
+    SlashCommand("branch", "NUMBER", "The next query begins a branch at that checkpoint."),
+    SlashCommand("again", "NUMBER", "The next line is another answer to the question of that checkpoint."),
+    SlashCommand("resume", "[LIMIT]", "Continue what is stopped; Enter does the same."),
+    SlashCommand("status", "", "Say how the Job stands; while it is at work, Enter does the same."),
+    SlashCommand("more", "", "Show the whole of the line that was cut last."),
+    SlashCommand("agree", "", "Agree to what a changed perstack.toml executes."),
+    SlashCommand("quit", "", "Leave; asks first while Jobs are at work. Ctrl-D does the same."),
 )
 
 OTHERS: tuple[str, ...] = (

@@ -23,7 +23,7 @@ from perstack.doors.tui.actions import ACTIONS, Action
 from perstack.doors.tui.screens import screen_of
 from perstack.doors.tui.screens.base import OverScreen
 from perstack.doors.tui.session import Session, changes_of, nothing_held
-from perstack.doors.tui.terminal import Keyboard, terminal_restored
+from perstack.doors.tui.terminal import TerminalDriver, terminal_restored
 from perstack.doors.tui.theme import DARK, DEFAULTS, LIGHT
 from perstack.doors.tui.view.input import InputHistory
 from perstack.doors.tui.view.lines import EACH, FIRST, Tab, problem_lines, tabs_line
@@ -37,16 +37,14 @@ from perstack.host import Host
 # The palette (Ctrl+P): every action by its name.
 
 
-class Actions(Provider):
+class _Actions(Provider):
     """The palette's entries: the actions of the current screen and of the program."""
 
     async def discover(self) -> Hits:
-        """Yield every action."""
         for action, does in self._every():
             yield DiscoveryHit(_name(action.title, action.shown), does, help=action.text)
 
     async def search(self, query: str) -> Hits:
-        """Yield the actions that match the query."""
         matcher = self.matcher(query)
         for action, does in self._every():
             name = _name(action.title, action.shown)
@@ -84,7 +82,7 @@ class StartApp(App[int]):
     #problem { display: none; max-height: 8; margin: 0 1; padding: 0 0 0 1; border-left: thick $warning; }
     """
     ENABLE_COMMAND_PALETTE = True
-    COMMANDS = {Actions}  # noqa: RUF012 - Textual's own type
+    COMMANDS = {_Actions}  # noqa: RUF012 - Textual's own type
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(one.key, one.name, one.title, show=False, priority=one.key != "escape")
@@ -143,7 +141,7 @@ class StartApp(App[int]):
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver for the user's terminal."""
-        return Keyboard
+        return TerminalDriver
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return defaults for variables that other themes lack."""
@@ -257,7 +255,6 @@ class StartApp(App[int]):
     # --- events ---------------------------------------------------------------------------------------------------
 
     def _on_change(self, session: Session) -> None:
-        """Draw the session with the next frame."""
         self._changed.add(session)
         if self._frame is None and self.is_running:
             loop = asyncio.get_running_loop()
@@ -278,7 +275,7 @@ class StartApp(App[int]):
         """Redraw everything: the process was suspended, so the screen's contents are lost."""
         self.screen.refresh()
 
-    @on(Keyboard.TerminalGone)
+    @on(TerminalDriver.TerminalGone)
     def _terminal_gone(self) -> None:
         """Exit as soon as no Job is driven here: nobody can watch or stop this program any more."""
         self.run_worker(self._leave_unseen())
@@ -291,7 +288,7 @@ class StartApp(App[int]):
         self.exit(INTERRUPTED)
 
     def _tick(self) -> None:
-        if isinstance(self._driver, Keyboard) and self._driver.catches_up():
+        if isinstance(self._driver, TerminalDriver) and self._driver.catches_up():
             self.screen.refresh()
         if self._panes:
             self.pane.tick()
@@ -299,7 +296,6 @@ class StartApp(App[int]):
     # --- the definition -------------------------------------------------------------------------------------------
 
     async def _follow_definition(self, live: ReloadedProject) -> None:
-        """Read the definition again when its files change. Runs until cancelled."""
         async for is_new in changes_of(live):
             if is_new:
                 self._use(live)
@@ -355,7 +351,6 @@ class StartApp(App[int]):
         self._over("inbox")
 
     def _over(self, name: str) -> None:
-        """Show a screen instead of any other above the Jobs."""
         self._leave_screens()
         self.show(screen_of(name, self))
 

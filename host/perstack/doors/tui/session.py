@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import By, place_of
@@ -19,7 +19,6 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import events, step_events
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.job_status import next_step_of_job, spent
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.tui.view.styled_text import Style
@@ -30,6 +29,9 @@ from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.host import Host
 from perstack.next_steps import NextStep, Resume
 from perstack.system.user import this_user
+
+if TYPE_CHECKING:
+    from perstack.doors.tui.plain.printer import Printer
 
 # The definition, read again when its files change.
 
@@ -57,21 +59,6 @@ async def changes_of(live: ReloadedProject) -> AsyncGenerator[bool]:
         await asyncio.sleep(max(_CHECK_INTERVAL_S, took * _PAUSE_FACTOR))
 
 
-# Listeners to a Job's events.
-
-
-class Listener(Protocol):
-    """A receiver of events as they arrive, for interfaces that do not draw the transcript."""
-
-    def heard(self, event: events.Event, told: Sequence[LogLine], live: JobActivity) -> None:
-        """Receive an event, its log rows and the state; for an opened Job first the stored events, in order."""
-        ...
-
-    def remarked(self, word: str, text: str) -> None:
-        """Receive a message of this program."""
-        ...
-
-
 State: TypeAlias = Literal["new", "running", "reading", "watching", "queued", "asking", "stopped", "completed"]
 
 _TIME = re.compile(rb'"timestamp":(\d+)')
@@ -90,15 +77,12 @@ class Session:
         host: Host,
         expert_key: str | None,
         on_change: Callable[[Session], None],
-        listener: Listener | None = None,
+        listener: Printer | None = None,
         said: Callable[[NextStep], str] = tui_phrase,
         *,
         drives: bool = False,
     ) -> None:
-        """Call `on_change` at each event; it must be quick.
-
-        `said` phrases next steps. `drives`: an answered Job is driven here even where workers would drive it.
-        """
+        """`on_change` must be quick. `said` phrases next steps. `drives`: answered Jobs are driven here."""
         self.host = host
         self.drives = drives
         self.expert_key = expert_key
@@ -279,10 +263,7 @@ class Session:
         self._on_change(self)
 
     async def _until_asked(self, question_id: str) -> None:
-        """Wait until a delegate's question can be answered, then show it.
-
-        That is a moment after the question was recorded, if other Runs are running. If none is, the Job stops and asks.
-        """
+        """Wait until a delegate's question can be answered, a moment after it was recorded, then show it."""
         while self.is_driven and self.job_id is not None:
             await asyncio.sleep(_QUESTION_CHECK_INTERVAL_S)
             for one in self.host.jobs.live_questions(self.job_id):
@@ -292,7 +273,6 @@ class Session:
                     return
 
     def _beside(self, work: Coroutine[object, object, None]) -> None:
-        """Start a task beyond the driving one."""
         task = asyncio.create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
@@ -415,7 +395,6 @@ class Session:
         return self.drives and job.status == "queued"
 
     async def _followed(self, job: JobSummary) -> None:
-        """Follow what other processes do with a Job, after the events already received."""
         self.is_watching, self.is_reading, self._waits = True, False, job.status != "running"
         self._coordinator = job.coordinator_run_id or self._coordinator
         self._on_change(self)
@@ -428,7 +407,6 @@ class Session:
             self._on_change(self)
 
     async def _stands(self) -> None:
-        """Read the Job's summary."""
         if self.job_id is None:
             return
         try:

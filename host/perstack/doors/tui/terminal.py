@@ -147,7 +147,7 @@ class _Drawing:
         return self.channel.fd
 
 
-class Keyboard(LinuxDriver):
+class TerminalDriver(LinuxDriver):
     """The library's driver, with a reader that survives any byte and a resumption after any kind of stop.
 
     The library starts a second time at SIGCONT. After SIGSTOP, which no process can catch, two threads would then read
@@ -206,10 +206,7 @@ class Keyboard(LinuxDriver):
         self.send_message(self.SignalResume())
 
     def run_input_thread(self) -> None:
-        """Read until the program ends or the terminal is gone.
-
-        SIGHUP reports the latter only to the processes of a session whose controlling terminal it was.
-        """
+        """Read until the program ends or the terminal is gone, which SIGHUP does not report to every process."""
         parser, pastes, early = XTermParser(), PasteFilter(), self._typed_early()
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)

@@ -23,7 +23,7 @@ _MAX_KEPT_CHARS = 100_000  # maximum characters kept of the last text that was c
 
 
 @dataclass(slots=True)
-class Coming:
+class _Coming:
     """A streaming reply: the printed part, and the incomplete last line."""
 
     printed: str = ""
@@ -41,7 +41,7 @@ class Printer:
         self._left_out = 0
         self._live = JobActivity()
         self._calls: dict[str, dict[str, ToolCallPart]] = {}
-        self._coming: dict[str, Coming] = {}
+        self._coming: dict[str, _Coming] = {}
         self._said_last: dict[str, str] = {}
         self.cut = ""  # the full text of the line that was cut last
 
@@ -126,21 +126,20 @@ class Printer:
             self.line(f"  {prefix}{one}" if one.strip() else "")
 
     def _hear(self, event: display_events.StreamText) -> None:
-        coming = self._coming.setdefault(event.run_id, Coming())
+        coming = self._coming.setdefault(event.run_id, _Coming())
         whole, end, coming.left = (coming.left + event.delta).rpartition("\n")
         if end:
             coming.printed += whole + end
             self._text(self._of(event.run_id, run_label(event.expert_key, event.run_id)), whole.split("\n"))
 
     def _break_off(self, run_id: str) -> None:
-        """Print the rest of a reply whose generation was cut off."""
         coming = self._coming.pop(run_id, None)
         if coming is not None and coming.left.strip():
             self._text("", [f"{coming.left} …"])
 
     def _reply(self, event: step_events.FinishGeneration, told: Sequence[LogLine]) -> None:
         label = run_label(event.expert_key, event.run_id)
-        coming = self._coming.pop(event.run_id, Coming())
+        coming = self._coming.pop(event.run_id, _Coming())
         self._calls[event.run_id] = {part.tool_call_id: part for part in event.message.tool_calls}
         self._rows([one for one in told if one.row.word == "thinks"])
         text = "".join(part.text for part in event.message.contents if isinstance(part, TextPart))

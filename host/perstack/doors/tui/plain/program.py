@@ -28,13 +28,12 @@ NAMES = {one.name: one for one in COMMANDS}
 _STOPS = "Ctrl-C"
 
 
-class OpenJob:
+class _OpenJob:
     """An open Job, or a future one."""
 
     def __init__(
         self, host: Host, put: Callable[[str], None], on_change: Callable[[Session], None], *, drives: bool
     ) -> None:
-        """Start without a Job; `put` writes its lines."""
         self.printer = Printer(put)
         self.session = Session(host, None, on_change, self.printer, said_plainly, drives=drives)
         self.was_busy = False
@@ -42,7 +41,6 @@ class OpenJob:
 
     @property
     def name(self) -> str:
-        """The Expert's key, the Job's id, or `new`."""
         return self.session.expert_key or self.session.job_id or "new"
 
 
@@ -58,18 +56,14 @@ class PlainProgram:
         discard: Callable[[], None] = lambda: None,
         drives: bool = False,
     ) -> None:
-        """Write lines with `put`.
-
-        `discard` drops earlier input before the user is asked something. `drives`: an answered Job is driven here
-        instead of by workers.
-        """
+        """`discard` drops typed input before a question. `drives`: answered Jobs are driven here, not by workers."""
         self.host = host
         self.live = live
         self.left: asyncio.Event = asyncio.Event()  # set at the end, when no Job is running any more
         self._write = put
         self._discard = discard
         self._drives = drives
-        self._rooms: list[OpenJob] = []
+        self._rooms: list[_OpenJob] = []
         self._front = 0
         self._draft: list[str] = []
         self._experts: list[Expert] = []
@@ -86,7 +80,7 @@ class PlainProgram:
             self._write(line.rstrip())
 
     @property
-    def room(self) -> OpenJob:
+    def room(self) -> _OpenJob:
         """The shown Job."""
         return self._rooms[self._front]
 
@@ -109,10 +103,10 @@ class PlainProgram:
         if query is not None:
             self.room.session.send(query)
 
-    def _add(self) -> OpenJob:
+    def _add(self) -> _OpenJob:
         if self._rooms:
             self.room.printer.hold()
-        room = OpenJob(self.host, self.put, self._on_change, drives=self._drives)
+        room = _OpenJob(self.host, self.put, self._on_change, drives=self._drives)
         self._rooms.append(room)
         self._front = len(self._rooms) - 1
         return room
@@ -142,7 +136,6 @@ class PlainProgram:
             self.put(f"{stands}; /job {number} shows it")
 
     def _say_what_next(self) -> None:
-        """Show what the user may do now; a question in full, once."""
         session, room = self.room.session, self.room
         asking = session.open_question
         if asking is None:
@@ -327,7 +320,7 @@ class PlainProgram:
         session = self.room.session
         match name:
             case "help":
-                self.put("\n".join(help_lines()))
+                self.put("\n".join(_help_lines()))
             case "new":
                 self.do_new()
             case "jobs":
@@ -460,6 +453,5 @@ class PlainProgram:
         self.put("> w keep waiting, i interrupt, which is recorded, and leave")
 
 
-def help_lines() -> Sequence[str]:
-    """Return a line for every command and other input."""
+def _help_lines() -> Sequence[str]:
     return [f"/{' '.join(filter(None, (one.name, one.takes)))}: {one.text}" for one in COMMANDS] + [*OTHERS]

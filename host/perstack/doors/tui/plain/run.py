@@ -23,26 +23,23 @@ from perstack.next_steps import Note
 _MAX_LINE_BYTES = 4_094  # maximum bytes of a line: Linux keeps 4,095 of a longer one and drops the rest silently
 
 
-class TooLong(str):
+class _TooLong(str):
     """A line that the terminal has cut off."""
 
 
-class Keyboard:
+class _LineReader:
     """A reader of lines within a context manager; it never blocks."""
 
     def __init__(self, fd: int) -> None:
-        """Read from the terminal `fd`."""
         self._fd = fd
         self._left = b""
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
 
-    def __enter__(self) -> Keyboard:
-        """Start to read."""
+    def __enter__(self) -> _LineReader:
         self._listen()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop reading."""
         asyncio.get_running_loop().remove_reader(self._fd)
 
     def _listen(self) -> None:
@@ -74,7 +71,7 @@ class Keyboard:
         *whole, self._left = (self._left + data).split(b"\n")
         for one in whole:
             text = one.decode("utf-8", "replace").removesuffix("\r")
-            self._lines.put_nowait(TooLong(text) if len(one) >= _MAX_LINE_BYTES else text)
+            self._lines.put_nowait(_TooLong(text) if len(one) >= _MAX_LINE_BYTES else text)
 
 
 def run_plain(
@@ -86,10 +83,7 @@ def run_plain(
     job: str | None = None,
     drives: bool = False,
 ) -> int:
-    """Run until the user leaves, and return the exit status.
-
-    SIGTERM, SIGHUP and a closed terminal interrupt running Jobs first; Ctrl-C interrupts a Job and stays.
-    """
+    """Run until the user leaves, and return the exit status. All stop signals but Ctrl-C leave."""
     return asyncio.run(_run(host, loaded, expert, query, job, drives))
 
 
@@ -118,7 +112,7 @@ async def _run(
     live = ReloadedProject(loaded)
     async with host:
         job_id = await host.jobs.find(job)
-        with handle_stop_signals(stop, interrupt=interrupt), Keyboard(sys.stdin.fileno()) as keyboard:
+        with handle_stop_signals(stop, interrupt=interrupt), _LineReader(sys.stdin.fileno()) as keyboard:
             program = PlainProgram(host, live, put, discard=keyboard.discard, drives=drives)
             async with asyncio.TaskGroup() as group:
                 others = [group.create_task(_typing(program, keyboard)), group.create_task(_following(program, live))]
@@ -132,23 +126,19 @@ async def _run(
     return code
 
 
-async def _typing(program: PlainProgram, keyboard: Keyboard) -> None:
-    """Handle the typed lines one after the other. Runs until cancelled."""
+async def _typing(program: PlainProgram, keyboard: _LineReader) -> None:
     while True:
         line = await keyboard.line()
         if line is None:
             await program.ended()
-        elif isinstance(line, TooLong):
+        elif isinstance(line, _TooLong):
             program.cut()
         else:
             await program.typed(line)
 
 
 async def _following(program: PlainProgram, live: ReloadedProject) -> None:
-    """Use changed definitions. Runs until cancelled.
-
-    A definition's problem is reported on stderr where it is read; it is shown here too if stderr is not a terminal.
-    """
+    """Use changed definitions. Shows a problem only if stderr, where it is reported, is not this terminal."""
     said: str | None = None
     problem: Note | None = None
     with suppress(asyncio.CancelledError):

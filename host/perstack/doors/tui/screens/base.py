@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -13,56 +13,19 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from perstack.core.base.text import one_line
-from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.tui.actions import Action
 from perstack.doors.tui.view.styled_text import Line, Span
-from perstack.doors.tui.view.tree import Page, texts_page
+from perstack.doors.tui.view.tree import TreeBranch, texts_page
 from perstack.doors.tui.widgets.lines import Bar, Choice, LinesView
 from perstack.doors.tui.widgets.tree import NodesView
 from perstack.errors import PerstackError
-from perstack.host import Host
+
+if TYPE_CHECKING:
+    from perstack.doors.tui.app import StartApp
+
 
 # Screens above the screen of the Jobs; Esc returns.
-
-
-class Program(Protocol):
-    """The part of the application that screens use."""
-
-    @property
-    def host(self) -> Host:
-        """The Host."""
-        ...
-
-    @property
-    def given(self) -> str:
-        """The project's location options, appended to each copied command."""
-        ...
-
-    @property
-    def names_workspace(self) -> bool:
-        """True if the user named the workspace: then a Job of another folder may be rewound in it."""
-        ...
-
-    def show(self, screen: OverScreen) -> None:
-        """Show a screen above the current one."""
-        ...
-
-    def copy(self, text: str) -> None:
-        """Copy to the clipboard and show the text: not every terminal allows programs to copy."""
-        ...
-
-    def open_job(self, job_id: str) -> None:
-        """Leave the screen and show a Job in its tab, or in a new one."""
-        ...
-
-    def branch(self, job_id: str, checkpoint_id: str, *, again: OpenQuestion | None = None) -> None:
-        """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `again`."""
-        ...
-
-    def changed(self, job_id: str) -> None:
-        """Read a Job again wherever it is shown: something was recorded that no driver reports."""
-        ...
 
 
 class OverScreen(Screen[None]):
@@ -78,7 +41,7 @@ class OverScreen(Screen[None]):
     KEYS: ClassVar[str] = "Esc back"
     ACTIONS: ClassVar[tuple[Action, ...]] = ()  # actions of this screen in the palette, in addition to the program's
 
-    def __init__(self, over: Program) -> None:
+    def __init__(self, over: StartApp) -> None:
         """Use the application `over`."""
         super().__init__()
         self.over = over
@@ -120,7 +83,7 @@ class LinesScreen(OverScreen):
 
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
-    def __init__(self, over: Program) -> None:
+    def __init__(self, over: StartApp) -> None:
         """Use the application `over`."""
         super().__init__(over)
         self.lines_view = LinesView(id="lines")
@@ -155,7 +118,7 @@ class ListScreen(OverScreen, Generic[_T]):
 
     EMPTY: ClassVar[str] = "There is nothing."
 
-    def __init__(self, over: Program) -> None:
+    def __init__(self, over: StartApp) -> None:
         """Use the application `over`."""
         super().__init__(over)
         self.rows: Sequence[_T] = ()
@@ -255,10 +218,10 @@ class PageScreen(OverScreen):
     KEYS = "Up, Down choose   Enter unfolds   ^O all   PgUp, PgDn   Esc back"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+o", "fold_all", show=False)]
 
-    def __init__(self, over: Program) -> None:
+    def __init__(self, over: StartApp) -> None:
         """Use the application `over`."""
         super().__init__(over)
-        self.page = NodesView(Page(), over.host.clock.now, follows=False, id="page")
+        self.page = NodesView(TreeBranch(), over.host.clock.now, follows=False, id="page")
 
     def body(self) -> list[Widget]:
         """Return the page."""
@@ -276,7 +239,7 @@ class PageScreen(OverScreen):
 class TextsScreen(PageScreen):
     """A page of given texts."""
 
-    def __init__(self, over: Program, title: str, texts: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, over: StartApp, title: str, texts: Sequence[tuple[str, str]]) -> None:
         """Show these texts, as pairs of title and text."""
         super().__init__(over)
         self._shown = title

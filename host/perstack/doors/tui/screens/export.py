@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -24,14 +24,17 @@ from perstack.doors.shared.export import (
 )
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.text import count, pad, shorten
-from perstack.doors.tui.screens.base import ListScreen, Program
+from perstack.doors.tui.screens.base import ListScreen
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.errors import PerstackError
+
+if TYPE_CHECKING:
+    from perstack.doors.tui.app import StartApp
 
 _CHECKPOINT = "checkpoint"
 
 
-class Form(NamedTuple):
+class _ExportFormat(NamedTuple):
     """A format to write."""
 
     name: str
@@ -39,7 +42,7 @@ class Form(NamedTuple):
     place: str
 
 
-class ExportScreen(ListScreen[Form]):
+class ExportScreen(ListScreen[_ExportFormat]):
     """The export screen: Up and Down choose the format; the path is typed below, and Enter writes it."""
 
     TITLE_TEXT = "Export"
@@ -53,7 +56,7 @@ class ExportScreen(ListScreen[Form]):
     ExportScreen Input:focus { border: round $primary; }
     """
 
-    def __init__(self, over: Program, job_id: str, checkpoint_id: str | None) -> None:
+    def __init__(self, over: StartApp, job_id: str, checkpoint_id: str | None) -> None:
         """Export a Job, or also one of its checkpoints."""
         super().__init__(over)
         self._job_id = job_id
@@ -68,19 +71,19 @@ class ExportScreen(ListScreen[Form]):
         """Return the input of the path."""
         return self._input
 
-    async def read(self) -> Sequence[Form]:
+    async def read(self) -> Sequence[_ExportFormat]:
         """Return the formats."""
-        found = [Form(name, OWN_FORMS.get(name, "folders of another program"), self._where(name))
+        found = [_ExportFormat(name, OWN_FORMS.get(name, "folders of another program"), self._where(name))
                  for name in forms_of(self.over.host)]  # fmt: skip
         if self._checkpoint_id is not None:
             what = "this checkpoint with its messages, as JSON"
-            found.insert(0, Form(_CHECKPOINT, what, f"{self._checkpoint_id}.json"))
+            found.insert(0, _ExportFormat(_CHECKPOINT, what, f"{self._checkpoint_id}.json"))
         return found
 
     def _where(self, name: str) -> str:
         return f"{self._job_id}.{name}" if name in OWN_FORMS else f"{self._job_id}-{name}"
 
-    def line(self, one: Form, is_chosen: bool, width: int) -> Line:
+    def line(self, one: _ExportFormat, is_chosen: bool, width: int) -> Line:
         """Return a format's line."""
         name = pad(one_line(one.name), 12)
         return (Span(name, "strong" if is_chosen else ""), Span(shorten(one.what, max(8, width - 12)), "dim"))
@@ -99,7 +102,7 @@ class ExportScreen(ListScreen[Form]):
         if self.chosen is not None:
             self._input.value = self.chosen.place
 
-    def open(self, one: Form) -> None:
+    def open(self, one: _ExportFormat) -> None:
         """Suggest the path of the format."""
         self._name_place()
 
@@ -108,7 +111,7 @@ class ExportScreen(ListScreen[Form]):
         if self.chosen is not None and self._input.value.strip():
             self.run_worker(self._write(self.chosen, self._input.value.strip()), exclusive=True, group="write")
 
-    async def _write(self, form: Form, where: str) -> None:
+    async def _write(self, form: _ExportFormat, where: str) -> None:
         try:
             written = await self._written(form, where)
         except PerstackError as error:
@@ -117,7 +120,7 @@ class ExportScreen(ListScreen[Form]):
         self.notify(one_line(written), title="written", markup=False)
         self.dismiss()
 
-    async def _written(self, form: Form, where: str) -> str:
+    async def _written(self, form: _ExportFormat, where: str) -> str:
         host = self.over.host
         if form.name not in (*OWN_FORMS, _CHECKPOINT):
             files = await folders_of(host, self._job_id, form.name)

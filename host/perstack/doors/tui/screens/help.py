@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,17 +13,19 @@ from textual.widget import Widget
 
 from perstack.doors.shared.text import count, pad
 from perstack.doors.tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
-from perstack.doors.tui.screens.base import OverScreen, Program
+from perstack.doors.tui.screens.base import OverScreen
 from perstack.doors.tui.view.styled_text import Line, Span, wrap
 from perstack.doors.tui.widgets.lines import LinesView
+
+if TYPE_CHECKING:
+    from perstack.doors.tui.app import StartApp
 
 # The help: every key and its effect.
 
 _COLUMN = 12
 
 
-def help_lines(width: int) -> list[Line]:
-    """Return the lines for every key."""
+def _help_lines(width: int) -> list[Line]:
     found: list[Line] = []
     of_actions = [(action.shown, action.text) for action in ACTIONS if action.shown]
     of_history = [(action.shown, action.text) for action in OF_HISTORY]
@@ -47,7 +49,7 @@ class HelpScreen(OverScreen):
     TITLE_TEXT = "Help"
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
-    def __init__(self, over: Program) -> None:
+    def __init__(self, over: StartApp) -> None:
         """Use the application `over`."""
         super().__init__(over)
         self.id = "help-screen"
@@ -66,7 +68,7 @@ class HelpScreen(OverScreen):
         self._show()
 
     def _show(self) -> None:
-        self.query_one("#help", LinesView).show(help_lines(self.size.width - 2))
+        self.query_one("#help", LinesView).show(_help_lines(self.size.width - 2))
 
 
 class QuitScreen(ModalScreen[None]):

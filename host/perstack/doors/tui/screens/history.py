@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Key
 
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.doors.tui.screens.base import ListScreen, Program
+from perstack.doors.tui.screens.base import ListScreen
 from perstack.doors.tui.screens.job import JobScreen
 from perstack.doors.tui.view.history import job_line, matching
 from perstack.doors.tui.view.lines import inbox_line
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.errors import PerstackError
+
+if TYPE_CHECKING:
+    from perstack.doors.tui.app import StartApp
 
 _FIRST_JOBS = 200  # Jobs that are read before the first are shown
 _MAX_JOBS = 10_000  # maximum Jobs that are listed, the newest
@@ -34,7 +37,7 @@ class HistoryScreen(ListScreen[JobSummary]):
         Binding("backspace", "less", show=False),
     ]
 
-    def __init__(self, over: Program) -> None:
+    def __init__(self, over: StartApp) -> None:
         """Use the application `over`."""
         super().__init__(over)
         self._typed = ""
@@ -48,7 +51,6 @@ class HistoryScreen(ListScreen[JobSummary]):
         return page.jobs
 
     async def _read_on(self) -> None:
-        """Read the older Jobs while the newest are shown."""
         try:
             while self._after is not None and len(self.rows) < _MAX_JOBS:
                 page = await self.over.host.jobs.list(limit=_FIRST_JOBS, after=self._after)

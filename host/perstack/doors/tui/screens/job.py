@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias, assert_never
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never
 
 from textual.binding import Binding, BindingType
 from textual.events import Key
@@ -28,16 +28,19 @@ from perstack.doors.shared.log_view import (
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.text import cells, shorten
 from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
-from perstack.doors.tui.screens.base import ListScreen, OverScreen, PageScreen, Program, TextsScreen
+from perstack.doors.tui.screens.base import ListScreen, OverScreen, PageScreen, TextsScreen
 from perstack.doors.tui.screens.export import ExportScreen
-from perstack.doors.tui.screens.files import Compared, FilesScreen, RewindScreen
+from perstack.doors.tui.screens.files import FileComparison, FilesScreen, RewindScreen
 from perstack.doors.tui.view.history import event_line, event_texts, name_of_place, place_line, run_line, words_lines
 from perstack.doors.tui.view.items import NoteItem
 from perstack.doors.tui.view.styled_text import Line, Span
-from perstack.doors.tui.view.tree import Fact, Page, checkpoint_page, new_page
+from perstack.doors.tui.view.tree import LabelledText, TreeBranch, checkpoint_page, new_page
 from perstack.doors.tui.widgets.lines import LinesView
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import PerstackError
+
+if TYPE_CHECKING:
+    from perstack.doors.tui.app import StartApp
 
 # Command lines for these actions; Enter copies one.
 
@@ -48,7 +51,7 @@ class CommandsScreen(ListScreen[CommandLine]):
     TITLE_TEXT = "Command lines"
     KEYS = "Up, Down choose   Enter copies   Esc back"
 
-    def __init__(self, over: Program, commands: Sequence[CommandLine]) -> None:
+    def __init__(self, over: StartApp, commands: Sequence[CommandLine]) -> None:
         """List these commands."""
         super().__init__(over)
         self._commands = commands
@@ -74,7 +77,7 @@ class CommandsScreen(ListScreen[CommandLine]):
 # Actions on a Job, one of its Runs, or a checkpoint.
 
 
-class OfJob(OverScreen):
+class _CheckpointActions(OverScreen):
     """Base class with these actions by key; each names what it needs if that is missing."""
 
     ACTIONS: ClassVar[tuple[Action, ...]] = OF_HISTORY
@@ -82,8 +85,7 @@ class OfJob(OverScreen):
 
     @property
     @abstractmethod
-    def job_id(self) -> str:
-        """The Job's id."""
+    def job_id(self) -> str: ...
 
     @property
     @abstractmethod
@@ -97,15 +99,12 @@ class OfJob(OverScreen):
 
     @property
     @abstractmethod
-    def place(self) -> CheckpointRef | None:
-        """The chosen checkpoint, if any."""
+    def place(self) -> CheckpointRef | None: ...
 
     @abstractmethod
-    def marked_another(self) -> None:
-        """Show that another checkpoint is marked."""
+    def marked_another(self) -> None: ...
 
     def keys_that_fit(self, *first: str) -> str:
-        """Return the key line with the most useful keys that fit."""
         keys = [*first, "o opens", "b branches", "d files", "r rewinds", "k commands", "x exports", "F1 every key"]
         end = "Esc back"
         while len("   ".join((*keys, end))) > self.size.width - 2 and len(keys) > 1:
@@ -115,17 +114,14 @@ class OfJob(OverScreen):
     # --- continuing -----------------------------------------------------------------------------------------------
 
     def action_open_job(self) -> None:
-        """Show the Job in a tab."""
         self.over.open_job(self.job_id)
 
     def action_branch(self) -> None:
-        """Branch from the chosen checkpoint."""
         place = self._needed()
         if place is not None:
             self.over.branch(self.job_id, place.id)
 
     def action_answer_again(self) -> None:
-        """Answer the question of the chosen checkpoint again, in a branch."""
         place = self._needed()
         if place is None:
             return
@@ -140,51 +136,47 @@ class OfJob(OverScreen):
     # --- files ----------------------------------------------------------------------------------------------------
 
     def action_branch_with_files(self) -> None:
-        """Rewind the files to the chosen checkpoint, then branch from it."""
         place = self._needed()
         if place is not None:
             job_id, at = self.job_id, place.id
             self.over.show(RewindScreen(self.over, job_id, at, then=lambda: self.over.branch(job_id, at)))
 
     def action_rewind(self) -> None:
-        """Show the rewind to the chosen checkpoint."""
         place = self._needed()
         if place is not None:
             self.over.show(RewindScreen(self.over, self.job_id, place.id))
 
     def action_mark(self) -> None:
-        """Mark the chosen checkpoint, or remove its mark."""
         place = self._needed()
         if place is not None:
             self.marked = None if self.marked == place.id else place.id
             self.marked_another()
 
     def action_files(self) -> None:
-        """Show changes of files by the checkpoint's step, the Run or the Job."""
         self.over.show(FilesScreen(self.over, self.job_id, self._compared()))
 
-    def _compared(self) -> list[Compared]:
+    def _compared(self) -> list[FileComparison]:
         place, run_id = self.place, self.run_id
         if place is None:
-            of_run = [] if run_id is None else [Compared(f"of {run_id}", run_id=run_id)]
-            return [*of_run, Compared(f"of {self.job_id}")]
+            of_run = [] if run_id is None else [FileComparison(f"of {run_id}", run_id=run_id)]
+            return [*of_run, FileComparison(f"of {self.job_id}")]
         marked = self.marked
-        from_mark = [] if marked in (None, place.id) else [Compared("since the mark", f"{marked}..{place.id}")]
-        step, now = Compared(f"of step {place.entry.step}", place.id), Compared("from there until now", f"{place.id}..")
+        from_mark = [] if marked in (None, place.id) else [FileComparison("since the mark", f"{marked}..{place.id}")]
+        step, now = (
+            FileComparison(f"of step {place.entry.step}", place.id),
+            FileComparison("from there until now", f"{place.id}.."),
+        )
         return [*from_mark, step, now]
 
     # --- copying --------------------------------------------------------------------------------------------------
 
     def action_copy(self) -> None:
-        """Copy the id of the checkpoint, the Run or the Job."""
         self.over.copy(self.run_id or self.job_id if self.place is None else self.place.id)
 
     def action_commands(self) -> None:
-        """Show the command lines."""
         self.over.show(CommandsScreen(self.over, self._commands()))
 
     def action_export(self) -> None:
-        """Show the export of the Job or the chosen checkpoint."""
         self.over.show(ExportScreen(self.over, self.job_id, None if self.place is None else self.place.id))
 
     def _commands(self) -> list[CommandLine]:
@@ -211,22 +203,22 @@ class OfJob(OverScreen):
 _ALL, _NEW = _CHECKPOINT_VIEWS = ("Messages", "New since the step before")
 
 
-class CheckpointScreen(OfJob, PageScreen):
+class CheckpointScreen(_CheckpointActions, PageScreen):
     """The checkpoint screen; Tab switches between all and new messages."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab,shift+tab", "view", show=False, priority=True),
-        *bindings_of(OfJob.ACTIONS),
+        *bindings_of(_CheckpointActions.ACTIONS),
     ]
 
-    def __init__(self, over: Program, job_id: str, place: CheckpointRef, *, marked: str | None = None) -> None:
+    def __init__(self, over: StartApp, job_id: str, place: CheckpointRef, *, marked: str | None = None) -> None:
         """Show a checkpoint of a Job; files are compared with `marked`."""
         super().__init__(over)
         self._job_id = job_id
         self._place = place
         self.marked = marked
         self._view = _ALL
-        self._pages: dict[str, Page] = {}
+        self._pages: dict[str, TreeBranch] = {}
         self._checkpoint: Checkpoint | None = None
 
     def on_mount(self) -> None:
@@ -243,7 +235,7 @@ class CheckpointScreen(OfJob, PageScreen):
         if self._view in self._pages:
             self.page.begin(self._pages[self._view])
         else:
-            self.page.begin(Page([Fact("", "…")]))
+            self.page.begin(TreeBranch([LabelledText("", "…")]))
             self.run_worker(self._read(self._view), exclusive=True, group="page")
 
     async def _read(self, view: str) -> None:
@@ -254,7 +246,7 @@ class CheckpointScreen(OfJob, PageScreen):
                 checkpoint = self._checkpoint = await host.jobs.checkpoint(self._place.id, job_id=self._job_id)
             page = checkpoint_page(checkpoint) if view == _ALL else new_page(checkpoint, await new_in(host, checkpoint))
         except PerstackError as error:
-            page = Page([NoteItem("error", error.said(tui_phrase), "bad")])
+            page = TreeBranch([NoteItem("error", error.said(tui_phrase), "bad")])
         self._pages[view] = page
         if view == self._view:
             self.page.begin(page)
@@ -294,7 +286,7 @@ _RUNS, _PLACES, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
 _EMPTY = {_RUNS: "This Job has no Run yet.", _PLACES: "There is no checkpoint yet.", _EVENTS: "There is no event yet."}
 
 
-class JobScreen(OfJob, ListScreen[One]):
+class JobScreen(_CheckpointActions, ListScreen[One]):
     """The Job screen: Tab switches between Runs, checkpoints and events; Enter opens the chosen row."""
 
     DEFAULT_CSS = """
@@ -303,10 +295,10 @@ class JobScreen(OfJob, ListScreen[One]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "view(1)", show=False, priority=True),
         Binding("shift+tab", "view(-1)", show=False, priority=True),
-        *bindings_of(OfJob.ACTIONS),
+        *bindings_of(_CheckpointActions.ACTIONS),
     ]
 
-    def __init__(self, over: Program, job_id: str, run_id: str | None = None) -> None:
+    def __init__(self, over: StartApp, job_id: str, run_id: str | None = None) -> None:
         """Show a Job, or only one of its Runs."""
         super().__init__(over)
         self._job_id = job_id

@@ -12,7 +12,7 @@ from perstack.doors.shared.activity import whole_seconds
 from perstack.doors.shared.questions import change_of
 from perstack.doors.shared.text import brief, cells, count, duration, shorten
 from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, wrap, wrap_line, wrap_stable
-from perstack.doors.tui.view.tree import Node, RenderContext, TreeBranch
+from perstack.doors.tui.view.tree import RenderContext, TreeBranch, TreeItem
 
 MAX_RESULT_LINES = 400  # maximum lines of an unfolded result; the log has all of it
 _MAX_TEXT_LINES = 5_000  # maximum lines of a text of the model
@@ -27,7 +27,7 @@ _TELLING = ("error", "output", "stdout", "content", "text", "message", "result")
 """Keys whose value is the essence of a JSON result, most important first."""
 
 
-class MessageItem(Node):
+class MessageItem(TreeItem):
     """A text: the user's query, the model's reply, or its reasoning."""
 
     __slots__ = ("has_gap", "mark", "style", "text")
@@ -61,7 +61,7 @@ class MessageItem(Node):
         return [(), *found, ()] if self.has_gap else [*found, ()]
 
 
-class Stream(Node):
+class Stream(TreeItem):
     """A streaming text. Lines that further text cannot change are broken only once, however long it becomes."""
 
     __slots__ = ("_done", "_pieces", "_rest", "_width", "has_gap", "is_thought")
@@ -108,7 +108,7 @@ class Stream(Node):
         return ((Span("  "), Span(text, style)) for text in texts)
 
 
-class Call(Node):
+class CallItem(TreeItem):
     """A tool call: its arguments, duration and result."""
 
     __slots__ = ("_shown", "began", "change", "error", "is_own", "name", "part", "progress", "result", "took", "waits")
@@ -145,7 +145,6 @@ class Call(Node):
         return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(words), Span(gap), Span(took, "dim"))
 
     def _words(self) -> str:
-        """Return the arguments except those shown by the diff."""
         if self.part is None:
             return ""
         args = {name: value for name, value in self.part.args.items() if name not in self._shown}
@@ -179,7 +178,6 @@ class Call(Node):
             yield (Span("    "), Span(f"… {count(len(self.change) - most, 'more line')}", "dim"))
 
     def _whole(self, width: int) -> Iterator[Line]:
-        """Yield every argument that the diff does not show, and the whole result."""
         for name, value in () if self.part is None else self.part.args.items():
             if name not in self._shown:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -188,7 +186,7 @@ class Call(Node):
             yield from _block(self.result, width, "bad" if self.error else "")
 
 
-class NoteItem(Node):
+class NoteItem(TreeItem):
     """A note of the host: a retry, a limit, an answer. A text with a mark."""
 
     __slots__ = ("style", "text", "word")
@@ -212,7 +210,7 @@ class NoteItem(Node):
         return [first, *((Span(pad), Span(text)) for text in texts[1:])]
 
 
-class ActivityItem(Node):
+class ActivityItem(TreeItem):
     """The activity of a Run while it has no visible item."""
 
     __slots__ = ("since", "words")
@@ -298,11 +296,10 @@ def summary_line(result: str) -> str:
 def difference(text: str, width: int) -> Line:
     """Return a line of a diff."""
     style: Style = "add" if text.startswith("+") else "remove" if text.startswith("-") else "dim"
-    return (Span(shorten_keeping(text, width), style),)
+    return (Span(_shorten_keeping(text, width), style),)
 
 
-def shorten_keeping(text: str, width: int) -> str:
-    """Return the text cut to the width, with its spaces kept."""
+def _shorten_keeping(text: str, width: int) -> str:
     line = clean(text).replace("\n", " ")
     return line if cells(line) <= width else shorten(line, width)
 

@@ -165,10 +165,7 @@ class Tab(NamedTuple):
 
 
 def tabs_line(tabs: Sequence[Tab], chosen: int, place: str, width: int) -> Line:
-    """Return the numbered tabs and, at the right, the workspace.
-
-    If they do not fit, those around the chosen one are shown, and the spans of the others are empty.
-    """
+    """Return the numbered tabs that fit around the chosen one, the others as empty spans, and the workspace."""
     each = max(6, min(_WIDEST, (width - 12) // max(1, len(tabs)) - 6))
     spans = [_spans(number, tab, each, is_chosen=number == chosen) for number, tab in enumerate(tabs)]
     first, last = _seen([cells_of(one) for one in spans], chosen, width - cells(_TITLE) - 2)

@@ -61,10 +61,7 @@ def wrap_line(line: str, width: int) -> list[str]:
 
 
 def wrap_stable(line: str, width: int) -> tuple[list[str], str]:
-    """Return the final lines of a growing clean line, and the rest.
-
-    Breaking the rest with further text yields the same lines as breaking all of it.
-    """
+    """Return the lines of a growing clean line that further text does not change, and the rest."""
     rest = line.lstrip(" ")
     indent = _indent_of(line, width)
     room = width - len(indent)
@@ -96,7 +93,6 @@ def break_anywhere(line: str, width: int) -> list[str]:
 
 
 def _fitting(text: str, width: int) -> str:
-    """Return as much of the beginning as fits, up to a word's end if possible."""
     width = max(1, width)
     if text.isascii():
         if len(text) <= width:

@@ -1,7 +1,4 @@
-"""The history of a Job, folded from its events into branches of items, one a Run.
-
-Pure: times come from the events. `JobActivity` holds the current state; this keeps the past and where it is shown.
-"""
+"""The history of a Job, folded from its events into branches of items, one a Run. Pure: times come from the events."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.messages import TextPart, ThinkingPart, text_of
 from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.event_text import run_label
-from perstack.doors.tui.view.items import ActivityItem, Call, MessageItem, NoteItem, RunBranch, Stream
+from perstack.doors.tui.view.items import ActivityItem, CallItem, MessageItem, NoteItem, RunBranch, Stream
 from perstack.doors.tui.view.styled_text import Style
-from perstack.doors.tui.view.tree import Node, PlacedLine, RenderContext, visible_folds
+from perstack.doors.tui.view.tree import TreeItem
 
 _STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
 
@@ -27,25 +24,13 @@ class Transcript:
         self.live = JobActivity()
         self.root = RunBranch("", "")  # the Coordinator's Runs in order, with Runs of delegates below their calls
         self._lanes: dict[str, RunBranch] = {}
-        self._calls: dict[tuple[str, str], Call] = {}  # calls without a result, by Run and id
+        self._calls: dict[tuple[str, str], CallItem] = {}  # calls without a result, by Run and id
         self._approvals: dict[tuple[str, str], str] = {}
         """The rule of each call that waits for approval, by Run and call."""
         self._last_text: dict[str, str] = {}
         self._ended_at = ""  # the event that completed the Coordinator's latest Run
 
     # --- display --------------------------------------------------------------------------------------------------
-
-    def height(self, looks: RenderContext) -> int:
-        """Return the number of lines."""
-        return self.root.height(looks)
-
-    def lines(self, first: int, last: int, looks: RenderContext) -> list[PlacedLine]:
-        """Return the lines from `first` up to, not including, `last`."""
-        return list(self.root.slice(first, last, looks))
-
-    def top_of(self, node: Node, looks: RenderContext) -> int:
-        """Return the line at which an item begins."""
-        return self.root.top_of(node, looks)
 
     def tick(self) -> bool:
         """Invalidate the running items, whose durations change with time. Return whether anything is running."""
@@ -58,10 +43,6 @@ class Transcript:
         for call in self._calls.values():
             call.changed()
         return bool(self.live.lanes)
-
-    def foldable(self) -> list[Node]:
-        """Return the items that can fold in line order, without those in a folded branch."""
-        return visible_folds(self.root)
 
     def greet(self, expert: Expert | None) -> None:
         """Add the Expert's description to an empty transcript."""
@@ -190,7 +171,6 @@ class Transcript:
                 call.changed()
 
     def _lane(self, run_id: str, expert_key: str) -> RunBranch:
-        """Return the branch of a Run's items: the root for a Coordinator, a separate one for a delegate."""
         lane = self._lanes.get(run_id)
         if lane is None:
             lane = self._lanes[run_id] = self.root
@@ -198,7 +178,7 @@ class Transcript:
                 self.root.label = run_label(expert_key, run_id)
         return lane
 
-    def _add(self, run_id: str, node: Node) -> None:
+    def _add(self, run_id: str, node: TreeItem) -> None:
         """Add an item at the end of a Run, replacing its activity."""
         lane = self._lanes.get(run_id, self.root)
         self._drop_doing(lane)
@@ -211,7 +191,6 @@ class Transcript:
             lane.drop_last()
 
     def _does(self, run_id: str) -> None:
-        """Show a Run's activity at its end, if no item shows it."""
         lane, live = self._lanes.get(run_id), self.live.lanes.get(run_id)
         if lane is None:
             return
@@ -297,7 +276,7 @@ class Transcript:
                 continue
             part = None if live is None else live.calls.get(decided.id)
             is_run = live is not None and decided.id in live.work
-            call = Call(decided.tool_name, part, event.timestamp if is_run else None)
+            call = CallItem(decided.tool_name, part, event.timestamp if is_run else None)
             call.is_own = decided.kind in ("todo", "clearTodo")
             self._calls[event.run_id, decided.id] = call
             self._add(event.run_id, call)

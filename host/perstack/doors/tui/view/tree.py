@@ -30,10 +30,10 @@ class PlacedLine(NamedTuple):
     """A line and the item it belongs to."""
 
     line: Line
-    node: Node
+    node: TreeItem
 
 
-class Node:
+class TreeItem:
     """An item with lines."""
 
     __slots__ = ("_made", "_made_for", "at", "is_open", "parent")
@@ -79,28 +79,30 @@ class Node:
             yield PlacedLine(line, self)
 
 
-class TreeBranch(Node):
+class TreeBranch(TreeItem):
     """A Run's branch: a head line unless it is the root, and its items below."""
 
     __slots__ = ("_clean", "_tops", "_width", "items")
 
     can_fold = True
 
-    def __init__(self) -> None:
-        """Start unfolded, and without items."""
+    def __init__(self, items: Iterable[TreeItem] = ()) -> None:
+        """Start unfolded."""
         super().__init__()
-        self.items: list[Node] = []
+        self.items: list[TreeItem] = []
         self._tops: list[int] = [0]  # the first line of each item and the end of the last; valid up to `_clean`
         self._clean = 0
         self._width = 0
         self.is_open = True
+        for item in items:
+            self.add(item)
 
     @property
     def has_head(self) -> bool:
         """True if it is below another branch."""
         return self.parent is not None
 
-    def add(self, node: Node) -> None:
+    def add(self, node: TreeItem) -> None:
         """Add an item at the end."""
         node.parent, node.at = self, len(self.items)
         self.items.append(node)
@@ -150,7 +152,7 @@ class TreeBranch(Node):
                 yield PlacedLine((BAR, *placed.line), placed.node) if self.has_head else placed
             at += 1
 
-    def top_of(self, node: Node, looks: RenderContext) -> int:
+    def top_of(self, node: TreeItem, looks: RenderContext) -> int:
         """Return the line of the whole tree at which an item below this branch begins."""
         top, one = 0, node
         while one is not self and one.parent is not None:
@@ -160,19 +162,18 @@ class TreeBranch(Node):
             one = lane
         return top
 
+    def foldable(self) -> list[TreeItem]:
+        """Return the items that can fold in line order, without those in a folded branch."""
+        found: list[TreeItem] = []
+        for item in self.items:
+            if item.can_fold:
+                found.append(item)
+            if isinstance(item, TreeBranch) and item.is_open:
+                found += item.foldable()
+        return found
+
     def _inner(self, looks: RenderContext) -> RenderContext:
         return looks._replace(width=max(8, looks.width - 2)) if self.has_head else looks
-
-
-def visible_folds(lane: TreeBranch) -> list[Node]:
-    """Return the items of a branch that can fold in line order, without those in a folded one."""
-    found: list[Node] = []
-    for item in lane.items:
-        if item.can_fold:
-            found.append(item)
-        if isinstance(item, TreeBranch) and item.is_open:
-            found += visible_folds(item)
-    return found
 
 
 # Titled texts that fold: the messages of a checkpoint, the new ones, an event's full text.
@@ -184,7 +185,7 @@ _FOLDED_CHARS = 2_000  # characters of a folded text that are processed
 _FACT = 10
 
 
-class Titled(Node):
+class Titled(TreeItem):
     """A titled text, of which the beginning is shown until it is unfolded."""
 
     __slots__ = ("sign", "text", "title")
@@ -216,7 +217,6 @@ class Titled(Node):
         return len(texts) + bool(rest) + 2
 
     def _below(self, looks: RenderContext) -> tuple[list[str], str]:
-        """Return the lines of the text, and a note about omitted ones."""
         said = self.text if self.is_open else self.text[:_FOLDED_CHARS]
         texts = wrap(said.strip("\n"), looks.width - 2)
         most = _MAX_LINES if self.is_open else _FOLDED_LINES
@@ -225,7 +225,7 @@ class Titled(Node):
         return texts[:most], f"… {count(len(texts) - most, 'more line')}" if len(texts) > most else ""
 
 
-class Fact(Node):
+class LabelledText(TreeItem):
     """A short text next to its name."""
 
     __slots__ = ("name", "text")
@@ -243,38 +243,12 @@ class Fact(Node):
         return [(Span(f"  {pad('' if at else self.name, _FACT)}", "dim"), Span(text)) for at, text in enumerate(texts)]
 
 
-class Page:
-    """Items one below the other."""
-
-    def __init__(self, nodes: Iterable[Node] = ()) -> None:
-        """Start with these items."""
-        self._root = TreeBranch()
-        for node in nodes:
-            self._root.add(node)
-
-    def height(self, looks: RenderContext) -> int:
-        """Return the number of lines."""
-        return self._root.height(looks)
-
-    def lines(self, first: int, last: int, looks: RenderContext) -> list[PlacedLine]:
-        """Return the lines from `first` up to, not including, `last`."""
-        return list(self._root.slice(first, last, looks))
-
-    def foldable(self) -> list[Node]:
-        """Return the items that can fold, in line order."""
-        return visible_folds(self._root)
-
-    def top_of(self, node: Node, looks: RenderContext) -> int:
-        """Return the line at which an item begins."""
-        return self._root.top_of(node, looks)
-
-
-def checkpoint_page(checkpoint: Checkpoint) -> Page:
+def checkpoint_page(checkpoint: Checkpoint) -> TreeBranch:
     """Return a page of a checkpoint's facts and its messages as the model sees them."""
-    return Page([*_facts(checkpoint, ()), *_message_nodes(checkpoint.messages, "")])
+    return TreeBranch([*_facts(checkpoint, ()), *_message_nodes(checkpoint.messages, "")])
 
 
-def new_page(checkpoint: Checkpoint, found: MessagesDiff) -> Page:
+def new_page(checkpoint: Checkpoint, found: MessagesDiff) -> TreeBranch:
     """Return a page of the messages removed since the previous step, and of the new ones."""
     since = found.since or "the beginning"
     first = [
@@ -282,18 +256,18 @@ def new_page(checkpoint: Checkpoint, found: MessagesDiff) -> Page:
         ("no more", count(len(found.gone), "message")),
         ("new", count(len(found.new), "message")),
     ]
-    return Page([*_facts(checkpoint, first), *_message_nodes(found.gone, "-"), *_message_nodes(found.new, "+")])
+    return TreeBranch([*_facts(checkpoint, first), *_message_nodes(found.gone, "-"), *_message_nodes(found.new, "+")])
 
 
-def texts_page(texts: Sequence[tuple[str, str]]) -> Page:
+def texts_page(texts: Sequence[tuple[str, str]]) -> TreeBranch:
     """Return a page of unfolded texts."""
-    return Page([Titled(title, text, is_open=True) for title, text in texts])
+    return TreeBranch([Titled(title, text, is_open=True) for title, text in texts])
 
 
-def _facts(checkpoint: Checkpoint, first: Sequence[tuple[str, str]]) -> list[Node]:
-    return [*(Fact(name, text) for name, text in (("status", standing_of(checkpoint)), *first, *facts_of(checkpoint))),
-            Fact("", "")]  # fmt: skip
+def _facts(checkpoint: Checkpoint, first: Sequence[tuple[str, str]]) -> list[TreeItem]:
+    facts = (("status", standing_of(checkpoint)), *first, *facts_of(checkpoint), ("", ""))
+    return [LabelledText(name, text) for name, text in facts]
 
 
-def _message_nodes(messages: Iterable[AnyMessage], sign: str) -> list[Node]:
+def _message_nodes(messages: Iterable[AnyMessage], sign: str) -> list[TreeItem]:
     return [Titled(title, text, sign=sign) for message in messages for title, text in parts_of(message)]

@@ -51,10 +51,7 @@ class Composer(TextArea):
         choose: Callable[[int], None],
         id: str | None = None,
     ) -> None:
-        """Pass sent text to `enter`, and Up or Down to `choose` while there is a list to choose from.
-
-        They are called directly, because further keys may be queued already and a message would arrive after them.
-        """
+        """Pass sent text to `enter`, Up or Down to `choose`; called directly, as further keys are queued already."""
         super().__init__(id=id, highlight_cursor_line=False)
         self._enter = enter
         self._choose = choose

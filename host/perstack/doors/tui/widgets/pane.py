@@ -46,7 +46,7 @@ class JobPane(Vertical):
         """Show a session; `typed` is the input's history."""
         super().__init__(id=id)
         self.session = session
-        self._view = TranscriptView(session.transcript, session.host.clock.now, id="transcript")
+        self._view = TranscriptView(session.transcript.root, session.host.clock.now, id="transcript")
         self._experts = LinesView(id="experts")
         self._experts.can_focus = False
         self._panel = AskPanel(session.host.workspace, self._typed_on, self.to_composer)
@@ -88,12 +88,12 @@ class JobPane(Vertical):
         if is_choosing:
             self._show_experts()
         else:
-            if self._view.items is not session.transcript:
-                self._view.replace(session.transcript)
+            if self._view.items is not session.transcript.root:
+                self._view.replace(session.transcript.root)
             else:
                 self._view.update()
             if session.coming is not None:
-                self._view.prepare(session.coming)
+                self._view.prepare(session.coming.root)
         if self._panel.show(session) and self._panel.takes_keys:
             self._give_keys()
         elif not self._panel.is_shown and self._panel.has_focus:

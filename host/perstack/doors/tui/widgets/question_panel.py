@@ -61,10 +61,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         """The open calls are settled: the Job can be resumed."""
 
     def __init__(self, workspace: Path, typed_on: Callable[[events.Key], None], leave: Callable[[], None]) -> None:
-        """Pass a key after the deciding one to `typed_on`, and give the focus to the input with `leave`.
-
-        They are called directly, because further keys may be queued already.
-        """
+        """Pass a key after the deciding one to `typed_on`, give the focus away with `leave`; called directly."""
         super().__init__()
         self._typed_on = typed_on
         self._leave = leave

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -13,35 +13,11 @@ from textual.reactive import Reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from perstack.doors.tui.view.transcript import Transcript
-from perstack.doors.tui.view.tree import Node, PlacedLine, RenderContext
+from perstack.doors.tui.view.tree import PlacedLine, RenderContext, TreeBranch, TreeItem
 from perstack.doors.tui.widgets.lines import LinesView
 
 
-class Items(Protocol):
-    """A tree of items, any part of which can be had as lines."""
-
-    def height(self, looks: RenderContext) -> int:
-        """Return the number of lines."""
-        ...
-
-    def lines(self, first: int, last: int, looks: RenderContext) -> list[PlacedLine]:
-        """Return the lines from `first` up to, not including, `last`."""
-        ...
-
-    def foldable(self) -> list[Node]:
-        """Return the items that can fold, in line order."""
-        ...
-
-    def top_of(self, node: Node, looks: RenderContext) -> int:
-        """Return the line at which an item begins."""
-        ...
-
-
-_Items = TypeVar("_Items", bound=Items)
-
-
-class NodesView(LinesView, Generic[_Items]):
+class NodesView(LinesView):
     """A view of items, with a cursor on the ones that can fold while it has the focus. Its height is independent."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -51,13 +27,15 @@ class NodesView(LinesView, Generic[_Items]):
         Binding("ctrl+end,end", "to_end", show=False),
     ]
 
-    def __init__(self, items: _Items, now: Callable[[], int], *, follows: bool = True, id: str | None = None) -> None:
+    def __init__(
+        self, items: TreeBranch, now: Callable[[], int], *, follows: bool = True, id: str | None = None
+    ) -> None:
         """`follows`: stay at the end while more items come, as long as the view is there."""
         super().__init__(id=id)
         self._may_follow = follows
         self.items = items
         self._now = now
-        self._chosen: Node | None = None
+        self._chosen: TreeItem | None = None
         self._follows = follows  # True if it currently stays at the end
         self._placed: list[PlacedLine] = []  # the lines of the window as drawn last or to be drawn next
         self._placed_at: tuple[int, int] | None = None
@@ -78,11 +56,7 @@ class NodesView(LinesView, Generic[_Items]):
         self._refresh_changed()
 
     def measure(self) -> None:
-        """Update the scrolled height.
-
-        The screen is laid out again only if the scrollbar appears or disappears: streaming text adds lines several
-        times a second.
-        """
+        """Update the scrolled height, with a new layout only if the scrollbar changes: streaming adds many lines."""
         size = Size(self.size.width, self.whole_height())
         scrolled: object = Widget.virtual_size
         has_bar = size.height > self.container_size.height
@@ -94,7 +68,6 @@ class NodesView(LinesView, Generic[_Items]):
             self.virtual_size = size
 
     def _refresh_changed(self) -> None:
-        """Redraw only the changed lines of the window."""
         at, before = self._placed_at, self._placed
         self._place()
         if at is None or at != self._placed_at:
@@ -107,13 +80,13 @@ class NodesView(LinesView, Generic[_Items]):
 
     def _place(self) -> None:
         top, height = at = round(self.scroll_y), self.size.height
-        self._placed, self._placed_at = self.items.lines(top, top + height, self._as), at
+        self._placed, self._placed_at = list(self.items.slice(top, top + height, self._as)), at
 
     def _refresh_all(self) -> None:
         self._placed_at = None
         self.refresh()
 
-    def replace(self, items: _Items) -> None:
+    def replace(self, items: TreeBranch) -> None:
         """Show other items with an equal end, keeping the distance to it."""
         from_end = self.virtual_size.height - self.scroll_y
         self.items, self._chosen, self._placed_at = items, None, None
@@ -122,7 +95,7 @@ class NodesView(LinesView, Generic[_Items]):
         if not follows:
             self.scroll_to(y=max(0.0, self.virtual_size.height - from_end), animate=False, immediate=True, force=True)
 
-    def prepare(self, items: _Items) -> None:
+    def prepare(self, items: TreeBranch) -> None:
         """Measure items that will be shown soon, so that showing them is quick."""
         if self.size.width:
             items.height(self._as)
@@ -177,7 +150,7 @@ class NodesView(LinesView, Generic[_Items]):
         if self._chosen is not None:
             self.fold(self._chosen)
 
-    def fold(self, node: Node) -> None:
+    def fold(self, node: TreeItem) -> None:
         """Fold or unfold an item in place."""
         node.fold()
         self._follows = False
@@ -194,7 +167,7 @@ class NodesView(LinesView, Generic[_Items]):
                 node.fold()
         self.update()
 
-    def begin(self, items: _Items) -> None:
+    def begin(self, items: TreeBranch) -> None:
         """Show other items from their beginning."""
         self.items, self._chosen, self._placed_at = items, None, None
         self.update()
@@ -231,7 +204,7 @@ class NodesView(LinesView, Generic[_Items]):
 # The transcript of a Job. Typing there goes to the input.
 
 
-class TranscriptView(NodesView[Transcript]):
+class TranscriptView(NodesView):
     """A view of a transcript."""
 
     class Typed(Message):
