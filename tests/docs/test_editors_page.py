@@ -23,7 +23,7 @@ def test_the_tools_are_those_of_the_server_with_their_descriptions() -> None:
 
 def test_the_arguments_of_an_experts_tool_are_named() -> None:
     from perstack.doors.mcp.views import input_schema
-    from perstack.doors.operations.jobs import ExpertArguments
+    from perstack.doors.operations import ExpertArguments
 
     described = WORDS.partition("Each Expert is a tool")[2].partition("Besides:")[0]
     properties = input_schema(ExpertArguments)["properties"]
@@ -37,7 +37,7 @@ def test_every_client_that_settings_are_printed_for_is_named() -> None:
 
 
 def test_the_longest_silence_is_that_of_the_code() -> None:
-    from perstack.doors.mcp.progress import MAX_SILENCE_S
+    from perstack.doors.mcp.driving import MAX_SILENCE_S
 
     assert f"at least every {MAX_SILENCE_S:g} s" in WORDS
 

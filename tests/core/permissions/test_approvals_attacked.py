@@ -14,8 +14,7 @@ from hosting import Bench, Seen, expert, results, wait_for
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.forms import form_of
-from perstack.doors.shared.questions import call_shown
+from perstack.doors.shared.questions import call_shown, form_of
 from perstack.doors.tui.view.questions import asking_lines
 from perstack.errors import PerstackError
 from perstack.host import Host

@@ -16,8 +16,7 @@ from tmux import PERSTACK, tmux
 from perstack.config.load import DefinitionFile, load_project
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
-from perstack.doors.create.experts import COORDINATOR, team, validate_definition
-from perstack.doors.create.trial import TrialBudget, Trials, tools_for
+from perstack.doors.create import COORDINATOR, TrialBudget, Trials, team, tools_for, validate_definition
 from perstack.ports.environment import Environment
 
 SHIPPED = ROOT / "host" / "perstack" / "experts" / "create-expert" / "perstack.toml"

@@ -13,7 +13,7 @@ from editor import connected
 from hosting import wait_for
 from terminal import Terminal
 
-from perstack.doors.cli.mcp import mcp_command
+from perstack.doors.cli.serve import mcp_command
 from perstack.doors.mcp.client_config import CLIENTS
 
 SHAPES = {

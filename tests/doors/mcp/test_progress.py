@@ -12,7 +12,7 @@ from terminal import Terminal, reply
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.step_events import Retry
-from perstack.doors.mcp.progress import MAX_SILENCE_S, Progress, ProgressText, progress_reports
+from perstack.doors.mcp.driving import MAX_SILENCE_S, Progress, ProgressText, progress_reports
 
 
 def test_each_step_and_each_call_is_told_in_words_delegates_by_name(terminal: Terminal, era: str) -> None:

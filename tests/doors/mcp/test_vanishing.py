@@ -29,7 +29,7 @@ from starlette.requests import Request
 from terminal import SECONDS, Terminal, reply
 
 from perstack.config.load import load_project
-from perstack.doors.mcp import clients as clients_told
+from perstack.doors.mcp import notifications as clients_told
 from perstack.doors.mcp import workspaces as asking_for_roots
 from perstack.doors.mcp.server import build_server
 from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, served_projects

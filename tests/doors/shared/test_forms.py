@@ -9,7 +9,7 @@ import pytest
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import asked_by, read_answer
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.forms import choices_of, form_of
+from perstack.doors.shared.questions import choices_of, form_of
 
 
 def asking(schema: JsonObject | None = None, **args: object) -> OpenQuestion:

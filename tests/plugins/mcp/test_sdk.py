@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 FILES = [path for top in ("host", "plugins") for path in (ROOT / top).rglob("*.py")]
 
 KEYBOARD = "host/perstack/doors/tui/terminal.py"
-ALLOWED = {"plugins/perstack_mcp/sdk.py", "host/perstack/doors/mcp/clients.py", KEYBOARD}
+ALLOWED = {"plugins/perstack_mcp/sdk.py", "host/perstack/doors/mcp/notifications.py", KEYBOARD}
 
 SDKS = {"mcp", "httpx2", "httpcore2", "starlette", "uvicorn"}
 

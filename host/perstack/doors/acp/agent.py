@@ -25,9 +25,8 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.acp.sessions import EditorSession, MakeHost, Sessions, opened
 from perstack.doors.acp.updates import Sender, Updates, shown_again
-from perstack.doors.shared.forms import choices_of, form_of
 from perstack.doors.shared.next_steps import acp_phrase
-from perstack.doors.shared.questions import CHOICES, agrees, call_shown, declines
+from perstack.doors.shared.questions import CHOICES, agrees, call_shown, choices_of, declines, form_of
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.doors.shared.text import local_time

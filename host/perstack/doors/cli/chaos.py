@@ -24,7 +24,7 @@ from perstack.core.definitions.skills import ToolSpec
 from perstack.doors.cli.options import config_option
 from perstack.doors.cli.param_types import SPAN
 from perstack.doors.cli.terminal import print_err, print_note, print_out
-from perstack.doors.create.trial import copy_project
+from perstack.doors.create import copy_project
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.errors import UsageError

@@ -78,8 +78,8 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         "completion": CommandEntry("completion", "Install shell completion."),
     },
     "Serve": {
-        "mcp": CommandEntry("mcp", "Serve Experts and Jobs over MCP."),
-        "acp": CommandEntry("acp", "Serve an Expert to an editor over the Agent Client Protocol."),
+        "mcp": CommandEntry("serve", "Serve Experts and Jobs over MCP."),
+        "acp": CommandEntry("serve", "Serve an Expert to an editor over the Agent Client Protocol."),
         "worker": CommandEntry("worker", "Drive queued Jobs; any number of workers may run."),
         "workers": CommandEntry("worker", "List the workers and their current Jobs."),
     },

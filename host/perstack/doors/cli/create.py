@@ -26,15 +26,17 @@ from perstack.doors.cli.options import HostOptions, driving_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_query
 from perstack.doors.cli.terminal import print_err
-from perstack.doors.create.experts import (
+from perstack.doors.create import (
     COORDINATOR,
     DEFINITION,
     WRITES,
+    TrialBudget,
+    Trials,
     commands_of_tests,
     experts_for,
     new_executables,
+    tools_for,
 )
-from perstack.doors.create.trial import TrialBudget, Trials, tools_for
 from perstack.doors.shared.job_status import next_step_of_job
 from perstack.doors.shared.next_steps import command
 from perstack.doors.shared.signals import INTERRUPTED

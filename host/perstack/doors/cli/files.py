@@ -25,7 +25,6 @@ from perstack.doors.cli.terminal import (
     write_bytes,
     write_json,
 )
-from perstack.doors.shared.command_lines import rewind
 from perstack.doors.shared.file_changes import (
     LineKind,
     definition_warnings,
@@ -38,6 +37,7 @@ from perstack.doors.shared.file_changes import (
     stat_json,
     stat_words,
 )
+from perstack.doors.shared.next_steps import rewind
 from perstack.doors.shared.text import GAP, cells
 from perstack.engine.jobs.files import FilesDiff
 from perstack.engine.jobs.rewind import Rewind

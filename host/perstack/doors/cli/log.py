@@ -11,11 +11,14 @@ import click
 
 from perstack.core.base.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import one_line
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import PlacedRun
+from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.messages import AnyMessage
 from perstack.dataclass import dataclass
-from perstack.doors.cli.live import RowPrinter
+from perstack.doors.cli.driving import outcome_line
+from perstack.doors.cli.live import LiveView, RowPrinter
 from perstack.doors.cli.log_print import (
     EventFilter,
     marks_of,
@@ -30,11 +33,13 @@ from perstack.doors.cli.log_print import (
 )
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.terminal import Screen, print_out, table, write_bytes, write_json, write_json_line
+from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
 from perstack.doors.shared.event_text import run_label
 from perstack.doors.shared.job_status import run_status_of
-from perstack.doors.shared.log_view import branches, in_order, origin_text, places_in
+from perstack.doors.shared.log_view import branches, entries_of, in_order, origin_text, places_in
 from perstack.doors.shared.text import cost, count, local_time
+from perstack.engine.log.event_log import StoredLine
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
@@ -241,8 +246,6 @@ async def _show_tree(host: Host, request: _Request) -> int:
 
 
 async def _follow(host: Host, request: _Request) -> int:
-    from perstack.doors.cli.log_follow import LogFollower  # only needed here
-
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id)
     following = LogFollower(logs, request.run_id, request.wanted, full=request.full, as_json=request.as_json)
@@ -349,3 +352,54 @@ def _print_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
 def _write_tree(tree: Sequence[PlacedRun]) -> None:
     for one in tree:
         write_json_line(one.to_json())
+
+
+# perstack log --follow: events of a Job that another process drives, until it stops
+
+
+class LogFollower:
+    """A view of the events added to a Job's logs after those given at first."""
+
+    def __init__(
+        self, logs: Sequence[RunLog], run_id: str | None, wanted: EventFilter, *, full: bool, as_json: bool
+    ) -> None:
+        """Show what is added after these logs, of one Run or of all if `run_id` is None."""
+        self.rows = RowPrinter(Screen.of_stdout(), full=full)
+        self._logs = {log.run_id: RunLog(log.run_id, list(log.lines)) for log in logs}
+        self._known = {log.run_id: len(log.lines) for log in logs}
+        self._run_id = run_id
+        self._wanted = wanted
+        self._full = full
+        self._as_json = as_json
+
+    async def until_stopped(self, host: Host, job_id: str) -> None:
+        """Show new events, and at the end the Job's outcome, when no process drives it any more."""
+        view = None if self._as_json else LiveView(rows=self.rows, state=JobActivity(full=self._full))
+        try:
+            async for line in host.jobs.watch(job_id, queued=True):
+                has_rows = self._is_shown(line)
+                if view is not None:
+                    view.take(line.event, has_rows=has_rows)
+                elif has_rows:
+                    write_json_line(line.line)
+        finally:
+            if view is not None:
+                view.pause()
+        if view is not None:
+            job = await host.job(job_id)
+            if job.status == "completed":
+                print_out()
+                print_out(job.text or "")
+            print_out(one_line(outcome_line(job)))
+
+    def _is_shown(self, line: StoredLine[StoredEvent]) -> bool:
+        run_id = line.event.run_id
+        if line.seq <= self._known.get(run_id, 0) or self._run_id not in (None, run_id):
+            return False
+        log = self._logs.setdefault(run_id, RunLog(run_id, []))
+        log.lines.append(line.line)
+        if self._wanted.names_no_kind and self._wanted.steps is None:
+            return True
+        added = entries_of(log)[-1]
+        every = [entry for one in self._logs.values() for entry in entries_of(one)]
+        return added in select(every if self._wanted.delegations else [added], self._wanted)

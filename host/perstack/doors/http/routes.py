@@ -17,8 +17,16 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.doors.http.openapi import APPROVALS, HOOKS, JOBS, description_of_all, page
-from perstack.doors.operations.arguments import Hides, arguments_of, hides_none, perform, read_arguments
-from perstack.doors.operations.jobs import Decision, OpenApproval, Submission
+from perstack.doors.operations import (
+    Decision,
+    Hides,
+    OpenApproval,
+    Submission,
+    arguments_of,
+    hides_none,
+    perform,
+    read_arguments,
+)
 from perstack.doors.shared.next_steps import BASE, http_phrase
 from perstack.doors.shared.questions import call_shown
 from perstack.engine.jobs.inbox import InboxItem

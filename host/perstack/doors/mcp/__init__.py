@@ -1,6 +1,6 @@
 """The host as an MCP server: Experts as tools, and tools for Jobs and tasks. See docs/editors.md.
 
-    doors/cli/mcp.py ─ greeting      the first answer, before anything heavy is imported
+    doors/cli/serve.py ─ greeting      the first answer, before anything heavy is imported
         └─ server.serve_stdio        one client on a pipe; http/server.py serves several
             ├─ workspaces            which folder each client works in, by its roots
             │   └─ served_project    opens the `project.ServedProject` of one folder

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
-from itertools import count
 
+from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs import display_events, events, step_events
+from perstack.core.runs.facts import RunEvent
+from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.mcp.clients import caller
 from perstack.doors.mcp.elicitation import (
     Context,
     PendingAnswer,
@@ -18,12 +25,14 @@ from perstack.doors.mcp.elicitation import (
     can_ask,
     returned,
 )
-from perstack.doors.mcp.progress import Progress, Send, progress_reports
+from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome
 from perstack.doors.mcp.sampling import CALLER
 from perstack.doors.mcp.views import job_result
-from perstack.doors.operations.jobs import answer_and_follow
+from perstack.doors.operations import answer_and_follow
+from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.doors.shared.text import brief, count, duration, shorten
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import GiveAnswer
 
@@ -101,9 +110,133 @@ def _teller(context: Context) -> Send | None:
     """Return a function that sends progress to the call's client; None if it requested none."""
     if context.meta is None or context.meta.get("progress_token") is None:
         return None
-    numbers = count(1)
+    numbers = itertools.count(1)
 
     async def tell(text: str) -> None:
         await context.session.report_progress(next(numbers), message=text)
 
     return tell
+
+
+MAX_SILENCE_S = 15.0  # seconds after which the last text is repeated: clients end calls that seem dead
+_MAX_QUEUED = 200  # maximum texts queued for a client that does not read; the oldest are dropped
+_TEXT_CELLS = 120
+
+Send = Callable[[str], Awaitable[None]]
+
+
+# Progress of the Job as text for the client.
+
+
+class ProgressText:
+    """Conversion of events to text: `step 4: readTextFile src/a.py`, and for a delegate `researcher: step 2`."""
+
+    def __init__(self) -> None:
+        """Start without a Coordinator, which `InitializeRuntime` names."""
+        self._coordinator: str | None = None
+        self._calls: dict[tuple[str, str], ToolCallPart] = {}
+
+    def of(self, event: events.Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that says something
+        """Return the texts of an event; empty if it has nothing new."""
+        match event:
+            case display_events.InitializeRuntime():
+                self._coordinator = event.run_id
+            case display_events.SkillStarting():
+                return (f"starting {event.skill_name}",)
+            case step_events.StartGeneration():
+                return (self._step(event),)
+            case step_events.FinishGeneration():
+                parts = event.message.tool_calls
+                self._calls = {key: part for key, part in self._calls.items() if key[0] != event.run_id}
+                self._calls |= {(event.run_id, part.tool_call_id): part for part in parts}
+            case step_events.CallTools():
+                tools = (call for call in event.calls if call.kind not in ("delegate", "interactive"))
+                return tuple(f"{self._step(event)}: {self._call(event, call)}" for call in tools)
+            case step_events.CallDelegate():
+                names = ", ".join(each.expert_key for each in event.delegates)
+                return (f"{self._step(event)}: asks {names}",)
+            case step_events.CallInteractiveTool():
+                return (f"{self._step(event)}: asks a person",)
+            case step_events.RequestApproval():
+                return (f"{self._step(event)}: asks a person's approval of {event.tool_name}",)
+            case step_events.Retry():
+                error = shorten(event.error.message, _TEXT_CELLS)
+                return (f"{self._step(event)}: tries again in {duration(event.delay_ms)}: {error}",)
+            case step_events.SwitchModel():
+                return (f"{self._step(event)}: the model is switched {switch_words(event)}",)
+            case display_events.ToolProgress():
+                return (f"{self._step(event)}: {shorten(event.message, _TEXT_CELLS)}",)
+            case events.FinishRun() if event.run_id != self._coordinator:
+                return (f"{event.expert_key}: done after {count(event.step_number, 'step')}",)
+            case _:
+                pass
+        return ()
+
+    def _step(self, event: RunEvent | display_events.ToolProgress) -> str:
+        whose = "" if event.run_id == self._coordinator else f"{event.expert_key}: "
+        return f"{whose}step {event.step_number}"
+
+    def _call(self, event: step_events.CallTools, call: DecidedCall) -> str:
+        part = self._calls.get((event.run_id, call.id))
+        return shorten(f"{call.tool_name} {brief(part)}" if part else call.tool_name, _TEXT_CELLS)
+
+
+class Progress:
+    """A queue of progress texts that are sent one at a time; a slow client delays nothing else."""
+
+    def __init__(self, tell: Send, *, silence: float = MAX_SILENCE_S) -> None:
+        """Send texts with `tell`; `silence` is in seconds."""
+        self._tell = tell
+        self._silence = silence
+        self._words = ProgressText()
+        self._waiting: deque[str] = deque(maxlen=_MAX_QUEUED)
+        self._is_news = asyncio.Event()
+        self._is_ending = False
+
+    def __call__(self, event: events.Event, line: bytes) -> None:
+        """Queue the texts of an event: this object is a listener of the Host."""
+        for text in self._words.of(event):
+            self.report(text)
+
+    def report(self, text: str) -> None:
+        """Queue a text."""
+        self._waiting.append(text)
+        self._is_news.set()
+
+    async def run(self) -> None:
+        """Send queued texts, and repeat the last one after a silence, until `end`."""
+        now = asyncio.get_running_loop().time
+        last, since = "working", now()
+        while not self._is_ending or self._waiting:
+            try:
+                async with asyncio.timeout(self._silence):
+                    await self._is_news.wait()
+            except TimeoutError:
+                await self._tell(f"{last} (for {duration(round((now() - since) * 1000))})")
+                continue
+            self._is_news.clear()
+            while self._waiting:
+                last, since = self._waiting.popleft(), now()
+                await self._tell(last)
+
+    def end(self) -> None:
+        """End `run` after the queued texts."""
+        self._is_ending = True
+        self._is_news.set()
+
+
+@asynccontextmanager
+async def progress_reports(tell: Send | None) -> AsyncGenerator[Progress | None]:
+    """Report progress within the block, and send the rest before leaving it. Yields None if the client wants none."""
+    if tell is None:
+        yield None
+        return
+    progress = Progress(tell)
+    task = asyncio.create_task(progress.run())
+    try:
+        yield progress
+        progress.end()
+        await asyncio.wait({task})
+    finally:
+        task.cancel()
+        await asyncio.wait({task})

@@ -21,8 +21,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.greeting import STATELESS_VERSIONS
-from perstack.doors.shared.forms import Form, form_of
-from perstack.doors.shared.questions import CHOICES, agrees
+from perstack.doors.shared.questions import CHOICES, Form, agrees, form_of
 from perstack.errors import UsageError
 
 Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context; its type parameters are not used here

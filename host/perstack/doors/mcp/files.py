@@ -10,11 +10,11 @@ from perstack.core.base.records import Fact, falsy
 from perstack.core.base.text import plain_text
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.files.tree_diff import ChangeKind, KeptWhy
-from perstack.doors.mcp.clients import caller
 from perstack.doors.mcp.elicitation import AgreementForm, asks_by_returning, can_ask
+from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, Outcome
 from perstack.doors.mcp.views import result
-from perstack.doors.operations.arguments import Arguments
+from perstack.doors.operations import Arguments
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
 from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import UsageError

@@ -15,9 +15,8 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.dataclass import dataclass
-from perstack.doors.mcp.clients import Clients, client_of
 from perstack.doors.mcp.elicitation import Context
-from perstack.doors.mcp.subscriptions import JobSubscriptions
+from perstack.doors.mcp.notifications import Clients, JobSubscriptions, client_of
 from perstack.doors.mcp.tool_names import only_experts, tool_names
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.engine.jobs.attachments import Attachable

@@ -12,8 +12,8 @@ from perstack.core.base.ids import job_of_run, place_of
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.jobs.summary import summarize
 from perstack.dataclass import dataclass
+from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, UriTemplate
 from perstack.doors.mcp.project import ServedProject
-from perstack.doors.mcp.subscriptions import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, UriTemplate
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.errors import NotFound, PerstackError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import anyio
@@ -17,12 +18,11 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
 from perstack.doors.mcp import resources
-from perstack.doors.mcp.consent import with_consent
-from perstack.doors.mcp.elicitation import Context
+from perstack.doors.mcp.elicitation import AgreementForm, Context, asks_by_returning, can_ask
 from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Greeting
+from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB
 from perstack.doors.mcp.project import ClientCall, Outcome, ServedProject, call_key
-from perstack.doors.mcp.subscriptions import CHECKPOINT, EVENTS, EXPERT, JOB
-from perstack.doors.mcp.tools import TASK_TOOLS, call_task_tool, call_tool, listed, listed_tasks
+from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS, call_task_tool, call_tool, listed, listed_tasks
 from perstack.doors.mcp.views import error_result
 from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, served_projects
 from perstack.doors.shared.next_steps import mcp_phrase
@@ -302,3 +302,43 @@ def _answers(item: SessionMessage, greeted: Greeting) -> bool:
     return (
         isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError) and item.message.id == greeted.request_id
     )
+
+
+# Consent to a changed definition that would execute something new.
+
+_FORM = AgreementForm("trust", "Use it")
+
+
+async def with_consent(call: ClientCall) -> ClientCall | types.InputRequiredResult:
+    """Return the call, or the result that asks the user about a changed definition first. Raises StorageError."""
+    before = _FORM.returned(call.params)
+    if before is not None:
+        await _settle(call.state, *before)
+        params = call.params.model_copy(update={"request_state": None, "input_responses": None})
+        return replace(call, params=params)
+    live = call.state.definitions.live
+    held = live.open_change
+    if held is None or live.is_asked or not can_ask(call.context) or not _drives(call.params.name):
+        return call
+    if asks_by_returning(call.context):
+        if call.params.request_state is not None:
+            return call  # it brings the answer to another question
+        return _FORM.ask_by_result(held.question, held.digest)
+    live.is_asked = True
+    try:
+        await _settle(call.state, held.digest, await _FORM.ask_now(call.context, held.question))
+    finally:
+        live.is_asked = False
+    return call
+
+
+def _drives(name: str) -> bool:
+    tool = JOB_TOOLS.get(name)
+    return name not in TASK_TOOLS if tool is None else tool.annotations.destructive_hint is True
+
+
+async def _settle(state: ServedProject, digest: str, agreed: bool) -> None:
+    if not agreed:
+        state.definitions.live.refuse(digest)
+    elif state.definitions.agree(digest):
+        await state.clients.definitions_changed()

@@ -17,9 +17,9 @@ from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.dataclass import dataclass
-from perstack.doors.mcp.clients import caller
 from perstack.doors.mcp.driving import ask_approval, run_for_call
 from perstack.doors.mcp.files import DiffArguments, FilesView, RewindArguments, RewindView, rewind, show_diff
+from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome, StartQuery
 from perstack.doors.mcp.views import (
     Inbox,
@@ -37,9 +37,9 @@ from perstack.doors.mcp.views import (
     result,
     standing,
 )
-from perstack.doors.operations.arguments import Arguments, arguments_of, perform, read_arguments
-from perstack.doors.operations.jobs import (
+from perstack.doors.operations import (
     AnswerArguments,
+    Arguments,
     CancelJobArguments,
     CheckpointArguments,
     ContinueJobArguments,
@@ -50,7 +50,10 @@ from perstack.doors.operations.jobs import (
     ListJobsArguments,
     ResumeJobArguments,
     answer_and_follow,
+    arguments_of,
     is_driven_by_worker,
+    perform,
+    read_arguments,
 )
 from perstack.doors.shared.questions import is_refusal
 from perstack.engine.log.emitter import OnEvent

@@ -18,7 +18,7 @@ from perstack.core.jobs.answers import ANYTHING, accepted, asked_by
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.state import RunStatus
-from perstack.doors.operations.arguments import Arguments
+from perstack.doors.operations import Arguments
 from perstack.doors.shared.job_status import WITHOUT_EFFECT, next_step_of_job, spent, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
 from perstack.engine.jobs.inbox import InboxItem

@@ -19,11 +19,10 @@ from pydantic import ValidationError
 from perstack.config.load import LoadedProject
 from perstack.config.project import find_config
 from perstack.dataclass import dataclass
-from perstack.doors.mcp.clients import Clients, client_of, tell_lists_changed, when_gone
 from perstack.doors.mcp.elicitation import Context
 from perstack.doors.mcp.greeting import STATELESS_VERSIONS
+from perstack.doors.mcp.notifications import Clients, JobSubscriptions, client_of, tell_lists_changed, when_gone
 from perstack.doors.mcp.project import CallKey, Definitions, JobTasks, ServedProject
-from perstack.doors.mcp.subscriptions import JobSubscriptions
 from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host

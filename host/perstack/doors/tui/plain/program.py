@@ -14,8 +14,7 @@ from perstack.doors.shared.next_steps import said_plainly
 from perstack.doors.shared.questions import call_shown, chosen, question_shown
 from perstack.doors.shared.text import count
 from perstack.doors.tui.actions import COMMANDS, OTHERS
-from perstack.doors.tui.plain.lists import Lists
-from perstack.doors.tui.plain.printer import Printer, status_lines
+from perstack.doors.tui.plain.printer import Lists, Printer, status_lines
 from perstack.doors.tui.session import Session, nothing_held
 from perstack.doors.tui.view.lines import STATES, filtered, hint_of
 from perstack.doors.tui.view.questions import SETTLEMENTS, asking_hint, decision

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 
 from perstack.core.base.text import one_line
-from perstack.doors.shared.command_lines import rewind
 from perstack.doors.shared.file_changes import nothing_to_rewind, stat_words
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_steps import rewind, tui_phrase
 from perstack.doors.tui.screens.base import LinesScreen
 from perstack.doors.tui.view.history import files_lines, plan_lines, words_lines
 from perstack.doors.tui.view.styled_text import Line, Span

@@ -14,7 +14,6 @@ from perstack.core.base.text import one_line
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import PlacedRun
 from perstack.doors.shared.checkpoints import new_in
-from perstack.doors.shared.command_lines import CommandLine, of_checkpoint, of_job, of_run
 from perstack.doors.shared.log_view import (
     CheckpointRef,
     LogEntry,
@@ -25,7 +24,7 @@ from perstack.doors.shared.log_view import (
     open_question_at,
     places_of,
 )
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_steps import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
 from perstack.doors.shared.text import cells, shorten
 from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
 from perstack.doors.tui.screens.base import ListScreen, OverScreen, PageScreen, TextsScreen

@@ -1,10 +1,11 @@
-"""The command `perstack mcp`. The order of its statements keeps the first answer fast: the SDK is imported after it."""
+"""The commands `perstack mcp` and `perstack acp`. Their SDKs are imported last: mcp's first answer must be fast."""
 
 from __future__ import annotations
 
 import os
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from perstack.support.variables import variables_in
 if TYPE_CHECKING:
     from perstack.doors.http.access import AccessRules
     from perstack.doors.mcp.workspaces import ServeOptions, Workspace
+    from perstack.host import Host
 
 
 _HTTP = "Serve over HTTP instead of stdin and stdout: an address, or a Unix socket for programs of your own user."
@@ -238,3 +240,22 @@ def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ..
         for one in value if option.multiple else (value,):
             arguments += (option.opts[0], str(Path(one).resolve() if option.metavar == "FILE" else one))
     return [*arguments, *flags]
+
+
+@click.command("acp")
+@click.option("--expert", metavar="KEY", help="The Expert of new sessions; editors show all Experts as modes.")
+@driving_options
+def acp_command(expert: str | None, options: HostOptions) -> None:
+    """Serve an Expert to an editor that speaks the Agent Client Protocol, over stdin and stdout."""
+    if find_spec("acp") is None:
+        raise UsageError("`perstack acp` needs the protocol's SDK: pip install 'perstack[acp]'")
+    import asyncio
+
+    from perstack.doors.acp.agent import serve_acp
+
+    def make_host(folder: Path) -> tuple[Host, LoadedProject]:
+        there = replace(options, workspace=None, folder=str(folder))
+        loaded = there.load()
+        return there.driver(loaded.project), loaded
+
+    asyncio.run(serve_acp(make_host, expert))
