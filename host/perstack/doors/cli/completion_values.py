@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 from click.shell_completion import CompletionItem
+from typing_extensions import override
 
 from perstack.core.base.ids import OwnerKind
 
@@ -81,8 +82,8 @@ class Named(click.ParamType[str]):
         """Complete names of this kind."""
         self._kind: Kind = kind
 
+    @override
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        """Return the existing names of the kind that begin with the typed text."""
         kind = self._kind
         if kind in ("file", "dir"):
             return [CompletionItem(incomplete, type=kind)]

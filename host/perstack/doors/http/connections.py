@@ -25,6 +25,7 @@ from typing import Any, cast
 import h11
 import uvicorn
 from starlette.types import ASGIApp, Scope
+from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -300,13 +301,13 @@ class LimitedConnection(asyncio.Protocol):
             self._start()
         self._inner.data_received(data)
 
+    @override
     def eof_received(self) -> None:
-        """Pass the end of the client's data on."""
         if self._is_in:
             self._inner.eof_received()
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the connection's place."""
         self._stop()
         if not self._is_in:
             return
@@ -316,13 +317,13 @@ class LimitedConnection(asyncio.Protocol):
             self.limits.release(self._address)
         self._inner.connection_lost(exc)
 
+    @override
     def pause_writing(self) -> None:
-        """Pass the pause on."""
         if self._is_in:
             self._inner.pause_writing()
 
+    @override
     def resume_writing(self) -> None:
-        """Pass the resumption on."""
         if self._is_in:
             self._inner.resume_writing()
 

@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import Vertical
 from textual.driver import Driver
+from typing_extensions import override
 
 from perstack.config.load import LoadedProject
 from perstack.core.base.text import one_line
@@ -139,16 +140,16 @@ class StartApp(App[int]):
         self.theme = DARK.name
         self.animation_level = "none"
 
+    @override
     def get_driver_class(self) -> type[Driver]:
-        """Return the driver for the user's terminal."""
         return TerminalDriver
 
+    @override
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Return defaults for variables that other themes lack."""
         return DEFAULTS
 
+    @override
     def compose(self) -> ComposeResult:
-        """Yield the tab line, the panes, the problem and the key line."""
         yield self._tabs
         yield self._body
         yield self._problem

@@ -24,6 +24,7 @@ from typing import cast
 from textual import events
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+from typing_extensions import override
 
 from perstack.doors.shared.output_stream import OutputChannel, channel_at
 from perstack.doors.shared.signals import on_continued, on_suspended
@@ -161,8 +162,8 @@ class TerminalDriver(LinuxDriver):
     _is_behind = False  # True if drawing was skipped because the terminal did not read
     _comes_back = False  # True if the terminal was left to a shell until the process continues
 
+    @override
     def start_application_mode(self) -> None:
-        """Take over the terminal."""
         self._drawing = _Drawing(channel_at(_STDERR))
         self._file = cast("TextIOWrapper", self._drawing)  # the library uses only these methods of it
         super().start_application_mode()  # type: ignore[no-untyped-call]  # the library has no types there
@@ -170,8 +171,8 @@ class TerminalDriver(LinuxDriver):
         on_suspended(self._stops)  # in the event loop: impossible within a write to the terminal
         on_continued(self._continues)
 
+    @override
     def stop_application_mode(self) -> None:
-        """Leave the terminal as it was."""
         self._is_drawn = False
         super().stop_application_mode()
 

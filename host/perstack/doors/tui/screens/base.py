@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
+from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.doors.shared.next_steps import tui_phrase
@@ -51,8 +52,8 @@ class OverScreen(Screen[None]):
         """Return the widgets between the title and the key line."""
         raise NotImplementedError
 
+    @override
     def compose(self) -> ComposeResult:
-        """Yield the title, the body and the key line."""
         self.title_line((Span(self.TITLE_TEXT, "strong"),))
         self.keys_line(self.KEYS)
         yield self._title
@@ -92,8 +93,8 @@ class LinesScreen(OverScreen):
     def made(self, width: int) -> list[Line]:
         """Return the lines for that width."""
 
+    @override
     def body(self) -> list[Widget]:
-        """Return the lines."""
         return [self.lines_view]
 
     def on_mount(self) -> None:
@@ -153,8 +154,8 @@ class ListScreen(OverScreen, Generic[_T]):
         """The chosen row; None if none is listed."""
         return self.shown[self._list.chosen] if self.shown else None
 
+    @override
     def body(self) -> list[Widget]:
-        """Return the list."""
         return [self._list]
 
     def on_mount(self) -> None:
@@ -223,8 +224,8 @@ class PageScreen(OverScreen):
         super().__init__(over)
         self.page = NodesView(TreeBranch(), over.host.clock.now, follows=False, id="page")
 
+    @override
     def body(self) -> list[Widget]:
-        """Return the page."""
         return [self.page]
 
     def on_mount(self) -> None:
@@ -245,7 +246,7 @@ class TextsScreen(PageScreen):
         self._shown = title
         self._texts = texts
 
+    @override
     def on_mount(self) -> None:
-        """Show the texts."""
         self.title_line((Span(one_line(self._shown), "strong"),))
         self.page.begin(texts_page(self._texts))

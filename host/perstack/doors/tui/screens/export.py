@@ -11,6 +11,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input
+from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.doors.shared.export import (
@@ -63,16 +64,16 @@ class ExportScreen(ListScreen[_ExportFormat]):
         self._checkpoint_id = checkpoint_id
         self._input = Input(id="where", select_on_focus=False)
 
+    @override
     def body(self) -> list[Widget]:
-        """Return the list of formats and the input of the path."""
         return [self._list, self._input]
 
+    @override
     def focused_first(self) -> Widget:
-        """Return the input of the path."""
         return self._input
 
+    @override
     async def read(self) -> Sequence[_ExportFormat]:
-        """Return the formats."""
         found = [_ExportFormat(name, OWN_FORMS.get(name, "folders of another program"), self._where(name))
                  for name in forms_of(self.over.host)]  # fmt: skip
         if self._checkpoint_id is not None:
@@ -83,13 +84,13 @@ class ExportScreen(ListScreen[_ExportFormat]):
     def _where(self, name: str) -> str:
         return f"{self._job_id}.{name}" if name in OWN_FORMS else f"{self._job_id}-{name}"
 
+    @override
     def line(self, one: _ExportFormat, is_chosen: bool, width: int) -> Line:
-        """Return a format's line."""
         name = pad(one_line(one.name), 12)
         return (Span(name, "strong" if is_chosen else ""), Span(shorten(one.what, max(8, width - 12)), "dim"))
 
+    @override
     def show_head(self) -> None:
-        """Show what is exported, and the suggested path."""
         self.title_line((Span("Export  ", "strong"), Span(one_line(self._checkpoint_id or self._job_id))))
         self._name_place()
 
@@ -102,8 +103,8 @@ class ExportScreen(ListScreen[_ExportFormat]):
         if self.chosen is not None:
             self._input.value = self.chosen.place
 
+    @override
     def open(self, one: _ExportFormat) -> None:
-        """Suggest the path of the format."""
         self._name_place()
 
     @on(Input.Submitted)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
+from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.doors.shared.file_changes import nothing_to_rewind, stat_words
@@ -48,8 +49,8 @@ class FilesScreen(LinesScreen):
         self._at = 0
         self._found: dict[int, FilesDiff | str] = {}  # the result of each view, or the error message
 
+    @override
     def on_mount(self) -> None:
-        """Show the first comparison."""
         if len(self._views) > 1:
             self.keys_line("Tab other comparison   Up, Down, PgUp, PgDn scroll   Esc back")
         self._show()
@@ -59,8 +60,8 @@ class FilesScreen(LinesScreen):
         self._at = (self._at + step) % len(self._views)
         self._show()
 
+    @override
     def made(self, width: int) -> list[Line]:
-        """Return the lines of the current comparison."""
         found = self._found.get(self._at)
         if found is None:
             return words_lines("…", width, "dim")
@@ -112,8 +113,8 @@ class RewindScreen(LinesScreen):
         self._problem = ""
         self._is_at_work = True
 
+    @override
     def on_mount(self) -> None:
-        """Read the plan."""
         self._look()
 
     def action_agree(self) -> None:
@@ -135,8 +136,8 @@ class RewindScreen(LinesScreen):
         if not (self._is_at_work and self._plan is not None):
             super().action_back()
 
+    @override
     def made(self, width: int) -> list[Line]:
-        """Return the lines of the plan, the outcome or the error."""
         if self._problem:
             return words_lines(self._problem, width, "bad")
         done, plan = self._done, self._plan

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widget import Widget
+from typing_extensions import override
 
 from perstack.doors.shared.text import count, pad
 from perstack.doors.tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
@@ -54,8 +55,8 @@ class HelpScreen(OverScreen):
         super().__init__(over)
         self.id = "help-screen"
 
+    @override
     def body(self) -> list[Widget]:
-        """Return the lines."""
         return [LinesView(id="help")]
 
     def on_mount(self) -> None:
@@ -93,8 +94,8 @@ class QuitScreen(ModalScreen[None]):
         self._is_leaving = False
         self._lines = LinesView(self._asked())
 
+    @override
     def compose(self) -> ComposeResult:
-        """Yield the box with the question."""
         with Vertical():
             yield self._lines
 

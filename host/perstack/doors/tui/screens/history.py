@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Key
+from typing_extensions import override
 
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.shared.next_steps import tui_phrase
@@ -43,8 +44,8 @@ class HistoryScreen(ListScreen[JobSummary]):
         self._typed = ""
         self._after: str | None = None  # cursor of the Jobs that are not read yet
 
+    @override
     async def read(self) -> Sequence[JobSummary]:
-        """Return the newest Jobs, and start to read the older ones."""
         page = await self.over.host.jobs.list(limit=_FIRST_JOBS)
         self._after = page.next
         self.run_worker(self._read_on(), exclusive=True, group="more")
@@ -68,21 +69,21 @@ class HistoryScreen(ListScreen[JobSummary]):
             return "No Job has these words."
         return f"None of the newest {len(self.rows):,} Jobs has these words."
 
+    @override
     def line(self, one: JobSummary, is_chosen: bool, width: int) -> Line:
-        """Return a Job's line."""
         return job_line(one, is_chosen, width)
 
+    @override
     def open(self, one: JobSummary) -> None:
-        """Show the Job in a tab."""
         self.over.open_job(one.id)
 
     @property
+    @override
     def shown(self) -> Sequence[JobSummary]:
-        """The Jobs that match the typed text."""
         return matching(self.rows, self._typed)
 
+    @override
     def show_head(self) -> None:
-        """Show the typed text in the title."""
         self.title_line((Span(self.TITLE_TEXT, "strong"), Span(f"  {self._typed}▏")))
 
     def on_key(self, event: Key) -> None:
@@ -119,8 +120,8 @@ class InboxScreen(ListScreen[InboxItem]):
     EMPTY = "Nothing waits for you."
     _at = 0
 
+    @override
     def reload(self) -> None:
-        """Read the questions, and repeat that while the screen is shown."""
         self.run_worker(self._read_on(), exclusive=True, group="rows")
 
     async def _read_on(self) -> None:
@@ -129,20 +130,20 @@ class InboxScreen(ListScreen[InboxItem]):
             await self.read_rows()
             await asyncio.sleep(max(_REFRESH_INTERVAL_S, _PAUSE_FACTOR * (time.monotonic() - began)))
 
+    @override
     async def read(self) -> Sequence[InboxItem]:
-        """Return the open questions, and find the one to keep chosen."""
         found = await self.over.host.inbox()
         ids = [one.id for one in found]
         stays = next((one.id for one in self.rows[self._list.chosen :] if one.id in ids), None)
         self._at = self._list.chosen if stays is None else ids.index(stays)
         return found
 
+    @override
     def first_chosen(self) -> int:
-        """Return the index of the question that was chosen; if it was answered, of the one after it."""
         return self._at
 
+    @override
     def line(self, one: InboxItem, is_chosen: bool, width: int) -> Line:
-        """Return a question's line."""
         return inbox_line(one, is_chosen, self.over.host.clock.now(), width)
 
     def open(self, one: InboxItem) -> None:

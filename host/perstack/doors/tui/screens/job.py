@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never
 from textual.binding import Binding, BindingType
 from textual.events import Key
 from textual.widget import Widget
+from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.core.jobs.checkpoints import Checkpoint
@@ -55,12 +56,12 @@ class CommandsScreen(ListScreen[CommandLine]):
         super().__init__(over)
         self._commands = commands
 
+    @override
     async def read(self) -> Sequence[CommandLine]:
-        """Return the commands."""
         return self._commands
 
+    @override
     def line(self, one: CommandLine, is_chosen: bool, width: int) -> Line:
-        """Return a command's line."""
         text = shorten(one_line(one.text), width)
         left = width - cells(text) - 2
         return (
@@ -68,8 +69,8 @@ class CommandsScreen(ListScreen[CommandLine]):
             Span(f"  {shorten(one.what, left)}" if left > 8 else "", "dim"),
         )
 
+    @override
     def open(self, one: CommandLine) -> None:
-        """Copy the whole command."""
         self.over.copy(one.text)
 
 
@@ -220,8 +221,8 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
         self._pages: dict[str, TreeBranch] = {}
         self._checkpoint: Checkpoint | None = None
 
+    @override
     def on_mount(self) -> None:
-        """Show the messages."""
         self._show()
 
     def action_view(self) -> None:
@@ -253,27 +254,27 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
     # --- targets of the actions -----------------------------------------------------------------------------------
 
     @property
+    @override
     def job_id(self) -> str:
-        """The Job of the checkpoint."""
         return self._job_id
 
     @property
+    @override
     def expert(self) -> str:
-        """The Expert of the checkpoint."""
         return self._place.expert
 
     @property
+    @override
     def run_id(self) -> str | None:
-        """The Run of the checkpoint."""
         return self._place.run_id
 
     @property
+    @override
     def place(self) -> CheckpointRef | None:
-        """The checkpoint."""
         return self._place
 
+    @override
     def marked_another(self) -> None:
-        """Show the mark in the title."""
         mark = "● " if self.marked == self._place.id else ""
         views = (Span(f"  {one}", "person" if one == self._view else "dim") for one in _CHECKPOINT_VIEWS)
         self.title_line((Span(mark, "person"), Span(name_of_place(self._place), "strong"), *views))
@@ -312,8 +313,8 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         self._stays_at: str | None = None  # the checkpoint that stays chosen when everything is read again
         self._number = ""
 
+    @override
     def body(self) -> list[Widget]:
-        """Return the list and the damage."""
         return [self._list, self._damage]
 
     def on_resize(self) -> None:
@@ -329,8 +330,8 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
+    @override
     async def read(self) -> Sequence[One]:
-        """Read the logs, start to read the tree, and return the rows of the view."""
         host = self.over.host
         self._logs = await host.jobs.logs(self._job_id, run_id=self._run_id)
         self._show_damage()
@@ -356,23 +357,23 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
             return in_order(self._logs)
         return places_of(self._logs)
 
+    @override
     def first_chosen(self) -> int:
-        """Return the index to choose: the kept checkpoint, otherwise the last row, or the first of the Runs."""
         stays_at, self._stays_at = self._stays_at, None
         for at, one in enumerate(self.rows if stays_at is not None else ()):
             if isinstance(one, CheckpointRef) and one.id == stays_at:
                 return at
         return self._chosen.get(self._view, 0 if self._view == _RUNS else -1)
 
+    @override
     def read_again(self, job_id: str) -> None:
-        """Read the Job again and keep the chosen checkpoint."""
         if job_id == self._job_id:
             self._chosen[self._view] = self._list.chosen
             self._stays_at = None if self.place is None else self.place.id
             self.reload()
 
+    @override
     def line(self, one: One, is_chosen: bool, width: int) -> Line:
-        """Return the line of a Run, a checkpoint or an event."""
         match one:
             case PlacedRun():
                 return run_line(one, self._drawn.get(one.run.id, ""), is_chosen, width)
@@ -383,21 +384,21 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
             case _:
                 assert_never(one)
 
+    @override
     def show_head(self) -> None:
-        """Show the views in the title."""
         views = (Span(f"  {one}", "person" if one == self._view else "dim") for one in self._views)
         self.title_line((Span(self._run_id or self._job_id, "strong"), *views))
         self.keys_line(self.keys_that_fit("Tab other view", "Enter opens"))
 
     @property
+    @override
     def empty(self) -> str:
-        """The text shown if nothing is listed."""
         return _EMPTY[self._view]
 
     # --- user actions ---------------------------------------------------------------------------------------------
 
+    @override
     def open(self, one: One) -> None:
-        """Open a Run's checkpoints and events, a checkpoint's messages, or an event's full text."""
         match one:
             case PlacedRun():
                 self.over.show(JobScreen(self.over, self._job_id, one.run.id))
@@ -429,8 +430,8 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
     # --- targets of the actions -----------------------------------------------------------------------------------
 
     @property
+    @override
     def job_id(self) -> str:
-        """The shown Job."""
         return self._job_id
 
     @property
@@ -440,19 +441,19 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         return "" if log is None else expert_of(log)
 
     @property
+    @override
     def run_id(self) -> str | None:
-        """The chosen Run, or the Run that the screen is limited to."""
         one = self.chosen
         return one.run.id if isinstance(one, PlacedRun) else self._run_id
 
     @property
+    @override
     def place(self) -> CheckpointRef | None:
-        """The chosen checkpoint, if a checkpoint is chosen."""
         one = self.chosen
         return one if isinstance(one, CheckpointRef) else None
 
+    @override
     def marked_another(self) -> None:
-        """Show the mark in the list."""
         self.list_again(self._list.chosen)
 
 

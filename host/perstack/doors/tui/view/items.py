@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from pydantic import JsonValue
+from typing_extensions import override
 
 from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.activity import whole_seconds
@@ -42,12 +43,12 @@ class MessageItem(TreeItem):
         self.is_open = not is_thought
 
     @property
+    @override
     def can_fold(self) -> bool:  # type: ignore[override]  # a constant in other classes
-        """True if it is dim, as a thought is."""
         return self.style == "dim"
 
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
-        """Return the wrapped text; of a folded thought the first lines."""
         indent = 2
         texts = wrap(self.text.strip("\n"), looks.width - indent)
         more = len(texts) - (_MAX_TEXT_LINES if self.is_open else _FOLDED_THOUGHT_LINES)
@@ -88,8 +89,8 @@ class Stream(TreeItem):
         self._rest += text
         self.changed()
 
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
-        """Return the lines, breaking only the text that is not final."""
         width = max(1, looks.width - 2)
         if width != self._width:
             self._done.clear()
@@ -130,8 +131,8 @@ class CallItem(TreeItem):
         self.waits = ""
         self._shown, self.change = _change_by(part)  # the arguments shown by a diff, and the diff's lines
 
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
-        """Return the head line and what is shown below it."""
         return [self._head(looks), *self._below(looks)]
 
     def _head(self, looks: RenderContext) -> Line:
@@ -198,8 +199,8 @@ class NoteItem(TreeItem):
         self.text = text
         self.style: Style = style
 
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
-        """Return the word and the wrapped text."""
         texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MAX_RESULT_LINES]
         first: Line = (
             Span(f"{_MARKS.get(self.style, '·')} ", self.style),
@@ -221,8 +222,8 @@ class ActivityItem(TreeItem):
         self.words = words
         self.since = since
 
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
-        """Return the words and their duration."""
         took = looks.now - self.since
         words = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
         return [(Span("· ", "dim"), *one(words, looks.width - 2, "dim"))]
@@ -244,8 +245,8 @@ class RunBranch(TreeBranch):
         self.ended: int | None = None
         self.steps = 0
 
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
-        """Return the head line: status, label, query, steps and duration."""
         sign = "▾" if self.is_open else "▸"
         until = looks.now if self.ended is None else self.ended
         took = "" if self.began is None or until - self.began < 1000 else whole_seconds(until - self.began)

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.runs.messages import AnyMessage
 from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, parts_of, standing_of
@@ -132,12 +134,12 @@ class TreeBranch(TreeItem):
         self._clean = len(self.items)
         return tops[-1]
 
+    @override
     def height(self, looks: RenderContext) -> int:
-        """Return the number of lines; a folded branch has only its head."""
         return int(self.has_head) + (self.body(looks) if self.is_open else 0)
 
+    @override
     def slice(self, first: int, last: int, looks: RenderContext) -> Iterator[PlacedLine]:
-        """Yield the lines from `first` up to, not including, `last`."""
         if self.has_head:
             if first == 0 and last > 0:
                 yield PlacedLine(self.render(looks)[0], self)
@@ -200,8 +202,8 @@ class Titled(TreeItem):
         self.sign = sign
         self.is_open = is_open
 
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
-        """Return the title and the shown part of the text."""
         style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
         texts, rest = self._below(looks)
         return [
@@ -236,8 +238,8 @@ class LabelledText(TreeItem):
         self.name = name
         self.text = text
 
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
-        """Return the name and the first lines of the text."""
         width = max(8, looks.width - _FACT - 2)
         texts = wrap(self.text[:_MAX_TEXT_CHARS], width)[:_FOLDED_LINES]
         return [(Span(f"  {pad('' if at else self.name, _FACT)}", "dim"), Span(text)) for at, text in enumerate(texts)]

@@ -13,6 +13,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from typing_extensions import override
 
 from perstack.doors.tui.view.styled_text import Line, Span, Style, cells_of
 
@@ -72,13 +73,13 @@ class LinesView(ScrollView, can_focus=True):
         """Measure again, since lines may break differently. Textual calls this for each class of the hierarchy."""
         self.measure()
 
+    @override
     def notify_style_update(self) -> None:
-        """Drop the cached styles, since the theme may have changed."""
         super().notify_style_update()
         self._looks.clear()
 
+    @override
     def render_line(self, y: int) -> Strip:
-        """Return the line at that row of the window."""
         at = y + round(self.scroll_y)
         return self.strip(self._lines[at] if at < len(self._lines) else ())
 
@@ -194,14 +195,14 @@ class Choice(LinesView):
         if self.count:
             self.post_message(self.Opened())
 
+    @override
     def on_resize(self) -> None:
-        """Keep the chosen row visible, also when a scrollbar has appeared."""
         self.measure()
         self._into_view()
         self.call_after_refresh(self._into_view)
 
+    @override
     def whole_height(self) -> int:
-        """Return the number of rows, at least as many as the text for no rows has."""
         return max(self.count, 2)
 
     def on_click(self, event: events.Click) -> None:
@@ -219,8 +220,8 @@ class Choice(LinesView):
             above = 0 if self.chosen < top else self.size.height - 1
             self.scroll_to(y=max(0, self.chosen - above), animate=False, immediate=True, force=True)
 
+    @override
     def render_line(self, y: int) -> Strip:
-        """Return the row at that line of the window."""
         at = y + round(self.scroll_y)
         if at < self.count:
             is_chosen = at == self.chosen

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
+from typing_extensions import override
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import asked_by
@@ -58,8 +59,8 @@ class JobPane(Vertical):
         self._refuses = False  # True if a reason for a no is being typed
         self._typed_at = 0.0
 
+    @override
     def compose(self) -> ComposeResult:
-        """Yield the widgets from top to bottom."""
         yield self._view
         yield self._experts
         yield self._panel

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
+from typing_extensions import override
 
 from perstack.core.jobs.answers import DENIES
 from perstack.core.runs.questions import OpenQuestion
@@ -76,8 +77,8 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._lines = LinesView()
         self._hint = LinesView(classes="hint")
 
+    @override
     def compose(self) -> ComposeResult:
-        """Yield the question and the hint."""
         yield self._lines
         yield self._hint
 

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.reactive import Reactive
 from textual.strip import Strip
 from textual.widget import Widget
+from typing_extensions import override
 
 from perstack.doors.tui.view.tree import PlacedLine, RenderContext, TreeBranch, TreeItem
 from perstack.doors.tui.widgets.lines import LinesView
@@ -111,12 +112,12 @@ class NodesView(LinesView):
         """Update a scrollbar that has just appeared, which begins at 0."""
         self._show_place()
 
+    @override
     def whole_height(self) -> int:
-        """Return the number of lines of all items."""
         return self.items.height(self._as) if self.size.width else 0
 
+    @override
     def on_resize(self) -> None:
-        """Break the lines again."""
         self.update()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -124,8 +125,8 @@ class NodesView(LinesView):
         super().watch_scroll_y(old_value, new_value)
         self._follows = self._may_follow and new_value >= self.max_scroll_y
 
+    @override
     def render_line(self, y: int) -> Strip:
-        """Return the line at that row of the window."""
         if self._placed_at != (round(self.scroll_y), self.size.height):
             self._place()
         if y >= len(self._placed):
