@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
@@ -28,9 +27,6 @@ from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 
 # The offered Experts, as perstack.toml defines them now.
-
-_CHECK_INTERVAL_S = 1.0  # minimum seconds between two checks of the files
-_PAUSE_FACTOR = 50  # minimum pause after a check, as a multiple of its duration: a pattern may search a big tree
 
 
 class Definitions:
@@ -70,13 +66,9 @@ class Definitions:
 
     async def watch(self, on_change: Callable[[], Awaitable[None]]) -> None:
         """Check the files periodically and await `on_change` when the offered Experts changed. Runs until cancelled."""
-        while True:
-            began = time.monotonic()
-            found = await asyncio.to_thread(self.live.matched)
-            took = time.monotonic() - began
-            if self.live.refresh_matched(found) and self._take():
+        async for is_new in self.live.changes():
+            if is_new and self._take():
                 await on_change()
-            await asyncio.sleep(max(_CHECK_INTERVAL_S, took * _PAUSE_FACTOR))
 
     def _take(self) -> bool:
         before = self.experts

@@ -23,7 +23,7 @@ from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_sig
 from perstack.doors.tui.actions import ACTIONS, Action
 from perstack.doors.tui.screens import screen_of
 from perstack.doors.tui.screens.base import OverScreen
-from perstack.doors.tui.session import Session, changes_of, nothing_held
+from perstack.doors.tui.session import Session, nothing_held
 from perstack.doors.tui.terminal import TerminalDriver, terminal_restored
 from perstack.doors.tui.theme import DARK, DEFAULTS, LIGHT
 from perstack.doors.tui.view.input import InputHistory
@@ -297,7 +297,7 @@ class StartApp(App[int]):
     # --- the definition -------------------------------------------------------------------------------------------
 
     async def _follow_definition(self, live: ReloadedProject) -> None:
-        async for is_new in changes_of(live):
+        async for is_new in live.changes():
             if is_new:
                 self._use(live)
             self._show_problem()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -33,30 +32,12 @@ from perstack.system.user import this_user
 if TYPE_CHECKING:
     from perstack.doors.tui.plain.printer import Printer
 
-# The definition, read again when its files change.
-
-_CHECK_INTERVAL_S = 1.0  # minimum seconds between two checks of the files
-_PAUSE_FACTOR = 50  # minimum pause after a check, as a multiple of its duration
-
 
 def nothing_held(live: ReloadedProject | None) -> str:
     """Return why there is no change that the user could accept."""
     if live is not None and live.problem is not None:
         return "perstack.toml is broken: there is nothing to agree to."
     return "The definition in force is the one of the file."
-
-
-async def changes_of(live: ReloadedProject) -> AsyncGenerator[bool]:
-    """Check the definition's files until cancelled; after each check, yield whether another definition is used."""
-
-    def look() -> tuple[tuple[tuple[str, ...], ...], float]:
-        began = time.monotonic()  # measured in the thread, so that a busy event loop does not count
-        return live.matched(), time.monotonic() - began
-
-    while True:
-        found, took = await asyncio.to_thread(look)
-        yield live.refresh_matched(found)
-        await asyncio.sleep(max(_CHECK_INTERVAL_S, took * _PAUSE_FACTOR))
 
 
 State: TypeAlias = Literal["new", "running", "reading", "watching", "queued", "asking", "stopped", "completed"]

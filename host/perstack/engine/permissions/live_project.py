@@ -6,7 +6,9 @@ in use until a person agrees: a user who can write the files need not be the per
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -82,6 +84,10 @@ class PendingChange:
         )
 
 
+_CHECK_INTERVAL_S = 1.0  # minimum seconds between two checks of the files
+_PAUSE_FACTOR = 50  # minimum pause after a check, as a multiple of its duration: a pattern may search a big tree
+
+
 class ReloadedProject:
     """The definition in use, and a change that waits for a person's agreement."""
 
@@ -105,14 +111,19 @@ class ReloadedProject:
         """Read the files again if one has changed. Return whether the definition in use was replaced."""
         return stamps(self._watched) != self._seen and self._read()
 
-    def matched(self) -> tuple[tuple[str, ...], ...]:
-        """Return the files that the patterns of `include` match now. May be slow."""
-        return matched(self.loaded if self.pending_change is None else self.pending_change.loaded)
+    async def changes(self) -> AsyncGenerator[bool]:
+        """Check the files until cancelled. After each check, yield whether the definition in use was replaced."""
 
-    def refresh_matched(self, found: tuple[tuple[str, ...], ...]) -> bool:
-        """Do what `refresh` does, also if the patterns match other files than before."""
-        is_new, self._matched = found != self._matched, found
-        return self._read() if is_new else self.refresh()
+        def look() -> tuple[tuple[tuple[str, ...], ...], float]:
+            began = time.monotonic()  # measured in the thread, so that a busy event loop does not count
+            current = self.loaded if self.pending_change is None else self.pending_change.loaded
+            return matched(current), time.monotonic() - began
+
+        while True:
+            found, took = await asyncio.to_thread(look)
+            is_new, self._matched = found != self._matched, found
+            yield self._read() if is_new else self.refresh()
+            await asyncio.sleep(max(_CHECK_INTERVAL_S, took * _PAUSE_FACTOR))
 
     @property
     def open_change(self) -> PendingChange | None:

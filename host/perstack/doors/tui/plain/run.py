@@ -13,7 +13,6 @@ from perstack.core.base.text import plain_text
 from perstack.doors.shared.next_steps import said_plainly
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.doors.tui.plain.program import PlainProgram
-from perstack.doors.tui.session import changes_of
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.host import Host
 from perstack.next_steps import Note
@@ -142,7 +141,7 @@ async def _following(program: PlainProgram, live: ReloadedProject) -> None:
     said: str | None = None
     problem: Note | None = None
     with suppress(asyncio.CancelledError):
-        async for is_new in changes_of(live):
+        async for is_new in live.changes():
             if is_new:
                 program.host.use(live.loaded.project)
             is_news, problem = live.problem != problem, live.problem
