@@ -13,7 +13,7 @@ from perstack.core.files.tree_diff import ChangeKind, KeptWhy
 from perstack.doors.mcp.elicitation import AgreementForm, asks_by_returning, can_ask
 from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, Outcome
-from perstack.doors.mcp.views import result
+from perstack.doors.mcp.views import result, view_of
 from perstack.doors.operations import Arguments
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
 from perstack.engine.jobs.rewind import Rewind
@@ -130,13 +130,10 @@ def _view(plan: Rewind, *, done: bool) -> RewindView:
         checkpoint=plan.checkpoint_id,
         done=done,
         files=_changed(plan.files),
-        kept=tuple(KeptFile(path=one.path, why=one.why) for one in plan.kept[:_MAX_LISTED_FILES]),
+        kept=tuple(view_of(KeptFile, one) for one in plan.kept[:_MAX_LISTED_FILES]),
         undo=plan.undo,
     )
 
 
 def _changed(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
-    return tuple(
-        ChangedFile(path=file.path, kind=file.kind, added=file.added, removed=file.removed)
-        for file in files[:_MAX_LISTED_FILES]
-    )
+    return tuple(view_of(ChangedFile, file) for file in files[:_MAX_LISTED_FILES])

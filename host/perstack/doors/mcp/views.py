@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import TypeVar
 
 from mcp_types import CallToolResult, ContentBlock, TextContent
 from pydantic import Field, JsonValue
@@ -196,48 +197,25 @@ def job_result(job: JobSummary, *notes: str) -> CallToolResult:
     return result(job_view(job), *texts, standing(job), *notes, is_error=job.status == "stoppedByError")
 
 
+_View = TypeVar("_View", bound=Fact)
+
+
+def view_of(model: type[_View], source: object, **others: object) -> _View:
+    """Return a view with the attributes of `source` that have the names of its fields, and `others`."""
+    names = (name for name in model.model_fields if name not in others and hasattr(source, name))
+    return model.model_validate({**others, **{name: getattr(source, name) for name in names}})
+
+
 def job_view(job: JobSummary) -> JobView:
     """Return the Job's summary."""
-    return JobView(
-        id=job.id,
-        expert_key=job.expert_key,
-        status=job.status,
-        lifecycle=job.lifecycle,
-        pause_reason=job.pause_reason,
-        resume_at=job.resume_at,
-        query=job.query,
-        text=job.text,
-        result=job.result,
-        without_effect=job.without_effect,
-        question=job.question,
-        question_id=job.asking.id if job.asking is not None else None,
-        error=job.error,
-        total_steps=job.total_steps,
-        max_steps=job.max_steps,
-        total_tokens=job.usage.total_tokens,
-        cost_usd=job.cost_usd,
-        updated_at=job.updated_at,
-        next=_next_step(job),
-    )
+    question_id = job.asking.id if job.asking is not None else None
+    return view_of(JobView, job, question_id=question_id, total_tokens=job.usage.total_tokens, next=_next_step(job))
 
 
 def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDetails:
     """Return the Job with its Runs and open calls."""
-    runs = tuple(
-        RunView(
-            id=run.id,
-            expert_key=run.expert_key,
-            status=run.status,
-            steps=run.steps,
-            total_tokens=run.usage.total_tokens,
-            delegated_by=run.delegated_by,
-        )
-        for run in job.runs
-    )
-    calls = tuple(
-        OpenCall(key=call.key, expert_key=call.expert_key, tool_name=call.tool_name, args=call.args)
-        for call in open_calls
-    )
+    runs = tuple(view_of(RunView, run, total_tokens=run.usage.total_tokens) for run in job.runs)
+    calls = tuple(view_of(OpenCall, call) for call in open_calls)
     more = {"runs": runs, "open_calls": calls, "checkpoint": _latest_checkpoint(job)}
     return JobDetails.model_validate(job_view(job).model_dump() | more)
 
@@ -281,17 +259,8 @@ def open_item(item: InboxItem) -> OpenItem:
     if item.damaged:
         remedy = f"; {step}" if item.task_id is None else f", or remove it: perstack task delete {item.id}"
         step = f"Nothing can be answered: put its log back from a copy{remedy}"
-    return OpenItem(
-        id=item.id,
-        job=item.job_id,
-        task=item.task_id,
-        who=item.who,
-        text=item.text if item.asking is None else item.asking.shown,
-        approval=item.is_approval,
-        since=item.since,
-        next=step,
-        damaged=item.damaged,
-    )
+    text = item.text if item.asking is None else item.asking.shown
+    return view_of(OpenItem, item, job=item.job_id, task=item.task_id, text=text, approval=item.is_approval, next=step)
 
 
 def _latest_checkpoint(job: JobSummary) -> str | None:
