@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from typing import NoReturn
 
 import click
 
 from perstack.core.base.lifecycle import TYPED_STATUS
-from perstack.core.base.text import one_line
 from perstack.core.jobs.queries import By, GroupCost, JobChoice, not_retained, parse_labels, removable, spent_by
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
-from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, table, write_json, write_json_line
+from perstack.doors.cli.terminal import (
+    Screen,
+    agree_to_delete,
+    print_out,
+    report_deleted,
+    table,
+    write_json,
+    write_json_line,
+)
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.text import ago, cost, count, local_time
 from perstack.errors import UsageError
@@ -188,8 +195,6 @@ def _about(job: JobSummary) -> str:
 
 # perstack delete, and the removal of selected Jobs
 
-_SHOWN = 10
-
 
 @click.command("delete")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
@@ -210,44 +215,16 @@ def delete_command(jobs: tuple[str, ...], yes: bool, as_json: bool, options: Hos
     _remove(options, options.look(look), is_sure=yes, as_json=as_json)
 
 
-def _remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, as_json: bool) -> None:
+def _remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, as_json: bool) -> NoReturn:
     """Remove the Jobs, report it, and end with the exit status. Raises UsageError if nobody agrees."""
     if jobs and not is_sure:
-        _ask(jobs)
-    deleted, kept = options.change(lambda host: _removed(host, jobs))
-    if as_json:
-        write_json({"deleted": deleted, "kept": kept})
-    else:
-        print_out(f"deleted {count(len(deleted), 'Job')}" if jobs else "no such Jobs")
-        for why in kept.values():
-            print_err(one_line(f"kept: {why}"))
-    sys.exit(1 if kept else 0)
+        see = "see which with --dry-run or `perstack jobs`"
+        agree_to_delete(jobs, "Job", see, lambda some: _show_jobs(Screen.of_stdout(), some))
 
+    async def removed(host: Host) -> dict[str, str | None]:
+        return {job_id: why async for job_id, why in host.jobs.delete_each(job.id for job in jobs)}
 
-async def _removed(host: Host, jobs: Sequence[JobSummary]) -> tuple[list[str], dict[str, str]]:
-    deleted: list[str] = []
-    kept: dict[str, str] = {}
-    async for job_id, why in host.jobs.delete_each(job.id for job in jobs):
-        if why is None:
-            deleted.append(job_id)
-        else:
-            kept[job_id] = why
-    return deleted, kept
-
-
-def _ask(jobs: Sequence[JobSummary]) -> None:
-    """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
-    them = count(len(jobs), "Job")
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"{them} would be deleted for good: see which with --dry-run or `perstack jobs`, and add --yes"
-        )
-    _show_jobs(Screen.of_stdout(), jobs[:_SHOWN])
-    if len(jobs) > _SHOWN:
-        print_out(f"… and {len(jobs) - _SHOWN} more")
-    if not confirm(f"Delete {them} for good?"):
-        print_out("nothing is deleted")
-        sys.exit(1)
+    report_deleted(options.change(removed), "Job", had_any=bool(jobs), as_json=as_json)
 
 
 # perstack prune

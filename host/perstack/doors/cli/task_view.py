@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, NoReturn, TypeVar, get_args
 
 import click
 from pydantic import JsonValue
@@ -14,13 +13,14 @@ from pydantic import JsonValue
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.text import line_of
 from perstack.core.tasks.state import TaskState, TaskStatus, in_words
-from perstack.core.tasks.summaries import TaskSummary
+from perstack.core.tasks.summaries import TaskPage, TaskSummary
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
-from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, table, write_json, write_json_line
+from perstack.doors.cli.terminal import Screen, agree_to_delete, print_out, report_deleted, table, write_json_line
 from perstack.doors.shared.text import ago, local_time
 from perstack.errors import UsageError
+from perstack.support.storage import pages
 from perstack.system.clock import SYSTEM
 from perstack.system.user import this_user
 
@@ -110,7 +110,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
     ]
 
 
-def show_all(tasks: list[TaskSummary]) -> None:
+def show_all(tasks: Sequence[TaskSummary]) -> None:
     """Print tasks as a table."""
     now = SYSTEM.now()
     rows = [
@@ -164,7 +164,6 @@ def text(value: JsonValue) -> str:
 # perstack task delete: one task, or all that match
 
 _PAGE = 500
-_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +181,8 @@ class _Kind:
         return self == _Kind(None, None, None, None, archived=False)
 
     async def tasks(self, memory: ExecutionMemory) -> list[TaskSummary]:
-        found: list[TaskSummary] = []
-        after: str | None = None
-        while True:
-            page = await memory.list(
+        def page(after: str | None) -> Awaitable[TaskPage]:
+            return memory.list(
                 status=self.status,
                 reason=self.reason,
                 agent_id=self.agent,
@@ -194,10 +191,8 @@ class _Kind:
                 limit=_PAGE,
                 after=after,
             )
-            found += page.tasks
-            after = page.next
-            if after is None:
-                return found
+
+        return [task async for one in pages(page) for task in one.tasks]
 
 
 @click.command("delete")
@@ -254,41 +249,12 @@ def _delete_one(typed: str, expected_version: int | None, tasks: Tasks) -> str:
     return tasks.do(work)
 
 
-def _delete_all(kind: _Kind, tasks: Tasks, *, is_sure: bool) -> None:
+def _delete_all(kind: _Kind, tasks: Tasks, *, is_sure: bool) -> NoReturn:
     found = tasks.do(kind.tasks)
     if found and not is_sure:
-        _ask(found)
-    deleted: list[str] = []
-    kept: dict[str, str] = {}
+        agree_to_delete(found, "task", "see them with task list", show_all)
 
-    async def work(memory: ExecutionMemory) -> None:
-        async for task_id, why in memory.delete_each(found):
-            if why is None:
-                deleted.append(task_id)
-            else:
-                kept[task_id] = why
+    async def removed(memory: ExecutionMemory) -> dict[str, str | None]:
+        return {task_id: why async for task_id, why in memory.delete_each(found)}
 
-    tasks.do(work)
-    if tasks.as_json:
-        write_json({"deleted": deleted, "kept": kept})
-    else:
-        print_out(f"deleted {_count(len(deleted))}" if found else "no such tasks")
-        for why in kept.values():
-            print_err(f"kept: {why}")
-    sys.exit(1 if kept else 0)
-
-
-def _ask(found: list[TaskSummary]) -> None:
-    """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
-    if not sys.stdin.isatty():
-        raise UsageError(f"{_count(len(found))} would be deleted for good: see them with task list, and add --yes")
-    show_all(found[:_LISTED])
-    if len(found) > _LISTED:
-        print_out(f"… and {len(found) - _LISTED} more")
-    if not confirm(f"Delete {_count(len(found))} for good?"):
-        print_out("nothing is deleted")
-        sys.exit(1)
-
-
-def _count(number: int) -> str:
-    return f"{number:,} task{'' if number == 1 else 's'}"
+    report_deleted(tasks.do(removed), "task", had_any=bool(found), as_json=tasks.as_json)

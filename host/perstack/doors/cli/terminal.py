@@ -11,17 +11,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import TextIOBase
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn, TextIO, TypeVar, cast
 
 import click
 
 from perstack.core.base.text import one_line, plain_json, plain_text
 from perstack.dataclass import dataclass
 from perstack.doors.shared.output_stream import channel_of, finish_output, pending_bytes, unblocked
-from perstack.doors.shared.text import GAP, cells, fit_columns, pad, shorten
+from perstack.doors.shared.text import GAP, cells, count, fit_columns, pad, shorten
+from perstack.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -400,3 +401,36 @@ def confirm(question: str) -> bool:
         if found is not None:
             return found.is_yes
         print_err("say yes or no")
+
+
+# Deletion of many Jobs or tasks.
+
+_T = TypeVar("_T")
+
+_LISTED = 10  # maximum rows shown before the question
+
+
+def agree_to_delete(found: Sequence[_T], noun: str, see: str, show: Callable[[Sequence[_T]], None]) -> None:
+    """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
+    them = count(len(found), noun)
+    if not sys.stdin.isatty():
+        raise UsageError(f"{them} would be deleted for good: {see}, and add --yes")
+    show(found[:_LISTED])
+    if len(found) > _LISTED:
+        print_out(f"… and {len(found) - _LISTED} more")
+    if not confirm(f"Delete {them} for good?"):
+        print_out("nothing is deleted")
+        sys.exit(1)
+
+
+def report_deleted(outcomes: Mapping[str, str | None], noun: str, *, had_any: bool, as_json: bool) -> NoReturn:
+    """Report each id with the reason why it was kept, None for a deleted one, and end with the exit status."""
+    kept = {one: why for one, why in outcomes.items() if why is not None}
+    deleted = [one for one in outcomes if one not in kept]
+    if as_json:
+        write_json({"deleted": deleted, "kept": kept})
+    else:
+        print_out(f"deleted {count(len(deleted), noun)}" if had_any else f"no such {noun}s")
+        for why in kept.values():
+            print_err(one_line(f"kept: {why}"))
+    sys.exit(1 if kept else 0)
