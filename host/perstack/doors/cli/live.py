@@ -12,7 +12,7 @@ from perstack.core.runs.events import Event
 from perstack.doors.cli.terminal import LiveRegion, Screen, StyledText, print_err, print_out, rendered
 from perstack.doors.shared.activity import JobActivity, RunActivity, timed, todos_words, totals, work_words
 from perstack.doors.shared.event_text import LogRow
-from perstack.doors.shared.text import cells, count, local_time, pad, shorten
+from perstack.doors.shared.text import break_anywhere, cells, count, local_time, pad, shorten
 from perstack.system.clock import SYSTEM
 
 Line = tuple[str | StyledText, ...]
@@ -87,26 +87,10 @@ def _cut(text: str, screen: Screen) -> str:
 def _tail(text: str, width: int, most: int) -> list[str]:
     found: list[str] = []
     for line in plain_text(text[-width * (most + 1) :]).split("\n"):
-        found += _wrapped(one_line(line), width)
+        found += break_anywhere(one_line(line), width)
     while found and not found[-1]:
         found.pop()
     return found[-most:] or [""]
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    if cells(line) <= width:
-        return [line]
-    if line.isascii():
-        return [line[at : at + width] for at in range(0, len(line), width)]
-    found, used = [""], 0
-    for char in line:
-        wide = cells(char)
-        if used + wide > width:
-            found.append("")
-            used = 0
-        found[-1] += char
-        used += wide
-    return found
 
 
 # Rows of the log in columns, for `perstack log` and while a Job is driven.

@@ -87,6 +87,22 @@ def cells(text: str) -> int:
     return cell_len(text)
 
 
+def break_anywhere(line: str, width: int) -> list[str]:
+    """Return one clean line in pieces of at most `width` cells, broken anywhere, without losing a character."""
+    width = max(2, width)
+    if line.isascii():
+        return [line[at : at + width] for at in range(0, len(line), width)] or [""]
+    found, used = [""], 0
+    for char in line:
+        wide = cells(char)
+        if used + wide > width:
+            found.append("")
+            used = 0
+        found[-1] += char
+        used += wide
+    return found
+
+
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """Return the text cut or filled to exactly `width` cells; `right` aligns it right."""
     cut = text if cells(text) <= width else shorten(text, width)

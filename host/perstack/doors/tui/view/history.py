@@ -27,8 +27,8 @@ from perstack.doors.shared.log_view import (
     question_at,
     rows_of,
 )
-from perstack.doors.shared.text import cells, count, local_time, pad, shorten
-from perstack.doors.tui.view.styled_text import TAB, Line, Span, Style, break_anywhere, wrap
+from perstack.doors.shared.text import break_anywhere, cells, count, local_time, pad, shorten
+from perstack.doors.tui.view.styled_text import TAB, Line, Span, Style, wrap
 from perstack.engine.jobs.rewind import Rewind
 
 # Changes of files as lines: the files, then every line that differs.
@@ -45,7 +45,7 @@ def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
     found: list[Line] = []
     for change, path, lines in file_rows(files):
         label = f"{pad(change, 8)} {one_line(lines)}  "
-        first, *others = break_anywhere(path.replace("\t", TAB), max(8, width - cells(label) - 2))
+        first, *others = _broken(path, max(8, width - cells(label) - 2))
         found.append((Span("  "), Span(label, _CHANGES.get(change, "")), Span(first)))
         found += [(Span(" " * (2 + cells(label))), Span(other)) for other in others]
     found += [(), (Span(f"  {stat_words(files)}", "dim"),), ()]
@@ -77,8 +77,7 @@ def _said(texts: Iterable[str], width: int, style: Style) -> list[Line]:
 
 
 def _broken(text: str, width: int) -> list[str]:
-    line = text.replace("\t", TAB)
-    return [line] if len(line) <= width and line.isascii() else break_anywhere(line, width)
+    return break_anywhere(text.replace("\t", TAB), width)
 
 
 _STANDS: dict[str, tuple[str, Style]] = {

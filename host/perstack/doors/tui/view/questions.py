@@ -10,9 +10,9 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.events import Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.questions import change_asked, head_shown, question_shown, value_shown
-from perstack.doors.shared.text import cells
+from perstack.doors.shared.text import break_anywhere, cells
 from perstack.doors.tui.view.items import difference
-from perstack.doors.tui.view.styled_text import Line, Span, break_anywhere, clean, wrap
+from perstack.doors.tui.view.styled_text import Line, Span, clean, wrap
 
 SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
     "d": ("done", "it was done"),

@@ -79,19 +79,6 @@ def _indent_of(line: str, width: int) -> str:
     return " " * min(len(line) - len(line.lstrip(" ")), width // 2)
 
 
-def break_anywhere(line: str, width: int) -> list[str]:
-    """Return one clean line in pieces of at most `width` cells, broken anywhere, without losing a character."""
-    found, used = [""], 0
-    for char in line:
-        wide = cells(char)
-        if used + wide > max(2, width):
-            found.append("")
-            used = 0
-        found[-1] += char
-        used += wide
-    return found
-
-
 def _fitting(text: str, width: int) -> str:
     width = max(1, width)
     if text.isascii():
