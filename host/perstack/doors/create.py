@@ -152,8 +152,7 @@ async def _ask_plugins(definition: DefinitionFile, env: Environment, plugins: It
 # A copy of the project for a trial.
 
 _LEFT_OUT = (".git", ".venv", "node_modules", "__pycache__")
-_COPIED = (S_IFREG, S_IFDIR, S_IFLNK)
-"""File types that are copied: a socket has no content, and reading a pipe would block."""
+_COPIED = (S_IFREG, S_IFDIR, S_IFLNK)  # file types: a socket has no content, and reading a pipe would block
 _MOST_BYTES = 64 * 1024 * 1024
 
 

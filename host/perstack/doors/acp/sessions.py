@@ -21,11 +21,9 @@ from perstack.system.clock import new_ids
 from perstack.system.user import this_user
 from perstack.toolkit.context import Blob
 
-MAX_OPEN_SESSIONS = 200
-"""Maximum open sessions. The least recently used are dropped: editors close none, and each can be reloaded."""
+MAX_OPEN_SESSIONS = 200  # the least recently used are dropped: editors close none, and each can be loaded again
 
-MakeHost = Callable[[Path], tuple[Host, LoadedProject]]
-"""Return a Host for a workspace, and its loaded definition. Raises DefinitionError and UsageError."""
+MakeHost = Callable[[Path], tuple[Host, LoadedProject]]  # raises DefinitionError, UsageError
 
 
 @dataclass(slots=True)
@@ -37,8 +35,7 @@ class EditorSession:
     expert_key: str
     client: str = ""  # the editor's name and version
     has_begun: bool = False
-    turn: asyncio.Task[JobSummary] | None = field(default=None)
-    """The task that drives or follows the current turn; None between turns."""
+    turn: asyncio.Task[JobSummary] | None = field(default=None)  # drives or follows the turn; None between turns
     is_cancelled: bool = False  # True if the editor cancelled the latest prompt
     is_elsewhere: bool = False  # True if a worker drives the turn
     stopping: asyncio.Task[None] | None = field(default=None)  # the task that asks that worker to stop

@@ -87,8 +87,7 @@ _KINDS: dict[str, ToolKind] = {
     "exec": "execute",
     "think": "think",
 }
-_SILENT = frozenset({"todo", "clearTodo", "attemptCompletion"})
-"""Kinds of calls that are not shown as tool calls. Kinds, not names: a server's tool may have any of these names."""
+_SILENT = frozenset({"todo", "clearTodo", "attemptCompletion"})  # kinds of calls, not names
 
 
 class Updates:

@@ -85,8 +85,7 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
     },
 }
 
-COMMANDS = {name: listed for group in GROUPS.values() for name, listed in group.items()}
-"""Commands by name, in the order of the help."""
+COMMANDS = {name: listed for group in GROUPS.values() for name, listed in group.items()}  # in the order of the help
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "record": (

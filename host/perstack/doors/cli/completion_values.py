@@ -170,8 +170,7 @@ class _TypedProject:
         return load_plugins((), os.environ)
 
 
-_JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")
-"""Parameters that name the Job of the Runs and checkpoints."""
+_JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")  # parameters that name the Job of Runs and checkpoints
 
 
 async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:

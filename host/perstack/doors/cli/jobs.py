@@ -112,8 +112,7 @@ def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
 
 _PAGE = 20
 _FIRST_PAGE = 200
-_LATER_PAGES = 10_000
-"""Size of the pages after the first: each page reads the times of all Jobs, so the rest is fetched at once."""
+_LATER_PAGES = 10_000  # each page reads the times of all Jobs, so the rest is fetched at once
 _ALL_PAGE = 500
 
 

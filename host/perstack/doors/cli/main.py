@@ -25,8 +25,7 @@ from perstack.version import VERSION
 # systems nothing is done.
 
 _PR_SET_DUMPABLE = 4
-_ENV_START, _ENV_END = 47, 48
-"""Indices, after the name in /proc/PID/stat, of the start and end address of the initial environment."""
+_ENV_START, _ENV_END = 47, 48  # indices after the name in /proc/PID/stat: bounds of the initial environment
 
 
 def keep_environment_private() -> None:

@@ -241,8 +241,7 @@ _KEY = "idempotency-key"
 CheckOffered = Callable[[str], Awaitable[None]]  # raise UsageError for an Expert that this server leaves out
 
 
-FindJob = Callable[[str], Awaitable[JobSummary]]
-"""Return a Job by its id. Raises NotFound also for one of an Expert that this server leaves out."""
+FindJob = Callable[[str], Awaitable[JobSummary]]  # raises NotFound also for one of an Expert that is left out
 
 
 def job_routes(host: Host, check_offered: CheckOffered, find: FindJob) -> list[Route]:

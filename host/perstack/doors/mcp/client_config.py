@@ -19,8 +19,7 @@ _HOUR_S = 3600
 _MINUTE_S = 60
 
 
-_COMMAND, _ARGS, _LINE, _URL, _BEARER = "$command", "$args", "$line", "$url", "$bearer"
-"""Placeholders in the tables; `_LINE` is the command and its arguments as one list."""
+_COMMAND, _ARGS, _LINE, _URL, _BEARER = "$command", "$args", "$line", "$url", "$bearer"  # `_LINE` is COMMAND and ARGS
 _LOCAL: JsonObject = {"command": _COMMAND, "args": _ARGS}
 _HEADERS: JsonObject = {"headers": {"Authorization": _BEARER}}
 

@@ -35,11 +35,9 @@ CAPABILITIES: JsonTable = {
 }
 """The capabilities, equal in both eras. They must match the handlers of `server`; a test compares them."""
 
-HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""The revisions that begin with `initialize`, oldest first."""
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")  # revisions that begin with `initialize`
 
-STATELESS_VERSIONS = ("2026-07-28",)
-"""The revisions in which every request is self-contained; a client may send `server/discover` first."""
+STATELESS_VERSIONS = ("2026-07-28",)  # every request is self-contained, and `server/discover` may come first
 
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 _CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"

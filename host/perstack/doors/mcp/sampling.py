@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from perstack.doors.mcp.elicitation import Context
 
 
-CALLER: ContextVar[Context | None] = ContextVar("CALLER", default=None)
-"""The call for which a Job is driven; the Job's tasks inherit it."""
+CALLER: ContextVar[Context | None] = ContextVar("CALLER", default=None)  # the call for which a Job is driven
 
 NAME = "mcp-sampling"
 

@@ -168,8 +168,7 @@ def _without_noise(value: JsonValue, *, is_names: bool = False) -> JsonValue:
 
 # Results of tools: structured for programs, and text for models and people.
 
-ERROR_KEY = "perstack/error"
-"""The key in `_meta` of an error's structure: a tool's output schema allows none in the result itself."""
+ERROR_KEY = "perstack/error"  # in `_meta`: a tool's output schema allows no error in the result itself
 
 
 def result(view: Fact, *texts: str, is_error: bool = False) -> CallToolResult:

@@ -90,8 +90,7 @@ async def served_project(
 
 Workspace: TypeAlias = tuple[Host, LoadedProject]
 
-OpenRoot: TypeAlias = Callable[[Path], Workspace]
-"""Return the workspace of a folder. Raises PerstackError, also for a folder that must not be served."""
+OpenRoot: TypeAlias = Callable[[Path], Workspace]  # raises PerstackError, also for a folder that must not be served
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,7 @@ class ServeOptions:
     """The folders and Experts to serve."""
 
     home: Workspace | PerstackError  # the named folder or the current one; or the error why it cannot be served
-    open_root: OpenRoot | None = None
-    """Opens the folders that clients have open; None if clients are not asked for them."""
+    open_root: OpenRoot | None = None  # opens clients' folders; None if they are not asked for them
     experts: Sequence[str] = ()
     tasks: bool = False
 

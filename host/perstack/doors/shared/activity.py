@@ -54,8 +54,7 @@ class RunActivity:
     text: str = ""  # the end of the text that the model is streaming
     is_thinking: bool = False
     work: dict[str, ActiveCall] = field(default_factory=dict[str, ActiveCall])
-    calls: dict[str, ToolCallPart] = field(default_factory=dict[str, ToolCallPart])
-    """The tool calls of the last reply, by id."""
+    calls: dict[str, ToolCallPart] = field(default_factory=dict[str, ToolCallPart])  # of the last reply, by id
     lists: frozenset[str] = frozenset()  # the ids of calls whose result is the whole todo list
     todos: tuple[Todo, ...] = ()
     began: tuple[int, int] = (0, 0)  # the current step and its start, in milliseconds since 1970
@@ -88,8 +87,7 @@ class JobActivity:
         self.steps = 0
         self.usage = NO_USAGE
         self.unpriced_tokens = 0
-        self.asks_at_once = False
-        """True in the process that drives the Job, where a delegate's question is asked while others run."""
+        self.asks_at_once = False  # True where the Job is driven: a delegate's question is asked while others run
         self._known: dict[str, RunActivity] = {}  # every Run seen so far: a stopped Run may continue
 
     def begin(self, job: JobSummary) -> None:

@@ -38,8 +38,7 @@ def switch_words(event: step_events.SwitchModel, *, whole: bool = False) -> str:
     return f"from {event.before} to {event.to}: {_SWITCHED[event.reason]}{said}"
 
 
-QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})
-"""Event types that are shown only on request, because they only mark a position."""
+QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})  # shown only on request: they mark a position
 
 _NUMBER = re.compile(r"-(\d+)\Z")
 

@@ -13,8 +13,7 @@ from perstack.core.files.tree_diff import KeptWhy
 from perstack.doors.shared.text import count, size
 from perstack.engine.jobs.rewind import Rewind
 
-LineKind = Literal["file", "hunk", "+", "-", " "]
-"""Kind of a patch line: file header, hunk header, added, removed or unchanged."""
+LineKind = Literal["file", "hunk", "+", "-", " "]  # file header, hunk header, added, removed, unchanged
 
 CHANGES = {"added": "added", "removed": "removed", "changed": "changed", "mode": "changed"}
 

@@ -12,8 +12,7 @@ from typing import NoReturn
 from perstack.doors.shared.output_stream import hurry_output
 
 INTERRUPTED = 130
-_ECHO_S = 0.1
-"""Seconds within which a second signal counts as the first: `timeout` and nested shells send each signal twice."""
+_ECHO_S = 0.1  # a second signal within it counts as the first: `timeout` and nested shells send each twice
 
 
 def exit_now() -> NoReturn:

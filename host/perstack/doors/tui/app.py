@@ -68,8 +68,7 @@ def _name(title: str, key: str) -> str:
 
 FRAME_S = 1 / 12  # minimum seconds between two drawings: a model streams faster than people read
 _KEYS = ("Enter send", "^J new line", "Esc interrupt", "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
-_DROPPED = ("^J new line", "Enter send", "^P all")
-"""Entries left out of the key line, in this order, if it is too narrow."""
+_DROPPED = ("^J new line", "Enter send", "^P all")  # left out of a narrow key line, in this order
 
 _OF_JOBS = ("scroll", "to_end", "fold")  # actions on the shown Job; a screen above it has others
 

@@ -70,30 +70,24 @@ class Session:
         self.transcript = Transcript()
         self.job_id: str | None = None
         self.job: JobSummary | None = None  # the Job's summary as of its last stop
-        self.unsettled: tuple[UnsettledCall, ...] = ()
-        """Calls that a crash left without a result; each may be settled before the Job is resumed."""
+        self.unsettled: tuple[UnsettledCall, ...] = ()  # calls that a crash left without a result
         self.settled: dict[str, events.Settlement] = {}
         self.resume_from: str | None = None  # the checkpoint that the next query or answer branches from
-        self.again: OpenQuestion | None = None
-        """The question at that checkpoint if the next text is another answer to it; None for a new query."""
+        self.again: OpenQuestion | None = None  # the question there, if it is answered again; None for a new query
         self.began: int | None = None  # start of the current task, in milliseconds since 1970; None without one
         self.is_watching = False
         self._waits = False  # True if the followed Job waits for a worker
-        self._coordinator = ""
-        """The Run that decides `_waits`: a delegate may wait for another worker while its Job is driven."""
+        self._coordinator = ""  # the Run that decides `_waits`: a delegate may wait while its Job is driven
         self._heard: dict[str, int] = {}  # number of stored events received of each Run
         self.is_reading = False  # True if the events being received were stored before the Job was opened
-        self.coming: Transcript | None = None
-        """The complete transcript, while it is read and only the Job's end is shown."""
-        self._overtaken: Conflict | None = None
-        """Reason why the sent text had no effect; shown after the events of the process that came first."""
+        self.coming: Transcript | None = None  # the complete transcript, while only the Job's end is shown
+        self._overtaken: Conflict | None = None  # reason why the sent text had no effect
         self._on_change = on_change
         self._listener = listener
         self._said = said
         self._work: asyncio.Task[None] | None = None
         self._others = set[asyncio.Task[None]]()
-        self._meanwhile: dict[str, OpenQuestion] = {}
-        """Questions of delegates while other Runs are running here, by Run and call."""
+        self._meanwhile: dict[str, OpenQuestion] = {}  # delegates' questions while other Runs run, by Run and call
 
     # --- state ----------------------------------------------------------------------------------------------------
 

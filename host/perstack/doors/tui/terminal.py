@@ -99,8 +99,7 @@ class PasteFilter:
         """Start outside a paste."""
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._is_in_paste = False
-        self._last = ""
-        """Outside a paste the end of the last text, within one the text held back: a mark may begin there."""
+        self._last = ""  # the end of the last text, or what is held back within a paste: a mark may begin there
 
     def feed(self, data: bytes) -> str:
         """Return the text of the bytes. Keys are never held back."""

@@ -68,5 +68,4 @@ LIGHT = Theme(
         "scrollbar-background-active": "#fbfbf9",
     },
 )
-DEFAULTS = {**{name: str(value) for name, value in DARK.variables.items()}}
-"""Default values of the variables that these themes have beyond Textual's."""
+DEFAULTS = {**{name: str(value) for name, value in DARK.variables.items()}}  # variables beyond Textual's

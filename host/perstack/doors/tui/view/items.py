@@ -24,8 +24,7 @@ _MAX_TEXT_CHARS = 200_000  # maximum characters of one text that are processed
 
 _MARKS: dict[Style, str] = {"good": "✓", "bad": "✗", "warn": "!", "ask": "?"}
 
-_TELLING = ("error", "output", "stdout", "content", "text", "message", "result")
-"""Keys whose value is the essence of a JSON result, most important first."""
+_TELLING = ("error", "output", "stdout", "content", "text", "message", "result")  # in JSON results, by importance
 
 
 class MessageItem(TreeItem):
@@ -121,8 +120,7 @@ class CallItem(TreeItem):
         super().__init__()
         self.name = name
         self.part = part
-        self.began = began
-        """Start of the execution in milliseconds since 1970; None if it has not begun or has a result."""
+        self.began = began  # milliseconds since 1970; None if it has not begun or has a result
         self.took = 0
         self.result: str | None = None
         self.error = False

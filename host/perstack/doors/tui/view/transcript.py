@@ -25,8 +25,7 @@ class Transcript:
         self.root = RunBranch("", "")  # the Coordinator's Runs in order, with Runs of delegates below their calls
         self._lanes: dict[str, RunBranch] = {}
         self._calls: dict[tuple[str, str], CallItem] = {}  # calls without a result, by Run and id
-        self._approvals: dict[tuple[str, str], str] = {}
-        """The rule of each call that waits for approval, by Run and call."""
+        self._approvals: dict[tuple[str, str], str] = {}  # the rule of each waiting call, by Run and call
         self._last_text: dict[str, str] = {}
         self._ended_at = ""  # the event that completed the Coordinator's latest Run
 

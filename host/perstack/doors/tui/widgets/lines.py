@@ -136,8 +136,7 @@ class Bar(LinesView, can_focus=False):
                 return
 
 
-Row: TypeAlias = Callable[[int, bool, int], Line]
-"""Return a row by its index from 0, whether it is chosen, and its width in cells."""
+Row: TypeAlias = Callable[[int, bool, int], Line]  # makes the row of an index, chosen or not, of a width in cells
 
 
 class Choice(LinesView):

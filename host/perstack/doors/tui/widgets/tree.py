@@ -39,8 +39,7 @@ class NodesView(LinesView):
         self._chosen: TreeItem | None = None
         self._follows = follows  # True if it currently stays at the end
         self._placed: list[PlacedLine] = []  # the lines of the window as drawn last or to be drawn next
-        self._placed_at: tuple[int, int] | None = None
-        """The first of them and their maximum number; None if they must be fetched again."""
+        self._placed_at: tuple[int, int] | None = None  # the first of them and their maximum number; None to refetch
 
     @property
     def _as(self) -> RenderContext:
