@@ -248,7 +248,7 @@ async def _show_tree(host: Host, request: _Request) -> int:
 async def _follow(host: Host, request: _Request) -> int:
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id)
-    following = LogFollower(logs, request.run_id, request.wanted, full=request.full, as_json=request.as_json)
+    following = _LogFollower(logs, request.run_id, request.wanted, full=request.full, as_json=request.as_json)
     if request.as_json:
         _write_lines(logs, request)
     else:
@@ -357,13 +357,12 @@ def _write_tree(tree: Sequence[PlacedRun]) -> None:
 # perstack log --follow: events of a Job that another process drives, until it stops
 
 
-class LogFollower:
+class _LogFollower:
     """A view of the events added to a Job's logs after those given at first."""
 
     def __init__(
         self, logs: Sequence[RunLog], run_id: str | None, wanted: EventFilter, *, full: bool, as_json: bool
     ) -> None:
-        """Show what is added after these logs, of one Run or of all if `run_id` is None."""
         self.rows = RowPrinter(Screen.of_stdout(), full=full)
         self._logs = {log.run_id: RunLog(log.run_id, list(log.lines)) for log in logs}
         self._known = {log.run_id: len(log.lines) for log in logs}
@@ -373,7 +372,6 @@ class LogFollower:
         self._as_json = as_json
 
     async def until_stopped(self, host: Host, job_id: str) -> None:
-        """Show new events, and at the end the Job's outcome, when no process drives it any more."""
         view = None if self._as_json else LiveView(rows=self.rows, state=JobActivity(full=self._full))
         try:
             async for line in host.jobs.watch(job_id, queued=True):

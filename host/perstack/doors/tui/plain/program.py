@@ -174,7 +174,7 @@ class PlainProgram:
     async def ended(self) -> None:
         """Handle the end of input: ask to leave, or leave at the second time."""
         self._draft = []
-        await (self.leave() if self._asks_to_leave else self.do_quit())
+        await (self.leave() if self._asks_to_leave else self._do_quit())
 
     def cut(self) -> None:
         """Handle a line that the terminal cut off: its text is not what was typed."""
@@ -225,7 +225,7 @@ class PlainProgram:
                 self.put(f"not sent, for the Job is at work: {_STOPS} interrupts it")
             elif text.strip():
                 self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
-            self.do_status()
+            self._do_status()
         elif (session.is_elsewhere or session.is_unread) and text.strip() and session.resume_from is None:
             self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
         elif (asking := session.open_question) is not None:
@@ -233,7 +233,7 @@ class PlainProgram:
         elif not text.strip() and session.resume_from is not None:
             self._say_what_next()
         elif not text.strip():
-            self.do_resume()
+            self._do_resume()
         else:
             session.send(text)
 
@@ -321,46 +321,43 @@ class PlainProgram:
             case "help":
                 self.put("\n".join(_help_lines()))
             case "new":
-                self.do_new()
+                self._do_new()
             case "jobs":
-                self.do_jobs()
+                self._do_jobs()
             case "job":
-                self.do_job(rest)
+                self._do_job(rest)
             case "history":
                 self.put("\n".join(await self._lists.history(rest)))
             case "inbox":
                 self.put("\n".join(await self._lists.inbox()))
             case "open":
-                await self.do_open(rest)
+                await self._do_open(rest)
             case "checkpoints":
                 self.put("\n".join(await self._lists.checkpoints(session.job_id)))
             case "branch" | "again":
-                self.do_branch(rest, answers_again=name == "again")
+                self._do_branch(rest, answers_again=name == "again")
             case "resume":
-                self.do_resume(rest)
+                self._do_resume(rest)
             case "status":
-                self.do_status()
+                self._do_status()
             case "more":
                 self.put(self.room.printer.cut or "nothing was cut")
             case "agree":
-                await self.do_agree()
+                await self._do_agree()
             case _:
-                await self.do_quit()
+                await self._do_quit()
 
-    def do_new(self) -> None:
-        """Choose an Expert for another Job."""
+    def _do_new(self) -> None:
         if self.room.name != "new":
             self._add()
         self._choose("")
 
-    def do_jobs(self) -> None:
-        """List the open Jobs."""
+    def _do_jobs(self) -> None:
         for number, room in enumerate(self._rooms, 1):
             here = ", shown" if room is self.room else ""
             self.put(f"{number}. {one_line(room.name)}: {STATES[room.session.state]}{here}")
 
-    def do_job(self, rest: str) -> None:
-        """Show the open Job of that number."""
+    def _do_job(self, rest: str) -> None:
         if not (rest.isascii() and rest.isdecimal() and len(rest) < 6 and 0 < int(rest) <= len(self._rooms)):
             self.put("which? a number of /jobs")
             return
@@ -377,8 +374,7 @@ class PlainProgram:
         if not session.is_busy:
             self._say_what_next()
 
-    async def do_open(self, rest: str) -> None:
-        """Open a Job by its number in the last list or its id. Raises PerstackError."""
+    async def _do_open(self, rest: str) -> None:
         job_id = self._lists.job(rest) or await self.host.jobs.find(rest or None)
         if job_id is None:
             self.put("which? a number of /history or /inbox, or a Job's id")
@@ -395,8 +391,7 @@ class PlainProgram:
         self.put(f"Job {one_line(job_id)}")
         room.session.watch(job_id)
 
-    def do_branch(self, rest: str, *, answers_again: bool) -> None:
-        """Let the next line branch from a listed checkpoint, or answer its question again."""
+    def _do_branch(self, rest: str, *, answers_again: bool) -> None:
         session, place = self.room.session, self._lists.place(rest, self.room.session.job_id)
         if place is None or session.is_busy:
             self.put("the Job is at work" if session.is_busy else "where? a number of /checkpoints")
@@ -411,8 +406,7 @@ class PlainProgram:
             self.put(f"> {hint_of(session, stops=_STOPS)}")
         self._say_what_next()
 
-    def do_resume(self, rest: str = "") -> None:
-        """Follow or resume the shown Job, with a higher limit if one is typed."""
+    def _do_resume(self, rest: str = "") -> None:
         session, resumption = self.room.session, self.room.session.resumption
         if session.is_elsewhere or session.is_unread:
             session.follow()
@@ -427,13 +421,11 @@ class PlainProgram:
         else:
             session.resume()
 
-    def do_status(self) -> None:
-        """Print the status of the shown Job."""
+    def _do_status(self) -> None:
         session = self.room.session
         self.put("\n".join(status_lines(session, self.host.clock.now())))
 
-    async def do_agree(self) -> None:
-        """Accept a changed definition. Raises PerstackError."""
+    async def _do_agree(self) -> None:
         held = None if self.live is None else self.live.open_change
         if self.live is None or held is None:
             self.put(nothing_held(self.live))
@@ -441,8 +433,7 @@ class PlainProgram:
             self.host.use(self.live.loaded.project)
             self.put("the changed definition is in force")
 
-    async def do_quit(self) -> None:
-        """Leave if no Job is driven here, otherwise ask first."""
+    async def _do_quit(self) -> None:
         jobs = sum(session.is_driven for session in self.sessions)
         if not jobs:
             await self.leave()

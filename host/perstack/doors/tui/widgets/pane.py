@@ -101,10 +101,9 @@ class JobPane(Vertical):
             self.to_composer()
         self._refuses = self._refuses and self._panel.takes_keys
         self._say_what_enter_does()
-        self.show_standing()
+        self._show_standing()
 
-    def show_standing(self) -> None:
-        """Show the status line."""
+    def _show_standing(self) -> None:
         session, width = self.session, max(20, self.size.width - 2)
         live = (
             JobActivity() if session.is_reading else session.transcript.live
@@ -117,7 +116,7 @@ class JobPane(Vertical):
         if self.session.is_busy:
             if self.session.transcript.tick():
                 self._view.update()
-            self.show_standing()
+            self._show_standing()
 
     def _give_keys(self) -> None:
         """Focus the question once nothing was typed for a moment; a begun text has priority."""
