@@ -10,6 +10,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from perstack.core.base.text import plain_text
+from perstack.dataclass import dataclass
 from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
 
 _MAX_PASTE_CHARS = 100_000  # showing these takes most of a second, which blocks everything else
@@ -33,13 +34,11 @@ class Composer(TextArea):
     }
     """
 
+    @dataclass
     class Completing(Message):
         """The candidates for the file name being typed; empty if none is."""
 
-        def __init__(self, names: list[str]) -> None:
-            """Report these candidates."""
-            super().__init__()
-            self.names = names
+        names: list[str]
 
     def __init__(
         self,

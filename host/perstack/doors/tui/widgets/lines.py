@@ -15,6 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from typing_extensions import override
 
+from perstack.dataclass import dataclass
 from perstack.doors.tui.view.styled_text import Line, Span, Style, cells_of
 
 # Scrolling lines; only the visible ones are drawn.
@@ -112,14 +113,12 @@ class Bar(LinesView, can_focus=False):
     Bar { height: 1; scrollbar-size: 0 0; padding: 0 1; }
     """
 
+    @dataclass
     class Clicked(Message):
         """A click on the span with this index."""
 
-        def __init__(self, bar: Bar, number: int) -> None:
-            """Report the span `number` of `bar`."""
-            super().__init__()
-            self.bar = bar
-            self.number = number
+        bar: Bar
+        number: int
 
     def set(self, line: Line) -> None:
         """Show this line."""

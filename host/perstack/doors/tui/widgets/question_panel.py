@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from perstack.core.jobs.answers import DENIES
 from perstack.core.runs.questions import OpenQuestion
+from perstack.dataclass import dataclass
 from perstack.doors.shared.text import count
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.questions import (
@@ -47,13 +48,11 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     }
     """
 
+    @dataclass
     class Answered(Message):
         """An answer given by a key."""
 
-        def __init__(self, text: str) -> None:
-            """Report this answer."""
-            super().__init__()
-            self.text = text
+        text: str
 
     class Refusing(Message):
         """A no, to which a reason may be added."""

@@ -14,6 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from typing_extensions import override
 
+from perstack.dataclass import dataclass
 from perstack.doors.tui.view.tree import PlacedLine, RenderContext, TreeBranch, TreeItem
 from perstack.doors.tui.widgets.lines import LinesView
 
@@ -207,13 +208,11 @@ class NodesView(LinesView):
 class TranscriptView(NodesView):
     """A view of a transcript."""
 
+    @dataclass
     class Typed(Message):
         """A typed character that belongs in the input."""
 
-        def __init__(self, text: str) -> None:
-            """Report this character."""
-            super().__init__()
-            self.text = text
+        text: str
 
     def on_key(self, event: events.Key) -> None:
         """Pass typed characters to the input."""
