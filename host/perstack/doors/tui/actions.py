@@ -72,7 +72,7 @@ def bindings_of(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
 class SlashCommand(NamedTuple):
     """A command that begins with a slash."""
 
-    name: str  # the command is performed by `PlainProgram.do_NAME`
+    name: str  # performed by `PlainProgram._doing`
     takes: str
     text: str
 
