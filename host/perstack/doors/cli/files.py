@@ -25,18 +25,7 @@ from perstack.doors.cli.terminal import (
     write_bytes,
     write_json,
 )
-from perstack.doors.shared.file_changes import (
-    LineKind,
-    definition_warnings,
-    file_rows,
-    kept_lines,
-    nothing_to_rewind,
-    patch_bytes,
-    patch_lines,
-    shown_line,
-    stat_json,
-    stat_words,
-)
+from perstack.doors.shared import file_changes
 from perstack.doors.shared.next_steps import rewind
 from perstack.doors.shared.text import GAP, cells
 from perstack.engine.jobs.files import FilesDiff
@@ -48,7 +37,7 @@ from perstack.system.user import this_user
 _T = TypeVar("_T")
 
 _NARROWEST = 20
-_STYLES: dict[LineKind, dict[str, str | bool]] = {
+_STYLES: dict[file_changes.LineKind, dict[str, str | bool]] = {
     "file": {"bold": True},
     "hunk": {"fg": "cyan"},
     "+": {"fg": "green"},
@@ -78,14 +67,14 @@ def diff_command(
     """
     found = options.look(lambda host: _diff(host, job, what, run_id))
     if as_json:
-        files = [stat_json(file) if stat else file.to_json() for file in found.files]
+        files = [file_changes.stat_json(file) if stat else file.to_json() for file in found.files]
         write_json({"job": found.job_id, "of": found.of, "files": files})
     elif stat:
         _show_files(Screen.of_stdout(), found.files)
     elif has_screen():
         _show_diff(Screen.of_stdout(), found.files)
     else:
-        write_bytes(patch_bytes(found.files))
+        write_bytes(file_changes.patch_bytes(found.files))
     if not found.files and not as_json:
         print_err(f"{found.of}: no file was changed")
 
@@ -93,11 +82,11 @@ def diff_command(
 def _show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
     if not files:
         return
-    rows = file_rows(files)
+    rows = file_changes.file_rows(files)
     others = max(cells(lines) for _, _, lines in rows) + len("removed") + 2 * GAP
     shown = [(change, _with_its_end(path, screen.width - others), lines) for change, path, lines in rows]
     table(screen, ("CHANGE", "FILE", "LINES"), shown, whole=(0,), texts=(1,), drops=())
-    print_out(screen.styled(stat_words(files), dim=True))
+    print_out(screen.styled(file_changes.stat_words(files), dim=True))
 
 
 def _with_its_end(path: str, width: int) -> str:
@@ -109,12 +98,12 @@ def _with_its_end(path: str, width: int) -> str:
 
 
 def _show_diff(screen: Screen, files: Sequence[FileDiff]) -> None:
-    for kind, line in patch_lines(files):
+    for kind, line in file_changes.patch_lines(files):
         print_out(_painted(screen, kind, line))
 
 
-def _painted(screen: Screen, kind: LineKind, line: bytes) -> StyledText:
-    return screen.styled(shown_line(kind, line), **_STYLES[kind])
+def _painted(screen: Screen, kind: file_changes.LineKind, line: bytes) -> StyledText:
+    return screen.styled(file_changes.shown_line(kind, line), **_STYLES[kind])
 
 
 async def _diff(host: Host, job: str | None, what: str | None, run_id: str | None) -> FilesDiff:
@@ -186,7 +175,7 @@ def rewind_command(
 def _ask_rewind(plan: Rewind) -> None:
     """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
     if not sys.stdin.isatty():
-        raise UsageError(f"files would be changed ({stat_words(plan.files)}): add --yes to change them")
+        raise UsageError(f"files would be changed ({file_changes.stat_words(plan.files)}): add --yes to change them")
     if not confirm(f"Change these files in {one_line(plan.workspace)}?"):
         print_out("nothing is changed")
         sys.exit(1)
@@ -196,31 +185,31 @@ def _undo_lines(done: Rewind, options: HostOptions) -> tuple[str, ...]:
     if done.undo is None:
         return ()
     undo = rewind(done.job_id, done.undo, options.as_arguments)
-    return (f"rewound, {stat_words(done.files)}; to undo it:", f"  {undo}")
+    return (f"rewound, {file_changes.stat_words(done.files)}; to undo it:", f"  {undo}")
 
 
 def _plan_lines(plan: Rewind) -> list[str]:
-    return [f"{change}  {path}  {lines}" for change, path, lines in file_rows(plan.files)]
+    return [f"{change}  {path}  {lines}" for change, path, lines in file_changes.file_rows(plan.files)]
 
 
 def _show_plan(plan: Rewind) -> None:
     screen = Screen.of_stdout()
     _show_files(screen, plan.files)
-    for line in definition_warnings(plan):
+    for line in file_changes.definition_warnings(plan):
         print_out(screen.styled(line, fg="yellow"))
     _show_kept(screen, plan)
 
 
 def _show(plan: Rewind) -> None:
     if not plan.files:
-        print_err(nothing_to_rewind(plan))
+        print_err(file_changes.nothing_to_rewind(plan))
         _show_kept(Screen.of_stderr(), plan)
         return
     _show_plan(plan)
 
 
 def _show_kept(screen: Screen, plan: Rewind) -> None:
-    for line in kept_lines(plan):
+    for line in file_changes.kept_lines(plan):
         print_out(screen.styled(line, dim=True))
 
 
@@ -252,7 +241,7 @@ def _as_json(plan: Rewind) -> dict[str, object]:
         "job": plan.job_id,
         "checkpoint": plan.checkpoint_id,
         "workspace": str(Path(plan.workspace)),
-        "files": [stat_json(file) for file in plan.files],
+        "files": [file_changes.stat_json(file) for file in plan.files],
         "kept": [{"path": one.path, "why": one.why} for one in plan.kept],
         **({} if plan.undo is None else {"undo": plan.undo}),
     }

@@ -17,20 +17,9 @@ from perstack.core.jobs.summary import PlacedRun
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.messages import AnyMessage
 from perstack.dataclass import dataclass
+from perstack.doors.cli import log_print
 from perstack.doors.cli.driving import outcome_line
 from perstack.doors.cli.live import LiveView, RowPrinter
-from perstack.doors.cli.log_print import (
-    EventFilter,
-    marks_of,
-    newest,
-    parse_steps,
-    parse_types,
-    print_damage,
-    print_events,
-    print_summary,
-    select,
-    visible,
-)
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.terminal import Screen, print_out, table, write_bytes, write_json, write_json_line
 from perstack.doors.shared.activity import JobActivity
@@ -81,7 +70,7 @@ class _Request:
     job_id: str | None
     run_id: str | None
     checkpoint_id: str | None
-    wanted: EventFilter
+    wanted: log_print.EventFilter
     as_json: bool
     full: bool
     take: int | None
@@ -149,7 +138,9 @@ def log_command(
     Filters for types of events add up (--tools --errors shows both), and --step restricts them. If a log is damaged,
     the readable part is shown, the damage is reported on stderr, and the exit status is 1.
     """
-    wanted = EventFilter(parse_types(types), errors, tools, delegations, parse_steps(steps))
+    wanted = log_print.EventFilter(
+        log_print.parse_types(types), errors, tools, delegations, log_print.parse_steps(steps)
+    )
     state = messages or new or checkpoint_id is not None
     if new and messages:
         raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
@@ -218,17 +209,19 @@ async def _show_events(
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id) if logs is None else logs
     every = in_order(logs)
-    chosen = visible(select(every, request.wanted), request.wanted, request.full)
+    chosen = log_print.visible(log_print.select(every, request.wanted), request.wanted, request.full)
     take = _PAGE if request.take is None else request.take
-    shown = newest(chosen, take, request.offset)
+    shown = log_print.newest(chosen, take, request.offset)
     screen = Screen.of_stdout()
-    print_summary(screen, job)
+    log_print.print_summary(screen, job)
     if shown:
         print_out()
-    marks = await marks_of(host, logs)
-    print_events(rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full, marks)
+    marks = await log_print.marks_of(host, logs)
+    log_print.print_events(
+        rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full, marks
+    )
     _say_rest(screen, len(chosen), len(shown), request.offset)
-    return int(print_damage(logs))
+    return int(log_print.print_damage(logs))
 
 
 async def _show_tree(host: Host, request: _Request) -> int:
@@ -239,7 +232,7 @@ async def _show_tree(host: Host, request: _Request) -> int:
         _write_tree(tree)
         return 0
     screen = Screen.of_stdout()
-    print_summary(screen, job)
+    log_print.print_summary(screen, job)
     print_out()
     _print_tree(screen, tree)
     return 0
@@ -254,13 +247,13 @@ async def _follow(host: Host, request: _Request) -> int:
     else:
         await _show_events(host, replace(request, job_id=job.id), following.rows, logs)
     await following.until_stopped(host, job.id)
-    return int(print_damage(await host.jobs.logs(job.id, run_id=request.run_id)))
+    return int(log_print.print_damage(await host.jobs.logs(job.id, run_id=request.run_id)))
 
 
 def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
-    chosen = newest(select(in_order(logs), request.wanted), request.take or 0, request.offset)
+    chosen = log_print.newest(log_print.select(in_order(logs), request.wanted), request.take or 0, request.offset)
     write_bytes(b"".join(entry.line + b"\n" for entry in chosen))
-    return int(print_damage(logs))
+    return int(log_print.print_damage(logs))
 
 
 def _say_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
@@ -275,7 +268,7 @@ def _say_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
 async def _show_state(host: Host, request: _Request, with_messages: bool) -> int:
     checkpoint, logs = await _checkpoint(host, request)
     if request.take or request.offset:
-        messages = newest(checkpoint.messages, request.take or 0, request.offset)
+        messages = log_print.newest(checkpoint.messages, request.take or 0, request.offset)
         checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
     if request.as_json:
         write_json_line(checkpoint.to_json())
@@ -284,7 +277,7 @@ async def _show_state(host: Host, request: _Request, with_messages: bool) -> int
         _print_checkpoint(screen, checkpoint)
         if with_messages:
             _print_messages(screen, checkpoint.messages)
-    return int(print_damage(logs))
+    return int(log_print.print_damage(logs))
 
 
 async def _show_new(host: Host, request: _Request) -> int:
@@ -296,7 +289,7 @@ async def _show_new(host: Host, request: _Request) -> int:
         screen = Screen.of_stdout()
         _print_checkpoint(screen, checkpoint)
         _print_new(screen, found)
-    return int(print_damage(logs))
+    return int(log_print.print_damage(logs))
 
 
 def _as_json(checkpoint: Checkpoint, found: MessagesDiff) -> JsonObject:
@@ -361,7 +354,7 @@ class _LogFollower:
     """A view of the events added to a Job's logs after those given at first."""
 
     def __init__(
-        self, logs: Sequence[RunLog], run_id: str | None, wanted: EventFilter, *, full: bool, as_json: bool
+        self, logs: Sequence[RunLog], run_id: str | None, wanted: log_print.EventFilter, *, full: bool, as_json: bool
     ) -> None:
         self.rows = RowPrinter(Screen.of_stdout(), full=full)
         self._logs = {log.run_id: RunLog(log.run_id, list(log.lines)) for log in logs}
@@ -400,4 +393,4 @@ class _LogFollower:
             return True
         added = entries_of(log)[-1]
         every = [entry for one in self._logs.values() for entry in entries_of(one)]
-        return added in select(every if self._wanted.delegations else [added], self._wanted)
+        return added in log_print.select(every if self._wanted.delegations else [added], self._wanted)

@@ -16,17 +16,8 @@ from perstack.core.jobs.cloud_events import is_cloud_event, read_cloud_event
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
+from perstack.doors import operations as op
 from perstack.doors.http.openapi import APPROVALS, HOOKS, JOBS, description_of_all, page
-from perstack.doors.operations import (
-    Decision,
-    Hides,
-    OpenApproval,
-    Submission,
-    arguments_of,
-    hides_none,
-    perform,
-    read_arguments,
-)
 from perstack.doors.shared.next_steps import BASE, http_phrase
 from perstack.doors.shared.questions import call_shown
 from perstack.engine.jobs.inbox import InboxItem
@@ -42,7 +33,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def routes(
-    memory: ExecutionMemory, operations: Sequence[Operation] = OPERATIONS, hides: Hides = hides_none
+    memory: ExecutionMemory, operations: Sequence[Operation] = OPERATIONS, hides: op.Hides = op.hides_none
 ) -> list[Route]:
     """Return the routes for tasks, webhooks and the description. The server must check access, except to webhooks."""
     found = [
@@ -62,12 +53,12 @@ def is_open(path: str) -> bool:
     return path.startswith(f"{HOOKS}/") or path in _DESCRIBED
 
 
-def _endpoint(memory: ExecutionMemory, operation: Operation, hides: Hides) -> Endpoint:
+def _endpoint(memory: ExecutionMemory, operation: Operation, hides: op.Hides) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             given = _with_path(await _arguments_of(request), request.path_params)
-            arguments = read_arguments(arguments_of(operation), given)
-            done = await perform(operation, memory.signed(_caller_of(request)), arguments, hides)
+            arguments = op.read_arguments(op.arguments_of(operation), given)
+            done = await op.perform(operation, memory.signed(_caller_of(request)), arguments, hides)
         except PerstackError as error:
             return _refusal(error)
         return _json(done, 201 if operation.makes else 200)
@@ -203,7 +194,7 @@ def approval_routes(offered: _OpenJobs, decide: Decide) -> list[Route]:
     async def decided(request: Request) -> Response:
         question = request.path_params["id"]
         try:
-            arguments = read_arguments(Decision, await _arguments_of(request), "approval")
+            arguments = op.read_arguments(op.Decision, await _arguments_of(request), "approval")
             await _check(offered, question, arguments.call_digest)
             job = await decide(question, arguments.said, _caller_of(request), arguments.wait)
         except PerstackError as error:
@@ -229,9 +220,9 @@ async def _check(offered: _OpenJobs, question: str, digest: str | None) -> None:
         raise Conflict(f"question {question} is about another call: its digest is {asking.call_digest}")
 
 
-def _open(asking: OpenQuestion) -> OpenApproval:
-    facts = {name: getattr(asking, name) for name in OpenApproval.model_fields if name not in ("job_id", "text")}
-    return OpenApproval(**facts, job_id=place_of(asking.id)[0], text=call_shown(asking))
+def _open(asking: OpenQuestion) -> op.OpenApproval:
+    facts = {name: getattr(asking, name) for name in op.OpenApproval.model_fields if name not in ("job_id", "text")}
+    return op.OpenApproval(**facts, job_id=place_of(asking.id)[0], text=call_shown(asking))
 
 
 # Jobs over HTTP: submission for workers, and status.
@@ -249,7 +240,7 @@ def job_routes(host: Host, check_offered: CheckOffered, find: FindJob) -> list[R
 
     async def submitted(request: Request) -> Response:
         try:
-            asked = read_arguments(Submission, await _arguments_of(request), "job")
+            asked = op.read_arguments(op.Submission, await _arguments_of(request), "job")
             await check_offered(asked.expert)
             job = await _submitted(host, asked, asked.id_by(request.headers.get(_KEY)), _caller_of(request))
         except PerstackError as error:
@@ -266,7 +257,7 @@ def job_routes(host: Host, check_offered: CheckOffered, find: FindJob) -> list[R
     return [Route(JOBS, submitted, methods=["POST"]), Route(f"{JOBS}/{{id}}", shown, methods=["GET"])]
 
 
-async def _submitted(host: Host, asked: Submission, job_id: str | None, by: By) -> JobSummary:
+async def _submitted(host: Host, asked: op.Submission, job_id: str | None, by: By) -> JobSummary:
     """Return a new Job, or the Job that an equal request started before. Raises PerstackError."""
     before = await _begun(host, asked, job_id)
     if before is not None:
@@ -288,7 +279,7 @@ async def _submitted(host: Host, asked: Submission, job_id: str | None, by: By) 
         return meanwhile
 
 
-async def _begun(host: Host, asked: Submission, job_id: str | None) -> JobSummary | None:
+async def _begun(host: Host, asked: op.Submission, job_id: str | None) -> JobSummary | None:
     """Return the Job with this id, or None. Raises Conflict if it was started by a different request."""
     if job_id is None:
         return None

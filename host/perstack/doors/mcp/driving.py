@@ -15,16 +15,7 @@ from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.mcp.elicitation import (
-    Context,
-    PendingAnswer,
-    answer_in,
-    ask_by_result,
-    ask_now,
-    asks_by_returning,
-    can_ask,
-    returned,
-)
+from perstack.doors.mcp import elicitation
 from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome
 from perstack.doors.mcp.sampling import CALLER
@@ -40,7 +31,7 @@ from perstack.next_steps import GiveAnswer
 async def run_for_call(call: ClientCall, work: DriveJob, *, wait: bool) -> Outcome:
     """Start the work, or, if the call brings the answer to an earlier question, continue with that."""
     CALLER.set(call.context)
-    before = returned(call.params)
+    before = elicitation.returned(call.params)
     if before is None and not wait:
         running = call.state.jobs.start(work, None)
         return job_result(await call.host.job(await running.begun()), *call.notes)
@@ -54,11 +45,11 @@ async def run_for_call(call: ClientCall, work: DriveJob, *, wait: bool) -> Outco
 
 async def ask_approval(call: ClientCall, job: JobSummary) -> Outcome:
     """Ask the user, never a model, by a form to approve the call. Raises UsageError if the client shows no forms."""
-    if not can_ask(call.context):
+    if not elicitation.can_ask(call.context):
         step = GiveAnswer(job.asking.id if job.asking is not None else job.id, is_approval=True)
         raise UsageError("only a person can approve a call, and this client cannot ask one", next_steps=(step,))
     async with progress_reports(_teller(call.context)) as progress:
-        before = returned(call.params)
+        before = elicitation.returned(call.params)
         if before is None:
             return await _converse(call, job, progress)
         job, text = await _load_pending(call, before)
@@ -71,13 +62,13 @@ async def _converse(
     """Ask the Job's questions while the user answers. `text` answers the first; `shown` is not asked again."""
     while (asking := job.asking) is not None:
         if text is None:
-            if asking.id == shown or not can_ask(call.context):
+            if asking.id == shown or not elicitation.can_ask(call.context):
                 break
-            if asks_by_returning(call.context):
-                return ask_by_result(asking)
+            if elicitation.asks_by_returning(call.context):
+                return elicitation.ask_by_result(asking)
             if progress is not None:
                 progress.report(f"waiting for an answer: {asking.shown}")
-            text = await ask_now(call.context, asking)
+            text = await elicitation.ask_now(call.context, asking)
         if text is None:
             break
         try:
@@ -87,12 +78,12 @@ async def _converse(
     return job_result(job, *call.notes)
 
 
-async def _load_pending(call: ClientCall, before: PendingAnswer) -> tuple[JobSummary, str | None]:
+async def _load_pending(call: ClientCall, before: elicitation.PendingAnswer) -> tuple[JobSummary, str | None]:
     job = await call.state.job(before.job_id)
     asking = job.asking
     if asking is None or asking.id != before.question_id or before.reply is None:
         return job, None
-    return job, answer_in(asking, before.reply)
+    return job, elicitation.answer_in(asking, before.reply)
 
 
 async def _answer(
@@ -106,7 +97,7 @@ async def _answer(
         return await call.host.job(job.id)  # it was answered meanwhile
 
 
-def _teller(context: Context) -> Send | None:
+def _teller(context: elicitation.Context) -> Send | None:
     """Return a function that sends progress to the call's client; None if it requested none."""
     if context.meta is None or context.meta.get("progress_token") is None:
         return None

@@ -17,44 +17,12 @@ from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.dataclass import dataclass
+from perstack.doors import operations as op
+from perstack.doors.mcp import views
 from perstack.doors.mcp.driving import ask_approval, run_for_call
 from perstack.doors.mcp.files import DiffArguments, FilesView, RewindArguments, RewindView, rewind, show_diff
 from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome, StartQuery
-from perstack.doors.mcp.views import (
-    Inbox,
-    JobDetails,
-    JobList,
-    JobView,
-    expert_output_schema,
-    in_list,
-    input_schema,
-    job_details,
-    job_result,
-    job_view,
-    open_item,
-    output_schema,
-    result,
-    standing,
-)
-from perstack.doors.operations import (
-    AnswerArguments,
-    Arguments,
-    CancelJobArguments,
-    CheckpointArguments,
-    ContinueJobArguments,
-    ExpertArguments,
-    InboxArguments,
-    JobArguments,
-    LinkedFile,
-    ListJobsArguments,
-    ResumeJobArguments,
-    answer_and_follow,
-    arguments_of,
-    is_driven_by_worker,
-    perform,
-    read_arguments,
-)
 from perstack.doors.shared.questions import is_refusal
 from perstack.engine.log.emitter import OnEvent
 from perstack.errors import UsageError
@@ -74,25 +42,25 @@ def listed_tasks() -> list[Tool]:
 async def call_task_tool(call: ClientCall) -> Outcome:
     """Perform an operation on tasks. Raises PerstackError."""
     operation = TASK_TOOLS[call.params.name]
-    arguments = read_arguments(arguments_of(operation), dict(call.params.arguments or {}), call.params.name)
+    arguments = op.read_arguments(op.arguments_of(operation), dict(call.params.arguments or {}), call.params.name)
     memory, hides = call.host.tasks.signed(caller(call.context)), call.state.definitions.hides
-    done = await perform(operation, memory, arguments, hides)
-    return result(done, done.to_json().decode())
+    done = await op.perform(operation, memory, arguments, hides)
+    return views.result(done, done.to_json().decode())
 
 
 def _tool(name: str, operation: Operation) -> Tool:
     return Tool(
         name=name,
         description=operation.description,
-        input_schema=input_schema(arguments_of(operation)),
-        output_schema=output_schema(operation.gives),
+        input_schema=views.input_schema(op.arguments_of(operation)),
+        output_schema=views.output_schema(operation.gives),
         annotations=ToolAnnotations(
             read_only_hint=operation.reads, destructive_hint=operation.method == "DELETE", open_world_hint=False
         ),
     )
 
 
-_A = TypeVar("_A", bound=Arguments)
+_A = TypeVar("_A", bound=op.Arguments)
 
 _LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _DRIVES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
@@ -117,44 +85,46 @@ class _JobTool(Generic[_A]):
             name=self.name,
             title=self.title,
             description=self.description,
-            input_schema=input_schema(self.arguments),
-            output_schema=output_schema(self.gives),
+            input_schema=views.input_schema(self.arguments),
+            output_schema=views.output_schema(self.gives),
             annotations=self.annotations,
         )
 
     async def __call__(self, call: ClientCall) -> Outcome:
-        return await self.work(call, read_arguments(self.arguments, call.params.arguments or {}, self.name))
+        return await self.work(call, op.read_arguments(self.arguments, call.params.arguments or {}, self.name))
 
 
-async def _list_jobs(call: ClientCall, args: ListJobsArguments) -> Outcome:
+async def _list_jobs(call: ClientCall, args: op.ListJobsArguments) -> Outcome:
     page = await call.state.page_of_jobs(limit=args.limit, after=args.after)
-    lines = "\n".join(in_list(job) for job in page.jobs) or "no Jobs"
-    return result(JobList(jobs=tuple(job_view(job) for job in page.jobs), next=page.next), lines, *call.notes)
+    lines = "\n".join(views.in_list(job) for job in page.jobs) or "no Jobs"
+    return views.result(
+        views.JobList(jobs=tuple(views.job_view(job) for job in page.jobs), next=page.next), lines, *call.notes
+    )
 
 
-async def _get_job(call: ClientCall, args: JobArguments) -> Outcome:
+async def _get_job(call: ClientCall, args: op.JobArguments) -> Outcome:
     job = await call.state.job(args.job)
     if job.status == "running":  # the stored summary of a running Job is a step or a second old
         job = summarize(await call.host.jobs.load(args.job), is_driven=True)
     is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
     open_calls = await call.host.jobs.unsettled(args.job) if is_stopped else ()
     texts = [job.text] if job.text else []
-    return result(job_details(job, open_calls), *texts, standing(job), *call.notes)
+    return views.result(views.job_details(job, open_calls), *texts, views.standing(job), *call.notes)
 
 
-async def _inbox(call: ClientCall, args: InboxArguments) -> Outcome:
-    items = tuple(open_item(one) for one in await call.state.inbox())
+async def _inbox(call: ClientCall, args: op.InboxArguments) -> Outcome:
+    items = tuple(views.open_item(one) for one in await call.state.inbox())
     lines = "\n".join(f"{one.id}  {one.who or '-'}  {one.text}\n  {one.next}" for one in items)
-    return result(Inbox(questions=items), lines or "nothing waits for a person", *call.notes)
+    return views.result(views.Inbox(questions=items), lines or "nothing waits for a person", *call.notes)
 
 
-async def _continue_job(call: ClientCall, args: ContinueJobArguments) -> Outcome:
+async def _continue_job(call: ClientCall, args: op.ContinueJobArguments) -> Outcome:
     key = await _expert_of(call, args.job)
     work = partial(call.host.continue_job, key, args.query, job_id=args.job, resume_from=args.resume_from)
     return await run_for_call(call, _attaching(call, work, args.attachments), wait=args.wait)
 
 
-async def _answer(call: ClientCall, args: AnswerArguments) -> Outcome:
+async def _answer(call: ClientCall, args: op.AnswerArguments) -> Outcome:
     await _expert_of(call, args.job)
     if args.question is not None and place_of(args.question)[0] != args.job:
         raise UsageError(f"question {args.question} is not one of Job {args.job}; get_job shows what is asked")
@@ -165,28 +135,28 @@ async def _answer(call: ClientCall, args: AnswerArguments) -> Outcome:
         question = question or job.asking.id
     by = caller(call.context)
     work: DriveJob = partial(call.host.answer, args.answer, job_id=args.job, question_id=question, by=by)
-    if args.wait and is_driven_by_worker(call.host, job):
-        work = partial(answer_and_follow, call.host, job, args.answer, question_id=question, by=by)
+    if args.wait and op.is_driven_by_worker(call.host, job):
+        work = partial(op.answer_and_follow, call.host, job, args.answer, question_id=question, by=by)
     return await run_for_call(call, work, wait=args.wait)
 
 
-async def _resume_job(call: ClientCall, args: ResumeJobArguments) -> Outcome:
+async def _resume_job(call: ClientCall, args: op.ResumeJobArguments) -> Outcome:
     await _expert_of(call, args.job)
     work = partial(call.host.resume, args.job, max_steps=args.max_steps, max_cost=args.max_cost, settle=args.settle)
     return await run_for_call(call, work, wait=args.wait)
 
 
-async def _cancel_job(call: ClientCall, args: CancelJobArguments) -> Outcome:
+async def _cancel_job(call: ClientCall, args: op.CancelJobArguments) -> Outcome:
     await _expert_of(call, args.job)
     await call.host.cancel(args.job, final=args.final, by=caller(call.context))
-    return job_result(await call.host.job(args.job), *call.notes)
+    return views.job_result(await call.host.job(args.job), *call.notes)
 
 
-async def _get_checkpoint(call: ClientCall, args: CheckpointArguments) -> Outcome:
+async def _get_checkpoint(call: ClientCall, args: op.CheckpointArguments) -> Outcome:
     if args.job is not None or is_place(args.checkpoint):
         await call.state.job(args.job or place_of(args.checkpoint)[0])
     checkpoint = await call.host.jobs.checkpoint(args.checkpoint, job_id=args.job)
-    return result(checkpoint, checkpoint.model_dump_json(by_alias=True, exclude_none=True, indent=1))
+    return views.result(checkpoint, checkpoint.model_dump_json(by_alias=True, exclude_none=True, indent=1))
 
 
 async def _diff(call: ClientCall, args: DiffArguments) -> Outcome:
@@ -206,8 +176,8 @@ JOB_TOOLS = {
             "list_jobs",
             "List Jobs",
             "Lists Jobs, the one written to last first, with their results and open questions.",
-            ListJobsArguments,
-            JobList,
+            op.ListJobsArguments,
+            views.JobList,
             _LOOKS,
             _list_jobs,
         ),
@@ -215,8 +185,8 @@ JOB_TOOLS = {
             "get_job",
             "Look at a Job",
             "Tells how a Job stands: its result, its question, its Runs, and calls that began and have no result.",
-            JobArguments,
-            JobDetails,
+            op.JobArguments,
+            views.JobDetails,
             _LOOKS,
             _get_job,
         ),
@@ -224,8 +194,8 @@ JOB_TOOLS = {
             "inbox",
             "List open questions",
             "Lists what waits for a person: every open question and approval of every Job and task, the oldest first.",
-            InboxArguments,
-            Inbox,
+            op.InboxArguments,
+            views.Inbox,
             _LOOKS,
             _inbox,
         ),
@@ -233,8 +203,8 @@ JOB_TOOLS = {
             "continue_job",
             "Continue a Job",
             "Gives a Job's Expert a new query, its history kept; or branches from an earlier checkpoint.",
-            ContinueJobArguments,
-            JobView,
+            op.ContinueJobArguments,
+            views.JobView,
             _DRIVES,
             _continue_job,
         ),
@@ -242,8 +212,8 @@ JOB_TOOLS = {
             "answer",
             "Answer a Job's question",
             "Gives a Job that waits for a person the person's answer. Ask the person; do not answer in their place.",
-            AnswerArguments,
-            JobView,
+            op.AnswerArguments,
+            views.JobView,
             _DRIVES,
             _answer,
         ),
@@ -251,8 +221,8 @@ JOB_TOOLS = {
             "resume_job",
             "Resume a Job",
             "Continues a Job that was interrupted, failed or reached its step limit, where it was.",
-            ResumeJobArguments,
-            JobView,
+            op.ResumeJobArguments,
+            views.JobView,
             _DRIVES,
             _resume_job,
         ),
@@ -260,8 +230,8 @@ JOB_TOOLS = {
             "cancel_job",
             "Stop a Job",
             "Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`.",
-            CancelJobArguments,
-            JobView,
+            op.CancelJobArguments,
+            views.JobView,
             _STOPS,
             _cancel_job,
         ),
@@ -269,7 +239,7 @@ JOB_TOOLS = {
             "get_checkpoint",
             "Look at a checkpoint",
             "Tells a Run's state at a checkpoint, with all its messages.",
-            CheckpointArguments,
+            op.CheckpointArguments,
             Checkpoint,
             _LOOKS,
             _get_checkpoint,
@@ -320,14 +290,14 @@ async def call_tool(call: ClientCall) -> Outcome:
 
 
 async def _run_expert(call: ClientCall, expert: Expert) -> Outcome:
-    args = read_arguments(ExpertArguments, call.params.arguments or {}, call.params.name)
+    args = op.read_arguments(op.ExpertArguments, call.params.arguments or {}, call.params.name)
     if args.continue_job is not None:
         await _expert_of(call, args.continue_job)
     if args.continue_job is None and not args.wait and call.host.leaves_to_workers:
         names = [place if isinstance(place, str) else place.uri for place in args.attachments]
         files = [await call.host.jobs.attachment(name) for name in names]
         job = await call.host.submit(expert.key, args.query, attachments=files, by=caller(call.context))
-        return job_result(job, *call.notes)
+        return views.job_result(job, *call.notes)
     work: StartQuery = (
         partial(call.host.run, expert.key, args.query)
         if args.continue_job is None
@@ -336,7 +306,7 @@ async def _run_expert(call: ClientCall, expert: Expert) -> Outcome:
     return await run_for_call(call, _attaching(call, work, args.attachments), wait=args.wait)
 
 
-def _attaching(call: ClientCall, work: StartQuery, places: Sequence[str | LinkedFile]) -> DriveJob:
+def _attaching(call: ClientCall, work: StartQuery, places: Sequence[str | op.LinkedFile]) -> DriveJob:
     """Return the work with workspace files attached, read when it starts: a client may name no other files."""
 
     async def begun(*, on_event: OnEvent) -> JobSummary:
@@ -351,8 +321,8 @@ def _expert_tool(name: str, expert: Expert) -> Tool:
         name=name,
         title=expert.key,
         description=expert.description or f"Runs the Expert {expert.key}.",
-        input_schema=input_schema(ExpertArguments),
-        output_schema=expert_output_schema(JobView, expert.output),
+        input_schema=views.input_schema(op.ExpertArguments),
+        output_schema=views.expert_output_schema(views.JobView, expert.output),
         annotations=_DRIVES,
     )
 

@@ -14,15 +14,7 @@ from textual.widgets import Input
 from typing_extensions import override
 
 from perstack.core.base.text import one_line
-from perstack.doors.shared.export import (
-    OWN_FORMS,
-    document_of,
-    folders_of,
-    forms_of,
-    lines_of,
-    write_new_file,
-    write_new_files,
-)
+from perstack.doors.shared import export
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.text import count, pad, shorten
 from perstack.doors.tui.screens.base import ListScreen
@@ -74,15 +66,15 @@ class ExportScreen(ListScreen[_ExportFormat]):
 
     @override
     async def read(self) -> Sequence[_ExportFormat]:
-        found = [_ExportFormat(name, OWN_FORMS.get(name, "folders of another program"), self._where(name))
-                 for name in forms_of(self.over.host)]  # fmt: skip
+        found = [_ExportFormat(name, export.OWN_FORMS.get(name, "folders of another program"), self._where(name))
+                 for name in export.forms_of(self.over.host)]  # fmt: skip
         if self._checkpoint_id is not None:
             what = "this checkpoint with its messages, as JSON"
             found.insert(0, _ExportFormat(_CHECKPOINT, what, f"{self._checkpoint_id}.json"))
         return found
 
     def _where(self, name: str) -> str:
-        return f"{self._job_id}.{name}" if name in OWN_FORMS else f"{self._job_id}-{name}"
+        return f"{self._job_id}.{name}" if name in export.OWN_FORMS else f"{self._job_id}-{name}"
 
     @override
     def line(self, one: _ExportFormat, is_chosen: bool, width: int) -> Line:
@@ -123,15 +115,15 @@ class ExportScreen(ListScreen[_ExportFormat]):
 
     async def _written(self, form: _ExportFormat, where: str) -> str:
         host = self.over.host
-        if form.name not in (*OWN_FORMS, _CHECKPOINT):
-            files = await folders_of(host, self._job_id, form.name)
-            place = await asyncio.to_thread(write_new_files, files, Path(where), "it", where)
+        if form.name not in (*export.OWN_FORMS, _CHECKPOINT):
+            files = await export.folders_of(host, self._job_id, form.name)
+            place = await asyncio.to_thread(export.write_new_files, files, Path(where), "it", where)
             return f"{place}: {count(len(files), 'file')}"
         if form.name == _CHECKPOINT and self._checkpoint_id is not None:
             content = (await host.jobs.checkpoint(self._checkpoint_id, job_id=self._job_id)).to_json() + b"\n"
         elif form.name == "json":
-            content = await document_of(host, self._job_id)
+            content = await export.document_of(host, self._job_id)
         else:
-            content = lines_of(await host.jobs.logs(self._job_id))
-        await asyncio.to_thread(write_new_file, content, Path(where), where)
+            content = export.lines_of(await host.jobs.logs(self._job_id))
+        await asyncio.to_thread(export.write_new_file, content, Path(where), where)
         return where

@@ -14,17 +14,8 @@ from typing_extensions import override
 from perstack.core.base.text import one_line
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import PlacedRun
+from perstack.doors.shared import log_view
 from perstack.doors.shared.checkpoints import new_in
-from perstack.doors.shared.log_view import (
-    CheckpointRef,
-    LogEntry,
-    branches,
-    expert_of,
-    in_order,
-    is_delegate,
-    open_question_at,
-    places_of,
-)
 from perstack.doors.shared.next_steps import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
 from perstack.doors.shared.text import cells, shorten
 from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
@@ -99,7 +90,7 @@ class _CheckpointActions(OverScreen):
 
     @property
     @abstractmethod
-    def place(self) -> CheckpointRef | None: ...
+    def place(self) -> log_view.CheckpointRef | None: ...
 
     @abstractmethod
     def marked_another(self) -> None: ...
@@ -125,7 +116,7 @@ class _CheckpointActions(OverScreen):
         place = self._needed()
         if place is None:
             return
-        again = None if is_delegate(place.entry.log) else open_question_at(place)
+        again = None if log_view.is_delegate(place.entry.log) else log_view.open_question_at(place)
         if not place.asks:
             self.notify("Nothing was asked at this checkpoint: choose one that says «asks».", markup=False)
         elif again is None:
@@ -192,7 +183,7 @@ class _CheckpointActions(OverScreen):
             *of_job(self.job_id, self.expert, given),
         ]
 
-    def _needed(self) -> CheckpointRef | None:
+    def _needed(self) -> log_view.CheckpointRef | None:
         if self.place is None:
             self.notify("Choose a checkpoint first: Tab goes to them.", severity="warning", markup=False)
         return self.place
@@ -211,7 +202,9 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
         *bindings_of(_CheckpointActions.ACTIONS),
     ]
 
-    def __init__(self, over: StartApp, job_id: str, place: CheckpointRef, *, marked: str | None = None) -> None:
+    def __init__(
+        self, over: StartApp, job_id: str, place: log_view.CheckpointRef, *, marked: str | None = None
+    ) -> None:
         """Show a checkpoint of a Job; files are compared with `marked`."""
         super().__init__(over)
         self._job_id = job_id
@@ -270,7 +263,7 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
 
     @property
     @override
-    def place(self) -> CheckpointRef | None:
+    def place(self) -> log_view.CheckpointRef | None:
         return self._place
 
     @override
@@ -281,7 +274,7 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
         self.keys_line(self.keys_that_fit("Tab other view", "Enter unfolds"))
 
 
-One: TypeAlias = PlacedRun | CheckpointRef | LogEntry
+One: TypeAlias = PlacedRun | log_view.CheckpointRef | log_view.LogEntry
 _RUNS, _PLACES, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
 _EMPTY = {_RUNS: "This Job has no Run yet.", _PLACES: "There is no checkpoint yet.", _EVENTS: "There is no event yet."}
 
@@ -345,7 +338,9 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         except PerstackError as error:
             self.notify(error.said(tui_phrase), severity="error", markup=False)
             return
-        self._drawn = {one.run.id: before for one, before in zip(self._tree, branches(self._tree), strict=True)}
+        self._drawn = {
+            one.run.id: before for one, before in zip(self._tree, log_view.branches(self._tree), strict=True)
+        }
         if self._view == _RUNS:
             self.rows = self._rows()
             self.list_again(self._list.chosen)
@@ -354,14 +349,14 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         if self._view == _RUNS:
             return self._tree
         if self._view == _EVENTS:
-            return in_order(self._logs)
-        return places_of(self._logs)
+            return log_view.in_order(self._logs)
+        return log_view.places_of(self._logs)
 
     @override
     def first_chosen(self) -> int:
         stays_at, self._stays_at = self._stays_at, None
         for at, one in enumerate(self.rows if stays_at is not None else ()):
-            if isinstance(one, CheckpointRef) and one.id == stays_at:
+            if isinstance(one, log_view.CheckpointRef) and one.id == stays_at:
                 return at
         return self._chosen.get(self._view, 0 if self._view == _RUNS else -1)
 
@@ -377,9 +372,9 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         match one:
             case PlacedRun():
                 return run_line(one, self._drawn.get(one.run.id, ""), is_chosen, width)
-            case CheckpointRef():
+            case log_view.CheckpointRef():
                 return place_line(one, is_chosen, width, is_marked=one.id == self.marked)
-            case LogEntry():
+            case log_view.LogEntry():
                 return event_line(one, is_chosen, width)
             case _:
                 assert_never(one)
@@ -402,9 +397,9 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         match one:
             case PlacedRun():
                 self.over.show(JobScreen(self.over, self._job_id, one.run.id))
-            case CheckpointRef():
+            case log_view.CheckpointRef():
                 self.over.show(CheckpointScreen(self.over, self._job_id, one, marked=self.marked))
-            case LogEntry():
+            case log_view.LogEntry():
                 self.over.show(TextsScreen(self.over, f"{one.type} of {one.log.run_id}", event_texts(one)))
             case _:
                 assert_never(one)
@@ -437,8 +432,8 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
     @property
     def expert(self) -> str:
         """The Coordinator's Expert; empty before the logs are read."""
-        log = next((log for log in self._logs if not is_delegate(log)), None)
-        return "" if log is None else expert_of(log)
+        log = next((log for log in self._logs if not log_view.is_delegate(log)), None)
+        return "" if log is None else log_view.expert_of(log)
 
     @property
     @override
@@ -448,9 +443,9 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
 
     @property
     @override
-    def place(self) -> CheckpointRef | None:
+    def place(self) -> log_view.CheckpointRef | None:
         one = self.chosen
-        return one if isinstance(one, CheckpointRef) else None
+        return one if isinstance(one, log_view.CheckpointRef) else None
 
     @override
     def marked_another(self) -> None:
@@ -459,9 +454,9 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
 
 def _step_of(one: One) -> int:
     match one:
-        case CheckpointRef():
+        case log_view.CheckpointRef():
             return one.entry.step
-        case LogEntry():
+        case log_view.LogEntry():
             return one.step
         case PlacedRun():
             return 0

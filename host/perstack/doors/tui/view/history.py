@@ -7,33 +7,16 @@ from collections.abc import Iterable, Sequence
 from perstack.core.base.text import one_line
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.jobs.summary import JobSummary, PlacedRun
+from perstack.doors.shared import file_changes, log_view
 from perstack.doors.shared.event_text import EventContext, run_label
-from perstack.doors.shared.file_changes import (
-    LineKind,
-    definition_warnings,
-    file_rows,
-    kept_lines,
-    patch_lines,
-    shown_line,
-    stat_words,
-)
 from perstack.doors.shared.job_status import run_status_of, status_of
-from perstack.doors.shared.log_view import (
-    CheckpointRef,
-    LogEntry,
-    calls_of_last_reply,
-    expert_of,
-    origin_text,
-    question_at,
-    rows_of,
-)
 from perstack.doors.shared.text import break_anywhere, cells, count, local_time, pad, shorten
 from perstack.doors.tui.view.styled_text import TAB, Line, Span, Style, wrap
 from perstack.engine.jobs.rewind import Rewind
 
 # Changes of files as lines: the files, then every line that differs.
 
-_STYLES: dict[LineKind, Style] = {"file": "strong", "hunk": "call", "+": "add", "-": "remove", " ": ""}
+_STYLES: dict[file_changes.LineKind, Style] = {"file": "strong", "hunk": "call", "+": "add", "-": "remove", " ": ""}
 _CHANGES: dict[str, Style] = {"added": "add", "removed": "remove", "changed": "warn"}
 _MAX_PATCH_LINES = 100_000  # maximum lines shown of a patch; the command line shows all
 
@@ -43,15 +26,15 @@ def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
     if not files:
         return []
     found: list[Line] = []
-    for change, path, lines in file_rows(files):
+    for change, path, lines in file_changes.file_rows(files):
         label = f"{pad(change, 8)} {one_line(lines)}  "
         first, *others = _broken(path, max(8, width - cells(label) - 2))
         found.append((Span("  "), Span(label, _CHANGES.get(change, "")), Span(first)))
         found += [(Span(" " * (2 + cells(label))), Span(other)) for other in others]
-    found += [(), (Span(f"  {stat_words(files)}", "dim"),), ()]
-    for kind, line in patch_lines(files):
+    found += [(), (Span(f"  {file_changes.stat_words(files)}", "dim"),), ()]
+    for kind, line in file_changes.patch_lines(files):
         style = _STYLES[kind]
-        found += [(Span("  "), Span(piece, style)) for piece in _broken(shown_line(kind, line), width - 2)]
+        found += [(Span("  "), Span(piece, style)) for piece in _broken(file_changes.shown_line(kind, line), width - 2)]
         if len(found) > _MAX_PATCH_LINES:
             return [*found, (Span("  … and more lines", "dim"),)]
     return found
@@ -60,8 +43,8 @@ def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
 def plan_lines(plan: Rewind, width: int) -> list[Line]:
     """Return a rewind's changes and the files it leaves unchanged."""
     return [
-        *_said(definition_warnings(plan), width, "warn"),
-        *_said(kept_lines(plan), width, "dim"),
+        *_said(file_changes.definition_warnings(plan), width, "warn"),
+        *_said(file_changes.kept_lines(plan), width, "dim"),
         *files_lines(plan.files, width),
     ]
 
@@ -113,7 +96,7 @@ def name_of(job: JobSummary) -> str:
     return one_line(f"{job.expert_key} - {count(job.total_steps, 'step')} ({job.id}) ({began})")
 
 
-def name_of_place(place: CheckpointRef) -> str:
+def name_of_place(place: log_view.CheckpointRef) -> str:
     """Return a checkpoint in one line: `Step {stepNumber} ({checkpointId})`."""
     return one_line(f"Step {place.entry.step} ({place.id})")
 
@@ -143,7 +126,7 @@ def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
     run = one.run
     status = run_status_of(run)
     style = _COLOUR_OF.get(run.status, "warn")
-    words = ", ".join(filter(None, (count(run.steps, "step"), one_line(origin_text(one)))))
+    words = ", ".join(filter(None, (count(run.steps, "step"), one_line(log_view.origin_text(one)))))
     name = shorten(run.id, max(8, width // 2))
     expert = shorten(run.expert_key or "?", _LABEL)
     left = width - cells(before) - cells(name) - cells(expert) - cells(status) - 6
@@ -156,14 +139,14 @@ def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
     )
 
 
-def place_line(place: CheckpointRef, is_chosen: bool, width: int, *, is_marked: bool = False) -> Line:
+def place_line(place: log_view.CheckpointRef, is_chosen: bool, width: int, *, is_marked: bool = False) -> Line:
     """Return a checkpoint's line with its Expert and why the Run stands there."""
     word, style = _STANDS.get(place.type, (place.type, "dim"))
     mark = "● " if is_marked else ""
     label = shorten(run_label(place.expert, place.run_id), _LABEL)
     name = shorten(name_of_place(place), max(20, width - cells(mark) - cells(label) - cells(word) - 4))
     left = width - cells(mark) - cells(name) - cells(label) - cells(word) - 6
-    question = question_at(place) if place.asks and left > 8 else ""
+    question = log_view.question_at(place) if place.asks and left > 8 else ""
     return (
         Span(mark, "person"),
         Span(name, "strong" if is_chosen else ""),
@@ -173,11 +156,11 @@ def place_line(place: CheckpointRef, is_chosen: bool, width: int, *, is_marked: 
     )
 
 
-def event_line(entry: LogEntry, is_chosen: bool, width: int) -> Line:
+def event_line(entry: log_view.LogEntry, is_chosen: bool, width: int) -> Line:
     """Return an event's line: its time, Run, step and first row."""
     at = f"{local_time(entry.timestamp):%H:%M:%S}"
-    label = pad(one_line(run_label(expert_of(entry.log), entry.log.run_id)), _LABEL if width >= 70 else 10)
-    row = next(iter(rows_of(entry, _around(entry))), None)
+    label = pad(one_line(run_label(log_view.expert_of(entry.log), entry.log.run_id)), _LABEL if width >= 70 else 10)
+    row = next(iter(log_view.rows_of(entry, _around(entry))), None)
     word, text, style = (entry.type, "", "dim") if row is None else (row.word, row.text, _COLOURS.get(row.colour, ""))
     head = f"{at} " if width >= 70 else ""
     step = f" {entry.step:>4} "
@@ -191,10 +174,10 @@ def event_line(entry: LogEntry, is_chosen: bool, width: int) -> Line:
     )
 
 
-def event_texts(entry: LogEntry) -> list[tuple[str, str]]:
+def event_texts(entry: log_view.LogEntry) -> list[tuple[str, str]]:
     """Return everything that an event says, as pairs of word and text."""
-    return [(row.word, row.text) for row in rows_of(entry, _around(entry))] or [(entry.type, "")]
+    return [(row.word, row.text) for row in log_view.rows_of(entry, _around(entry))] or [(entry.type, "")]
 
 
-def _around(entry: LogEntry) -> EventContext:
-    return EventContext(calls_of_last_reply(entry) if entry.type == "callTools" else {}, full=True)
+def _around(entry: log_view.LogEntry) -> EventContext:
+    return EventContext(log_view.calls_of_last_reply(entry) if entry.type == "callTools" else {}, full=True)
