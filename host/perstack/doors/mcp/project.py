@@ -109,11 +109,10 @@ class StartQuery(Protocol):
         ...
 
 
-class JobTask:
+class _JobTask:
     """A Job while it is driven here."""
 
     def __init__(self, host: Host, work: DriveJob, listen: OnEvent | None) -> None:
-        """Start a task that drives the Job; its events are passed to `listen`."""
         self._host = host
         self._listen = listen
         self._begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -149,11 +148,11 @@ class JobTasks:
     def __init__(self, host: Host) -> None:
         """Drive Jobs of `host`."""
         self._host = host
-        self._running: dict[JobTask, CallKey | None] = {}
+        self._running: dict[_JobTask, CallKey | None] = {}
 
-    def start(self, work: DriveJob, key: CallKey | None, listen: OnEvent | None = None) -> JobTask:
+    def start(self, work: DriveJob, key: CallKey | None, listen: OnEvent | None = None) -> _JobTask:
         """Start to drive a Job. `key` is the call that waits for it, None without one."""
-        running = JobTask(self._host, work, listen)
+        running = _JobTask(self._host, work, listen)
         self._running[running] = key
         running.task.add_done_callback(lambda task: self._forget(running, task))
         return running
@@ -172,7 +171,7 @@ class JobTasks:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _forget(self, running: JobTask, task: asyncio.Task[JobSummary]) -> None:
+    def _forget(self, running: _JobTask, task: asyncio.Task[JobSummary]) -> None:
         del self._running[running]
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not warn about a Job nobody awaits

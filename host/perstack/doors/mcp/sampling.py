@@ -56,7 +56,7 @@ class _SamplingProvider(Provider):
     max_tokens: int
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        generation = await sampled(CALLER.get(), request, self.max_tokens)
+        generation = await _sampled(CALLER.get(), request, self.max_tokens)
         if generation.reply.text:
             on_delta(Delta("text", generation.reply.text))
         return generation
@@ -108,7 +108,7 @@ _REASONS: dict[str, FinishReason] = {
 }
 
 
-async def sampled(context: Context | None, request: GenerationRequest, max_tokens: int) -> Generation:
+async def _sampled(context: Context | None, request: GenerationRequest, max_tokens: int) -> Generation:
     """Generate with the client's model. Raises ProviderError if the client has no sampling, or none with tools."""
     client = _client_of(context, needs_tools=bool(request.tools))
     messages = [await _message(message, request.blobs) for message in request.messages]

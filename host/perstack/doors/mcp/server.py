@@ -126,7 +126,7 @@ class _Handlers:
             state = await self._workspaces.of(context)
             await state.refresh()
             is_of_task = state.has_tasks and params.name in TASK_TOOLS
-            call = await with_consent(ClientCall(state, context, params))
+            call = await _with_consent(ClientCall(state, context, params))
             if isinstance(call, types.InputRequiredResult):
                 return call
             return await (call_task_tool if is_of_task else call_tool)(call)
@@ -309,7 +309,7 @@ def _answers(item: SessionMessage, greeted: Greeting) -> bool:
 _FORM = AgreementForm("trust", "Use it")
 
 
-async def with_consent(call: ClientCall) -> ClientCall | types.InputRequiredResult:
+async def _with_consent(call: ClientCall) -> ClientCall | types.InputRequiredResult:
     """Return the call, or the result that asks the user about a changed definition first. Raises StorageError."""
     before = _FORM.returned(call.params)
     if before is not None:

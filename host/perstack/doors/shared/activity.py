@@ -33,7 +33,7 @@ class LogLine(NamedTuple):
 
 
 @dataclass(slots=True)
-class ActiveCall:
+class _ActiveCall:
     """A tool call in progress."""
 
     name: str
@@ -53,7 +53,7 @@ class RunActivity:
     doing: str = ""
     text: str = ""  # the end of the text that the model is streaming
     is_thinking: bool = False
-    work: dict[str, ActiveCall] = field(default_factory=dict[str, ActiveCall])
+    work: dict[str, _ActiveCall] = field(default_factory=dict[str, _ActiveCall])
     calls: dict[str, ToolCallPart] = field(default_factory=dict[str, ToolCallPart])  # of the last reply, by id
     lists: frozenset[str] = frozenset()  # the ids of calls whose result is the whole todo list
     todos: tuple[Todo, ...] = ()
@@ -254,7 +254,7 @@ class JobActivity:
     def _begins(self, lane: RunActivity, call_id: str, now: int) -> None:
         part = lane.calls.get(call_id)
         name, words = (part.tool_name, brief(part)) if part is not None else ("an approved call", "")
-        lane.work[call_id] = ActiveCall(name, words, now)
+        lane.work[call_id] = _ActiveCall(name, words, now)
 
     def _spent(self, usage: Usage | None) -> None:
         if usage is not None:
@@ -275,7 +275,7 @@ def _todos(result: str, before: tuple[Todo, ...]) -> tuple[Todo, ...]:
 SECOND_MS = 1_000
 
 
-def work_words(work: ActiveCall, now: int, left: int) -> str:
+def work_words(work: _ActiveCall, now: int, left: int) -> str:
     """Return a running call with its progress and duration, in `left` cells."""
     words = f"{work.name} {work.words}" if work.words else work.name
     return timed(f"{words}: {work.progress}" if work.progress else words, work.since, now, left)
