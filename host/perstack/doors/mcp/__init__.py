@@ -1,12 +1,13 @@
 """The host as an MCP server: Experts as tools, and tools for Jobs and tasks. See docs/editors.md.
 
-    doors/cli/serve.py ─ greeting      the first answer, before anything heavy is imported
+    doors/cli/serve.py ─ greeting    the first answer, before anything heavy is imported
         └─ server.serve_stdio        one client on a pipe; http/server.py serves several
             ├─ workspaces            which folder each client works in, by its roots
             │   └─ served_project    opens the `project.ServedProject` of one folder
-            └─ server                the SDK's server with our handlers: `build_server(workspaces)`
+            └─ server                the SDK's server with our handlers, and consent to a changed definition
                 ├─ tools             the tools and their implementation; tool_names, files, views
-                ├─ driving           a Job for a call: progress, questions by elicitation, consent
+                ├─ driving           a Job for a call: progress, and questions by elicitation
+                ├─ notifications     the clients to notify, and Jobs that they subscribed to
                 └─ project           Definitions (perstack.toml, read again when it changes, clients
                                      are notified) and JobTasks (Jobs that outlive the calls)
 
