@@ -76,11 +76,7 @@ def team() -> Project:
 
 
 def experts_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
-    """Return the shipped Experts under the project's settings and permission rules, without the project's own Experts.
-
-    Changing an existing file asks the user, unless they agreed in advance (`says_yes`). A missing perstack.toml may be
-    written without asking, and in a folder without the user's work other files too.
-    """
+    """Return the shipped Experts under the project's settings; changing a file asks unless `says_yes`."""
     shipped = team()
     opened = Permissions() if shipped.permissions is None else shipped.permissions
     free: list[str] = []

@@ -200,11 +200,7 @@ def _leave(lines: JobOutput) -> None:
 
 
 def report_outcome(job: JobSummary, lines: JobOutput, then: str | None = None) -> int:
-    """Show the result and a line with the outcome and next step, and return the exit status.
-
-    A failure is reported on every stderr, and so is the lack of a result that was asked for (`--output text`); anything
-    else only at a terminal.
-    """
+    """Show the outcome and next step and return the exit status; a failure is reported on every stderr."""
     if job.status == "completed":
         lines.result(job.text or "")
     text = outcome_line(job, then)

@@ -29,10 +29,7 @@ _ENV_START, _ENV_END = 47, 48  # indices after the name in /proc/PID/stat: bound
 
 
 def keep_environment_private() -> None:
-    """Overwrite the environment that the system shows, and deny unprivileged processes access to this one.
-
-    `os.environ` and what libraries read (`getenv`) do not change. Call it before any thread starts.
-    """
+    """Hide the environment that the system shows, not `os.environ`. Call it before any thread starts."""
     if sys.platform != "linux":
         return
     with suppress(OSError, ValueError, IndexError):

@@ -77,11 +77,7 @@ _MAX_TOKEN_FILE_BYTES = 4096
 
 
 def token_of(project: Path, env: Mapping[str, str]) -> str:
-    """Return the project's token, created if there is none.
-
-    It is kept in the user's state directory, outside every workspace. Raises UsageError if that fails, or if other
-    users may read the file.
-    """
+    """Return the project's token, created outside every workspace. Raises UsageError if others may read it."""
     folder = user_directory("state", env) / "http"
     path = folder / f"{sha256(os.fsencode(project)).hexdigest()[:32]}.token"
     try:

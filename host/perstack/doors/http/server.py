@@ -33,11 +33,7 @@ _SHUTDOWN_TIME_S = 5  # seconds for open connections to end after the Jobs have 
 
 
 async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX_IDLE_S) -> None:
-    """Serve until a stop signal; the Jobs driven at that time are recorded as interrupted.
-
-    A session is dropped when it has sent nothing for `idle` seconds and waits for nothing. Raises UsageError if the
-    address cannot be listened on.
-    """
+    """Serve until a stop signal; sessions end after `idle` seconds. Raises UsageError for an unusable address."""
     guard.check()
     async with served_projects(replace(offer, open_root=_only_own(offer.open_root))) as workspaces:
         with listening(guard.address) as listener:
@@ -78,10 +74,7 @@ async def _check_offered(state: ServedProject, expert_key: str) -> None:
 
 
 def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:
-    """Return an `open_root` that refuses folders which another user owns or everyone can write to.
-
-    Any client of the port names the folder, and a definition can execute programs.
-    """
+    """Refuse folders of others or writable by all: any client names one, and a definition executes programs."""
     if open_root is None:
         return None
 

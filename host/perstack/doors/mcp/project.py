@@ -192,10 +192,7 @@ class ServedProject:
     has_tasks: bool = False  # True if the operations on tasks are offered as tools
 
     async def job(self, job_id: str) -> JobSummary:
-        """Return a Job. Raises NotFound if it does not exist or its Expert is not offered here.
-
-        Call this before reading anything that a client names: it keeps Jobs that this server leaves out hidden.
-        """
+        """Return a Job. Raises NotFound if its Expert is not offered, so call it before reading what a client names."""
         job = await self.host.job(job_id)
         if not self.definitions.offers(job.expert_key):
             raise NotFound(f"there is no Job {job_id} of an Expert that this server offers")

@@ -1,8 +1,4 @@
-"""Phrases for next steps, one function for each door.
-
-Errors and stopped Jobs carry their next steps as facts (`NextStep`); only these functions turn them into commands,
-tools, requests or keys. Every function must handle every NextStep.
-"""
+"""Phrases for next steps, one function for each door, and the command lines that show a Job, Run or checkpoint."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""stdin and stdout as lines of a protocol and nothing else. Imports nothing heavy.
-
-Two daemon threads read and write. So a pipe, a file and a terminal are handled alike, a client that does not read stops
-no Job, and the process can end while a thread is blocked, which the SDK's own threads do not allow.
-"""
+"""stdin and stdout as lines of a protocol, by two daemon threads that block no Job. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -50,11 +46,7 @@ class ProtocolStdio:
 
     @classmethod
     def take_over(cls) -> ProtocolStdio:
-        """Take stdin and stdout for the protocol.
-
-        From now on, other readers of stdin find its end, and other writers to stdout, such as a print in a plugin or a
-        child process, write to stderr.
-        """
+        """Take stdin and stdout; other readers find the end of stdin, other writers of stdout write to stderr."""
         sys.stdout.flush()
         read_fd, write_fd = os.dup(0), os.dup(1)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -84,11 +76,7 @@ class ProtocolStdio:
     def start(
         self, parse: Callable[[bytes], _Message], protocol: str, first: bytes | None = None
     ) -> AsyncGenerator[_Message]:
-        """Start the threads and return the messages that `parse` makes of the lines.
-
-        `first` is a line that was read earlier. A line for which `parse` raises ValueError is ignored and reported on
-        stderr as not being of the protocol.
-        """
+        """Start the threads; return what `parse` makes of `first` and each line, and report ValueErrors on stderr."""
         import asyncio
 
         loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes | None](_MAX_READ_AHEAD)

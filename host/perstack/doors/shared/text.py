@@ -30,12 +30,7 @@ def fit_columns(
     texts: Sequence[int],
     drops: Sequence[int],
 ) -> dict[int, int]:
-    """Return the width of each column that is shown, by its index.
-
-    `widths` are the wanted widths including headings, `headings` those of the headings alone. Columns in `whole` are
-    never cut or dropped; `texts` share the remaining cells; `drops` are dropped in that order. `width` None keeps
-    everything.
-    """
+    """Return the width of each shown column by index: `texts` are cut, `drops` go first; `width` None keeps all."""
     if width is None:
         return dict(enumerate(widths))
     cut = (*whole, *texts)

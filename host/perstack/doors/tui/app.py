@@ -109,11 +109,7 @@ class StartApp(App[int]):
         names_workspace: bool = False,
         drives: bool = False,
     ) -> None:
-        """Start with the named Expert or Job, and send the query at once if given.
-
-        `given` are the project's location options in shell form; `names_workspace` says whether the workspace is among
-        them. `drives`: an answered Job is driven here instead of by workers.
-        """
+        """`given` locates the project, in shell form. `drives`: answered Jobs are driven here, not by workers."""
         super().__init__()
         self.host = host
         self.live = live

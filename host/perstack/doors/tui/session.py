@@ -1,8 +1,4 @@
-"""A Job in a tab: driven here, or followed while another process drives it. Knows the Host, and no widget.
-
-At most one task (`_work`) drives, watches or follows the Job at a time; `interrupt` cancels it. Every event goes
-through `_hear` into the transcript, and `on_change` tells the interface to draw.
-"""
+"""A Job in a tab, driven here or followed; it knows no widget. Only one task (`_work`) runs; `interrupt` cancels it."""
 
 from __future__ import annotations
 

@@ -148,11 +148,7 @@ class _Drawing:
 
 
 class TerminalDriver(LinuxDriver):
-    """The library's driver, with a reader that survives any byte and a resumption after any kind of stop.
-
-    The library starts a second time at SIGCONT. After SIGSTOP, which no process can catch, two threads would then read
-    the keys.
-    """
+    """The library's driver, with a reader that survives any byte, and no second one at a SIGCONT after SIGSTOP."""
 
     class TerminalGone(events.Event):
         """Event sent to the app when no key can be read any more."""

@@ -54,11 +54,7 @@ def named_at(before: str) -> str | None:
 
 
 class FileCompletion:
-    """Completion of files and folders of the workspace by the beginning of a name.
-
-    It is called at each key. A part of a name is searched in all folders once; further letters only filter the result.
-    Names that a terminal cannot show, or that are not UTF-8, are left out.
-    """
+    """Completion of workspace paths by a part of a name, searched once; names that cannot be shown are left out."""
 
     def __init__(self, workspace: Path) -> None:
         """Complete paths below `workspace`."""

@@ -1,8 +1,4 @@
-"""The tree of displayed items: items, and branches of items, one a Run.
-
-A branch knows where each item begins, so the lines of a screen are found without rendering a whole Job: the cost of a
-Job with thousands of steps depends on its visible part.
-"""
+"""The tree of displayed items. A branch knows where each begins, so a screen is found without rendering a whole Job."""
 
 from __future__ import annotations
 
