@@ -100,8 +100,6 @@ class Named(click.ParamType[str]):
 
 
 class _TypedProject:
-    """The project of the options on the line, or of the current folder."""
-
     def __init__(self, ctx: click.Context) -> None:
         from perstack.doors.cli.options import HostOptions
 

@@ -65,8 +65,6 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The options of the command."""
-
     job_id: str | None
     run_id: str | None
     checkpoint_id: str | None
@@ -351,8 +349,6 @@ def _write_tree(tree: Sequence[PlacedRun]) -> None:
 
 
 class _LogFollower:
-    """A view of the events added to a Job's logs after those given at first."""
-
     def __init__(
         self, logs: Sequence[RunLog], run_id: str | None, wanted: log_print.EventFilter, *, full: bool, as_json: bool
     ) -> None:

@@ -70,8 +70,6 @@ WIDEST_HELP = 120  # maximum columns of the help on a wide terminal
 
 
 class _LazyGroup(click.Group):
-    """A group that lists all commands and imports only the called one."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -175,8 +175,6 @@ def _date(text: str) -> int:
 
 
 class _ReadType(click.ParamType[object]):
-    """A parameter type with a function that reads the text, given the text and the option's name."""
-
     def __init__(self, name: str, read: Callable[[str, str], object]) -> None:
         self.name = name
         self._read = read

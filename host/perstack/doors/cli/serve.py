@@ -77,8 +77,6 @@ def mcp_command(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """The project and options to serve, over either transport."""
-
     options: HostOptions
     experts: tuple[str, ...]
     tasks: bool

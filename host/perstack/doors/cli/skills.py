@@ -66,8 +66,6 @@ def _words(step: InstallStep) -> str:
 
 
 class _ProgressLines:
-    """Progress as a line for each step, without a terminal."""
-
     def shown(self) -> AbstractContextManager[object]:
         return nullcontext()
 
@@ -76,8 +74,6 @@ class _ProgressLines:
 
 
 class _Table:
-    """Progress as a table with a row for each skill, on a terminal."""
-
     def __init__(self) -> None:
         self._steps: dict[str, InstallStep] = {}
         self._rows = LiveRows()

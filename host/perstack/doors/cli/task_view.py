@@ -167,9 +167,7 @@ _PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """The selection of tasks."""
-
+class _TaskSelection:
     status: TaskStatus | None
     reason: PauseReason | None
     agent: str | None
@@ -178,7 +176,7 @@ class _Kind:
 
     @property
     def is_any(self) -> bool:
-        return self == _Kind(None, None, None, None, archived=False)
+        return self == _TaskSelection(None, None, None, None, archived=False)
 
     async def tasks(self, memory: ExecutionMemory) -> list[TaskSummary]:
         def page(after: str | None) -> Awaitable[TaskPage]:
@@ -223,7 +221,7 @@ def delete(
     Several tasks need confirmation. A task that another one waits for, or that changed meanwhile, is kept, and the exit
     status is 1. With --json: `{"deleted": "TASK"}`, or `{"deleted": [TASK, …], "kept": {TASK: why, …}}`.
     """
-    kind = _Kind(status, reason, agent, older_than, archived)
+    kind = _TaskSelection(status, reason, agent, older_than, archived)
     if task_id is not None and not kind.is_any:
         raise UsageError("task delete takes a TASK, or options that mean many, and not both")
     if task_id is None and expected_version is not None:
@@ -249,7 +247,7 @@ def _delete_one(typed: str, expected_version: int | None, tasks: Tasks) -> str:
     return tasks.do(work)
 
 
-def _delete_all(kind: _Kind, tasks: Tasks, *, is_sure: bool) -> NoReturn:
+def _delete_all(kind: _TaskSelection, tasks: Tasks, *, is_sure: bool) -> NoReturn:
     found = tasks.do(kind.tasks)
     if found and not is_sure:
         agree_to_delete(found, "task", "see them with task list", show_all)

@@ -49,8 +49,6 @@ def _as_they_are(given: Mapping[str, object]) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _CommandHelp:
-    """The texts and options of one command."""
-
     help: str
     parameters: Mapping[str, Made | tuple[Made, ...] | None] = field(default_factory=dict[str, Made])
     """Makers by argument, in order. None means the shared one; () leaves the argument out."""
@@ -342,8 +340,6 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
 
 
 class _InOrder(click.Group):
-    """A group that lists its commands in the order in which they were added."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 

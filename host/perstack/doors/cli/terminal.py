@@ -294,8 +294,6 @@ class LiveRows:
 
 
 class _SanitizedStream(TextIOBase):
-    """A stream that sanitizes what other modules write to it."""
-
     def __init__(self, beneath: TextIO) -> None:
         self.beneath = beneath
 

@@ -110,8 +110,6 @@ class StartQuery(Protocol):
 
 
 class _JobTask:
-    """A Job while it is driven here."""
-
     def __init__(self, host: Host, work: DriveJob, listen: OnEvent | None) -> None:
         self._host = host
         self._listen = listen

@@ -26,8 +26,6 @@ Read = Callable[[ServedProject, str], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """A kind of resource: its URI template and how to read it."""
-
     name: str
     address: UriTemplate
     description: str

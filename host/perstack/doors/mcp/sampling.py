@@ -51,8 +51,6 @@ _MAX_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class _SamplingProvider(Provider):
-    """A provider that asks the calling client."""
-
     max_tokens: int
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:

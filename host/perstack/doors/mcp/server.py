@@ -110,8 +110,6 @@ def _filled_prompt(state: ServedProject, params: types.GetPromptRequestParams) -
 
 
 class _Handlers:
-    """Handlers of requests and notifications, in the SDK's types."""
-
     def __init__(self, workspaces: Workspaces) -> None:
         self._workspaces = workspaces
 

@@ -70,8 +70,6 @@ _STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempoten
 
 @dataclass(frozen=True, slots=True)
 class _JobTool(Generic[_A]):
-    """A tool that does not depend on the Experts."""
-
     name: str
     title: str
     description: str

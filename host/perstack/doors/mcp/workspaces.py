@@ -105,8 +105,6 @@ class ServeOptions:
 
 @dataclass(slots=True)
 class _ClientRoots:
-    """A client that has roots."""
-
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     state: ServedProject | None = None
     is_asked: bool = False  # True if its last answer is still valid

@@ -34,8 +34,6 @@ class LogLine(NamedTuple):
 
 @dataclass(slots=True)
 class _ActiveCall:
-    """A tool call in progress."""
-
     name: str
     words: str  # the call's arguments
     since: int

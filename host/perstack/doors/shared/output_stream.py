@@ -132,8 +132,6 @@ class OutputChannel:
 
 
 class _Backlog:
-    """A queue of bytes, first in first out."""
-
     def __init__(self) -> None:
         self.size = 0
         self._file: IO[bytes] = BytesIO()
@@ -175,8 +173,6 @@ class _Backlog:
 
 
 class _Raw(RawIOBase):
-    """The raw layer of a text stream, which writes to a channel."""
-
     def __init__(self, channel: OutputChannel, fd: int) -> None:
         super().__init__()
         self.channel = channel

@@ -39,8 +39,6 @@ from perstack.host import Host
 
 
 class _Actions(Provider):
-    """The palette's entries: the actions of the current screen and of the program."""
-
     async def discover(self) -> Hits:
         for action, does in self._every():
             yield DiscoveryHit(_name(action.title, action.shown), does, help=action.text)

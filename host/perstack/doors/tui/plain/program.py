@@ -28,8 +28,6 @@ _STOPS = "Ctrl-C"
 
 
 class _OpenJob:
-    """An open Job, or a future one."""
-
     def __init__(
         self, host: Host, put: Callable[[str], None], on_change: Callable[[Session], None], *, drives: bool
     ) -> None:

@@ -28,8 +28,6 @@ _CHECKPOINT = "checkpoint"
 
 
 class _ExportFormat(NamedTuple):
-    """A format to write."""
-
     name: str
     what: str
     place: str
