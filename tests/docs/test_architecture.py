@@ -116,10 +116,6 @@ def test_no_modules_import_each_other_in_a_circle_not_for_types_either(package: 
     TopologicalSorter(waits_for).prepare()
 
 
-def test_the_events_are_those_of_the_union_in_its_order() -> None:
-    assert first_cells(section(PAGE, "## Events and the chain")) == STORED
-
-
 def _tables_of_the_loop() -> tuple[str, str]:
     loop = section(PAGE, "## The loop")
     return loop[: loop.index("| command |")], loop[loop.index("| command |") : loop.index("| fact |")]
