@@ -38,7 +38,8 @@ MODEL = (
     "unattended",
 )
 SHOW = ("output", "stream", "quiet", "no_input")
-GROUPS = (("where", WHERE), ("model", MODEL), ("show", SHOW))
+TASK = ("expected_version", "as_json")
+GROUPS = (("where", WHERE), ("model", MODEL), ("show", SHOW), ("task", TASK))
 
 BAR = "\\|"
 """How a table's cell has the sign that divides cells."""
@@ -107,7 +108,7 @@ def test_a_commands_section_has_its_usage_and_every_option_with_its_meaning(name
     text = section(f"{'###' if ' ' in name else '##'} `{name}`")
     assert usage(name) in text
     assert table(text) == rows(name, own(name))
-    taken = re.findall(r"\[(where|model|show)\]\(#shared-options\)", text)
+    taken = re.findall(r"\[(where|model|show|task)\]\(#shared-options\)", text)
     assert taken == shared(name)
 
 
@@ -163,7 +164,7 @@ def test_the_shared_options_are_those_of_every_command_that_takes_them() -> None
             if group in shared(name):
                 params = [param for param in COMMANDS[name].params if param.name in members]
                 assert set(rows(name, params)) <= set(table(text))
-    assert len(table(text)) == len(WHERE) + len(MODEL) + len(SHOW)
+    assert len(table(text)) == len(WHERE) + len(MODEL) + len(SHOW) + len(TASK)
 
 
 def test_the_exit_codes_are_those_of_the_program() -> None:
