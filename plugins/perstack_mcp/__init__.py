@@ -4,7 +4,7 @@ A session (`session.McpSession`) owns one server for all Runs of a Job and recon
 and `remote_server` implement `transports.McpServer`: they start the server and list the connection attempts to try.
 `client` tries them in order through the SDK and makes the calls; nothing of the SDK's types leaves it.
 
-- `stdio`: pipes of a child process. `web`: HTTP transports on checked addresses.
+- `server_process`, `stdio`: child process and its pipes. `web`: HTTP transports on checked addresses.
 - `tool_list`: filters unusable tools before the SDK sees them, and validates output schemas.
 - `server_requests`: questions and generations that a server requests during a call.
 - `oauth`, `login`, `login_store`: authorization; tokens are renewed under a lock shared by all processes.

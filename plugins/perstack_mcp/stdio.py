@@ -16,7 +16,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from perstack_mcp.local_server import Child
+from perstack_mcp.server_process import Child
 
 if TYPE_CHECKING:
     from perstack_mcp.sdk import TransportStreams

@@ -10,10 +10,10 @@ from perstack.config.load import load_project
 from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill
 from perstack.ports.environment import INHERITED
 from perstack.ports.skill import SkillContext
-from perstack_mcp.local_server import launch_of
 from perstack_mcp.login import LOGIN_TIMEOUT_S, PATH
 from perstack_mcp.plugin import McpSkillFactory
 from perstack_mcp.remote_server import RemoteServer, headers_of, oauth_of
+from perstack_mcp.server_process import launch_of
 from perstack_mcp.session import DEFAULT_TIMEOUT_MS
 
 PAGE = page("docs/mcp.md")

@@ -80,7 +80,7 @@ PLACES = {
         f"pip, with ISOLATED, {FEW}, in a folder of its own",
     ),
     "plugins/perstack-local/perstack_local/weights.py run": (1, "the same"),
-    "plugins/perstack_mcp/local_server.py Program": (1, f"a server that a definition names, {FEW}"),
+    "plugins/perstack_mcp/server_process.py Program": (1, f"a server that a definition names, {FEW}"),
 }
 """How often each place has it, and why nothing that an Expert wrote is executed there unasked."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hosting import wait_for
 
-from perstack_mcp.local_server import Launch, run_server
+from perstack_mcp.server_process import Launch, run_server
 
 
 @pytest.mark.linux

@@ -6,8 +6,8 @@ import pytest
 
 from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill, PluginSkill
 from perstack.ports.skill import SkillContext
-from perstack_mcp.local_server import launch_of
 from perstack_mcp.plugin import McpSkillFactory
+from perstack_mcp.server_process import launch_of
 
 
 @pytest.mark.parametrize(
