@@ -8,8 +8,8 @@ A worker (`worker`) is a row of procrastinate with a heartbeat. A claim is ident
 the server checks both, and the worker's number, before each change. An order of a worker that has been silent for
 SILENT_AFTER seconds can be claimed by another.
 
-Change together: `job_of` with `statements`, which read the same arguments; our tables in `schema` with its VERSION and
-`statements`. Procrastinate's own migrations are applied by `schema`.
+Change together: `job_of` with `statements`, which read its arguments; our tables in `engine` with its VERSION and
+`statements`.
 
 Imports that take time are made on first use. `perstack.testing` has the contract tests of dispatchers.
 """

@@ -19,8 +19,7 @@ from perstack.support.work_items import order_of, stored
 from perstack.system.concurrency import end, uninterrupted
 from perstack_postgres.connections import FAILURES, Connection
 from perstack_procrastinate import statements
-from perstack_procrastinate.engine import PLAIN, Engine, labels_of, row_on, unwrap_errors
-from perstack_procrastinate.schema import engine_here
+from perstack_procrastinate.engine import PLAIN, Engine, engine_here, labels_of, row_on, unwrap_errors
 
 _LEAVE_TIMEOUT_S = 5.0
 _DELETE_AFTER_S = 3600.0  # seconds without a heartbeat after which a worker's row is deleted
