@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import JobSummary
     from perstack.core.runs.events import Event
     from perstack.engine.jobs.attachments import Attachable
-    from perstack.engine.log.emitter import OnEvent
+    from perstack.engine.log.run_session import OnEvent
     from perstack.errors import (
         CannotServe,
         Conflict,
@@ -87,7 +87,7 @@ _HOMES = {
     "perstack.core.runs.events": ("Event",),
     "perstack.core.jobs.summary": ("JobSummary",),
     "perstack.engine.jobs.attachments": ("Attachable",),
-    "perstack.engine.log.emitter": ("OnEvent",),
+    "perstack.engine.log.run_session": ("OnEvent",),
     "perstack.errors": (
         "CannotServe",
         "Conflict",

@@ -29,8 +29,7 @@ from perstack.core.definitions.project import Project
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import dispatching_of, open_state
 from perstack.engine.context.host_context import ContextSource, HostContext
-from perstack.engine.diagnostics.experts import Experts
-from perstack.engine.diagnostics.skills import Skills
+from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.files.rewind_lock import repair_on_open
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.plugins.providers import ProviderPool
@@ -50,8 +49,8 @@ if TYPE_CHECKING:
     from perstack.engine.jobs.attachments import Attachable
     from perstack.engine.jobs.export import JobExports
     from perstack.engine.jobs.inbox import InboxItem
-    from perstack.engine.log.emitter import OnEvent
     from perstack.engine.log.event_log import StoredLine
+    from perstack.engine.log.run_session import OnEvent
     from perstack.engine.schedules.launcher import JobLauncher
     from perstack.engine.schedules.scheduler import Scheduler
     from perstack.engine.schedules.schedules import Schedules

@@ -15,8 +15,7 @@ from hosting import Seen, wait_for
 import perstack
 from perstack.engine.audit.audit import Audit
 from perstack.engine.audit.storage_admin import StorageAdmin
-from perstack.engine.diagnostics.experts import Experts
-from perstack.engine.diagnostics.skills import Skills
+from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.jobs.export import JobExports
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.jobs import Jobs

@@ -29,7 +29,7 @@ from perstack.ports.tasks import TaskMemory
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import By
-    from perstack.engine.log.emitter import OnEvent
+    from perstack.engine.log.run_session import OnEvent
     from perstack.host import Host
 
 

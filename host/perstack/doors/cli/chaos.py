@@ -29,9 +29,8 @@ from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.errors import UsageError
 from perstack.host import Host
-from perstack.testing.chaos.experiment import Assault, Tally, Target, Trial
+from perstack.testing.chaos.experiment import Assault, Tally, Target, Trial, script_for
 from perstack.testing.chaos.faults import Fault
-from perstack.testing.chaos.generated_script import script_for
 from perstack.testing.chaos.processes import Victims
 from perstack.testing.scripted import load_script
 

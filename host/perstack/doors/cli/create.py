@@ -40,7 +40,7 @@ from perstack.doors.create import (
 from perstack.doors.shared.job_status import next_step_of_job
 from perstack.doors.shared.next_steps import command
 from perstack.doors.shared.signals import INTERRUPTED
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
 from perstack.next_steps import Resume

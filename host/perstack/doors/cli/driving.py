@@ -18,7 +18,7 @@ from perstack.doors.shared.job_status import WITHOUT_EFFECT, next_step_of_job, s
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals, on_continued
 from perstack.doors.shared.text import local_time
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
 from perstack.system.user import this_user

@@ -24,7 +24,7 @@ from perstack.doors.shared.questions import call_shown, is_refusal, question_sho
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.doors.shared.text import ago, count
 from perstack.engine.jobs.inbox import InboxItem
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.host import Host
 from perstack.next_steps import GiveAnswer, NextStep

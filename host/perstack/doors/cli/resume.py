@@ -19,7 +19,7 @@ from perstack.doors.cli.terminal import print_err, print_out, write_json_line
 from perstack.doors.shared.job_status import next_step_of_job, spent, status_of
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.system.user import this_user

@@ -17,7 +17,7 @@ from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import MOMENT, read_query, read_schema
 from perstack.doors.cli.terminal import print_err, write_json_line
 from perstack.doors.shared.signals import INTERRUPTED
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.system.user import this_user

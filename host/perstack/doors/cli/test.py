@@ -32,8 +32,7 @@ from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.doors.shared.text import cost, count, duration
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.host import Host
-from perstack.testing.experts.attempt import Attempt, Bench, check_models
-from perstack.testing.experts.running import AT_ONCE, Outcome, run_tests
+from perstack.testing.experts.run_tests import AT_ONCE, Attempt, Bench, Outcome, check_models, run_tests
 
 if TYPE_CHECKING:
     from perstack.testing.experts.record_test import Taken

@@ -21,7 +21,7 @@ from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.engine.jobs.attachments import Attachable
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.reader import JobPage
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host

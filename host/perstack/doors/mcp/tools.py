@@ -24,7 +24,7 @@ from perstack.doors.mcp.files import DiffArguments, FilesView, RewindArguments, 
 from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome, StartQuery
 from perstack.doors.shared.questions import is_refusal
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 
 # Operations on tasks as tools, for agents that track long work: `perstack mcp --tasks`.

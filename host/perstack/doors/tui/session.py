@@ -18,7 +18,7 @@ from perstack.doors.shared.job_status import next_step_of_job, spent
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.tui.view.styled_text import Style
 from perstack.doors.tui.view.transcript import Transcript
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.host import Host

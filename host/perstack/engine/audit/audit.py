@@ -38,7 +38,7 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
 from perstack.engine.log.indexed_log import IndexedLogFormat, M
 from perstack.engine.log.storage import StoredSummary, log_of, space_of
-from perstack.engine.schedules.schedule_log import SCHEDULES
+from perstack.engine.schedules.schedules import SCHEDULES
 from perstack.engine.tasks.task_log import TASKS
 from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import Storage

@@ -28,7 +28,7 @@ from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
-from perstack.engine.log.emitter import Emitter, OnEvent
+from perstack.engine.log.run_session import Emitter, OnEvent
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocated
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins

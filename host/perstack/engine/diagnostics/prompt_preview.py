@@ -16,7 +16,7 @@ from perstack.core.runs.state import wanted_schema
 from perstack.core.runs.tool_search import tokens_of
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
-from perstack.engine.log.emitter import Emitter
+from perstack.engine.log.run_session import Emitter
 from perstack.engine.plugins.agent_skills import wants_agents_md
 from perstack.engine.plugins.providers import Prices, RunSettings
 from perstack.engine.plugins.skills import JobSkills

@@ -27,7 +27,7 @@ from perstack.engine.context.host_context import ContextSource
 from perstack.engine.iterations.series_driver import OnFact, SeriesDriver, check_ready
 from perstack.engine.iterations.series_log import SeriesLog, SeriesPage
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.system.clock import new_ids
 

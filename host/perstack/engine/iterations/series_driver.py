@@ -50,8 +50,8 @@ from perstack.engine.context.commands import measure_by_command, measure_by_func
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.iterations.series_log import SeriesLog
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.emitter import OnEvent
 from perstack.engine.log.event_log import Loaded
+from perstack.engine.log.run_session import OnEvent
 from perstack.engine.plugins.runtimes import CommandSandbox
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
 from perstack.ports.evaluator import Artifact

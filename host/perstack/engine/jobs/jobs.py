@@ -31,9 +31,8 @@ from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import ActiveJobs, JobRunner, read_attachments
-from perstack.engine.log.emitter import OnEvent
 from perstack.engine.log.leases import StopRequests
-from perstack.engine.log.run_session import JobSummaryFile, RunSession
+from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Inspect
 from perstack.support.storage import pages

@@ -26,9 +26,9 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.recall import Visibility
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.log.emitter import OnEvent
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
 from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
+from perstack.engine.log.run_session import OnEvent
 from perstack.engine.log.storage import heads_in_summary, nth_latest_job, read_summary, resolve_id
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect, Start

@@ -30,9 +30,8 @@ from perstack.engine.files.rewind_journal import JournalFile, Rewound, Step
 from perstack.engine.files.rewind_lock import journal_path, lock_path, rewound_in
 from perstack.engine.files.rewind_steps import RewindSteps, StagedRewind, mode_of
 from perstack.engine.files.trees import Trees
-from perstack.engine.log.emitter import Emitter
 from perstack.engine.log.run_log import load_job, run_logs
-from perstack.engine.log.run_session import JobSummaryFile, RunSession
+from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import Clock

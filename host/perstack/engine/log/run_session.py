@@ -3,25 +3,87 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Self, TypeVar
+from typing import Self, TypedDict, TypeVar
 
 from perstack.core.base.chain import EMPTY_LOG, Head, line_of, link
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import encoded
+from perstack.core.base.secrets import masked_words
+from perstack.core.definitions.experts import Limits
 from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary, RunPlace, places_of, summarize
-from perstack.core.runs.events import ResumeRun, StartRun, StoredEvent
+from perstack.core.runs.display_events import InitializeRuntime
+from perstack.core.runs.events import Event, ResumeRun, StartRun, StoredEvent
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import EventStamp
 from perstack.core.runs.state import Run, begin
-from perstack.engine.log.emitter import Emitter
 from perstack.errors import StorageError
+from perstack.ports.hooks import Listener
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import uninterrupted
+from perstack.system.user import notice
+from perstack.version import VERSION
+
+# Show events to listeners.
+
+OnEvent = Callable[[Event, bytes], None]
+"""Listener that receives an event and its line as stored in the log."""
+
+
+class DisplayStamp(TypedDict):
+    """Common fields of events that are shown but not stored."""
+
+    id: str
+    timestamp: int
+    job_id: str
+    run_id: str
+
+
+def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> InitializeRuntime:
+    """Create the event that says that the host starts to work on a Run, with the storage's location."""
+    return InitializeRuntime(
+        id=f"{start.run_id}-init",
+        timestamp=now,
+        job_id=start.job_id,
+        run_id=start.run_id,
+        runtime_version=VERSION,
+        expert_key=start.expert_key,
+        model=start.model,
+        provider=start.provider,
+        max_steps=limits.max_steps,
+        storage=masked_words(location),
+    )
+
+
+class Emitter:
+    """Calls every listener with each event. A listener that raises is reported once and removed."""
+
+    def __init__(self, listeners: Sequence[Listener], on_event: OnEvent | None) -> None:
+        """Register the listeners of plugins, and `on_event` of the caller if there is one."""
+        self._listeners: list[OnEvent] = [listener.on_event for listener in listeners]
+        if on_event is not None:
+            self._listeners.append(on_event)
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        """Show an event to all listeners."""
+        for listener in tuple(self._listeners):
+            try:
+                listener(event, line)
+            except Exception as error:  # noqa: BLE001 - a listener's fault must not end a Run
+                self._listeners.remove(listener)
+                name = getattr(listener, "__qualname__", repr(listener))
+                text = f"listener {name} raised {type(error).__name__}: {error}; it is left out from now on"
+                notice(text)
+
+    def display(self, event: Event) -> None:
+        """Show an event that is not stored."""
+        if self._listeners:
+            self(event, event.to_json())
+
 
 # job.json of a driven Job: updated while it runs, and once more at its end.
 

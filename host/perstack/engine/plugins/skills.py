@@ -39,7 +39,7 @@ from perstack.core.runs.facts import Question
 from perstack.core.runs.state import Run
 from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
-from perstack.engine.log.emitter import DisplayStamp, Emitter
+from perstack.engine.log.run_session import DisplayStamp, Emitter
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.builtin_tools import context_tools
 from perstack.engine.plugins.runtimes import Runtimes

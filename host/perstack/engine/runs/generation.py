@@ -44,8 +44,7 @@ from perstack.core.runs.fallbacks import (
 from perstack.core.runs.messages import ExpertMessage, ToolCallPart, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
-from perstack.engine.log.emitter import Emitter
-from perstack.engine.log.run_session import RunSession
+from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.pacing import OnWait, Waiting, through
 from perstack.engine.plugins.providers import Endpoint, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue

@@ -19,8 +19,7 @@ from perstack.core.runs.events import QueueFields
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
-from perstack.engine.log.emitter import Emitter
-from perstack.engine.log.run_session import JobSummaryFile, RunSession
+from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
 from perstack.engine.plugins.agent_skills import SkillLibrary

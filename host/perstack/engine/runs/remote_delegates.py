@@ -44,7 +44,7 @@ from perstack.system.concurrency import uninterrupted
 from perstack.system.user import this_user
 
 if TYPE_CHECKING:
-    from perstack.engine.log.emitter import Emitter
+    from perstack.engine.log.run_session import Emitter
 
 
 # Remote Runs, followed as their logs grow and folded into the Job of the process that awaits them.

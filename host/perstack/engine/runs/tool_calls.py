@@ -24,8 +24,7 @@ from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run, call_key
 from perstack.core.runs.step_events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.dataclass import dataclass
-from perstack.engine.log.emitter import Emitter
-from perstack.engine.log.run_session import RunSession
+from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.pacing import through
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.generation import error_info

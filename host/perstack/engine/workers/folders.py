@@ -16,7 +16,7 @@ from perstack.core.base.ids import check_job_id, event_id_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.engine.files.changes import snapshots_of
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.run_session import OnEvent
 from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
 from perstack.system.concurrency import uninterrupted
 from perstack.system.user import this_process

@@ -2,5 +2,5 @@
 
 `faults` counts the changes that a process makes on disk and fails at the n-th; `processes` starts such processes,
 forked by `fork_server`; `experiment` drives a Job through them, collects what is stored and compares it with an
-undisturbed Job; `generated_script` plays the model. `perstack chaos` uses all of it.
+undisturbed Job; a generated script plays the model. `perstack chaos` uses all of it.
 """

@@ -28,8 +28,9 @@ from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
 from perstack.system.user import this_user
-from perstack.testing.experts.attempt import (
+from perstack.testing.experts.run_tests import (
     Bench,
+    Outcome,
     Played,
     apart,
     contents,
@@ -37,9 +38,9 @@ from perstack.testing.experts.attempt import (
     facts_of,
     played_from,
     played_script,
+    run_tests,
     without_key,
 )
-from perstack.testing.experts.running import Outcome, run_tests
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
 
 

@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
-from perstack.testing.experts.attempt import Bench, contents, judged, remove_folder
+from perstack.testing.experts.run_tests import Bench, contents, judged, remove_folder
 
 _MOST_CALLS = 40
 _MOST_FILES = 20
