@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
@@ -18,6 +19,7 @@ from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.facts import (
     Answer,
     Definition,
+    DelegateHead,
     DelegateReport,
     Delegation,
     ErrorInfo,
@@ -260,6 +262,42 @@ def _finished(run: Run, text: str, value: JsonObject | None, stamp: Stamps) -> e
 def lacks_effect(run: Run) -> bool:
     """Return True if the Run has not had the effect that its Expert declares."""
     return run.start.expert.effects and not run.effects
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateResult:
+    """Result of a delegate's Run. Without a text the Run has stopped and may be resumed."""
+
+    text: str | None
+    is_error: bool = False
+    run: Run | None = None  # None if it could not be set up
+
+    @classmethod
+    def failed(cls, reason: str, run: Run | None = None) -> DelegateResult:
+        """Create the result of a failed delegation."""
+        return cls(f"Delegation failed: {reason}", True, run)
+
+    @property
+    def head(self) -> DelegateHead | None:
+        """The head of the Run's log when it ended; None without a Run."""
+        run = self.run
+        return None if run is None else DelegateHead(run_id=run.id, seq=run.head.seq, hash=run.head.hash)
+
+    @property
+    def stopped(self) -> Run | None:
+        """The Run, if it has stopped without a result; None otherwise."""
+        return self.run if self.text is None else None
+
+    @classmethod
+    def of(cls, run: Run) -> DelegateResult:
+        """Create the result of a Run that is not driven any further for now."""
+        if run.status == "completed":
+            text = run.result or ""
+            return cls(text if run.value is None else json.dumps(run.value, ensure_ascii=False), False, run)
+        if run.status == "stoppedByError":
+            reason = run.error.message if run.error is not None else "unknown error"
+            return cls.failed(reason, run)
+        return cls(None, False, run)
 
 
 def report_of(run: Run, tool_name: str) -> DelegateReport:

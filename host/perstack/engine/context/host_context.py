@@ -78,9 +78,9 @@ class HostContext:
 
     def with_recorded(self, definition: SeriesDefinition) -> HostContext:
         """Return this context with only the Experts of a recorded definition, and today's secrets."""
-        from perstack.engine.context.recorded_definition import in_force_now
+        from perstack.core.definitions.recorded_definition import in_force
 
-        project, overrides = in_force_now(definition, self.project, self.overrides)
+        project, overrides = in_force(definition, self.project), self.overrides.or_else(definition.chosen)
         return replace(self, project=project, overrides=overrides)
 
     def with_budget(self, expert_key: str, left: Budget | None, chosen: Overrides | None = None) -> HostContext:
@@ -215,9 +215,15 @@ class HostContext:
 
     def definition(self, expert_key: str) -> SeriesDefinition:
         """Return the definition to record for an Expert that begins now. Raises as `check_ready`."""
-        from perstack.engine.context.recorded_definition import record_definition
+        from perstack.core.definitions.recorded_definition import definition_of
 
-        return record_definition(self.providers, self.project, self.expert(expert_key), self.overrides)
+        project, expert, overrides = self.project, self.expert(expert_key), self.overrides
+        settings = self.providers.settings(project, expert, overrides)
+        # record the default provider of today: a key for another provider may be added later
+        if resolve_settings(project, expert, overrides).provider is None:
+            model = project.model or settings.model
+            project = project.model_copy(update={"provider": settings.provider, "model": model})
+        return definition_of(project, expert, overrides)
 
     def lock(self) -> Lock:
         """Return perstack.lock; an empty lock without the file. Raises UsageError if it cannot be parsed."""

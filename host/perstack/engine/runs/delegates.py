@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from perstack.config.settings import DEFAULT_RESULT_LIMIT
 from perstack.core.base.text import head_and_tail
 from perstack.core.jobs.resuming import limits_of_delegate
-from perstack.core.runs.decide import has_ended, report_of, stopped_with
+from perstack.core.runs.decide import DelegateResult, has_ended, report_of, stopped_with
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.messages import TextPart
 from perstack.core.runs.pending import pending
@@ -25,7 +25,6 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.decisions import PendingQuestion, PersonAnswer
 from perstack.engine.runs.job_context import Allowance, JobContext
-from perstack.engine.runs.results import DelegateResult
 from perstack.errors import PerstackError
 from perstack.ports.skill import BlobStore
 from perstack.system.user import this_process

@@ -10,15 +10,11 @@ One step of a Run that calls a tool, pass by pass of `RunLoop.drive`:
   CALLING  RunTools     `run_tools` runs the calls concurrently and records a `finishToolCall` for each
   SETTLED  EndStep      records `finishStep`; the Run is READY for its next step, or for EndRun if it has a result
 
-When `pending` returns None the Run has ended or stopped, and the loop flushes the log and writes a checkpoint.
-
-`RunSession.record` folds an event into the state and keeps its line; `RunSession.flush` writes all kept lines in one
-append, all or nothing, and shows them to listeners only then. An effect that must not happen twice is flushed before it
+When `pending` returns None the Run has ended or stopped. `RunSession.record` folds an event into the state,
+`RunSession.flush` writes the recorded events, all or nothing. An effect that must not happen twice is flushed before it
 begins (intent before effect): `startGeneration` before the model is called, `callTools` before a tool with a side
-effect runs, the ids of delegates before one starts.
-
-After a crash the log is folded, `RunStarter.resume` records `resumeRun`, and `drive` continues in the phase that the
-state is in. A stop changes the status of a Run and not its phase.
+effect runs, the ids of delegates before one starts. After a crash the log is folded, `RunStarter.resume` records
+`resumeRun`, and `drive` continues: a stop changes the status of a Run and not its phase.
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
 `RunLoop._perform`; `assert_never` makes the type check fail without one. A new event also needs a case in `evolve`.
@@ -29,6 +25,9 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
+from perstack.core.base.json_schema import QUICK
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.result_schemas import ResultCheck, judged
 from perstack.core.definitions.secrets import with_secrets
 from perstack.core.definitions.skills import COUNTED_CALLS
 from perstack.core.jobs.summary import JobSummary
@@ -67,9 +66,10 @@ from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
-from perstack.engine.runs.results import judge_result
 from perstack.engine.runs.tool_calls import decide_calls, differs_from_recording, played_skills, refuse_calls, run_tools
 from perstack.system.concurrency import leaves, uninterrupted
+
+_MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the event loop
 
 
 class RunLoop:
@@ -82,12 +82,9 @@ class RunLoop:
         self._delegates = Delegates(job, allowance, self.drive_within_time)
 
     async def drive_job(self, session: RunSession) -> JobSummary:
-        """Drive a Coordinator's Run until it ends or stops. Returns the Job's summary, as written last.
-
-        Until then, and after an error, the summary says that the Job runs, so that readers trust only the logs.
-        """
+        """Drive a Coordinator's Run until it ends or stops. Returns the Job's summary, as written last."""
         summary_file = self._job.summary_file
-        await summary_file.write(is_driven=True)
+        await summary_file.write(is_driven=True)  # also after an error it says "running": readers trust only the logs
         await session.flush()
         try:
             async with summary_file.following():
@@ -139,7 +136,6 @@ class RunLoop:
         return pending(session.run, allowance.limits.max_steps if allowance.steps_left == 0 else None)
 
     async def _perform(self, run: RunContext, command: Work) -> None:  # noqa: C901 - one case for each command
-        """Perform one command: its effect first, then the events that record what happened."""
         if await differs_from_recording(run, command):
             return
         session, job = run.session, self._job
@@ -173,7 +169,7 @@ class RunLoop:
                 session.record_all(approval_asked(command.call, places, offers, session.stamp, is_unattended=alone))
                 await session.flush()
             case JudgeResult():
-                judged = await judge_result(command.text, command.schema)
+                judged = await _judge_result(command.text, command.schema)
                 session.record(result_event(session.run, command.text, judged, session.stamp))
             case Shrink() | Compact():
                 from perstack.engine.runs.compaction import make_room  # few Runs are that long
@@ -229,7 +225,6 @@ class RunLoop:
         return RunContext(self._job, session, skills, endpoint, model, self._allowance.budget, vault)
 
     async def _stop_cancelled(self, session: RunSession) -> None:
-        """Record why a cancelled Run stops: its time is over, or it is interrupted."""
         if session.state is None:
             return
         budget = self._allowance.budget
@@ -242,7 +237,12 @@ class RunLoop:
         await session.write_checkpoint()
 
     def _record_interrupt(self, session: RunSession) -> None:
-        """Record that a Run is interrupted. A worker that leaves queues the Run that it was given again."""
+        # a worker that leaves queues the Run that it was given again
         session.record_all(interrupted(session.run, session.stamp))
         if session.run.id == self._allowance.root_id and (how := self._job.requeue(session.run)) is not None:
             session.record(QueueRun(**session.stamp(), **how))
+
+
+async def _judge_result(text: str, schema: JsonObject) -> ResultCheck:
+    quick = judged(text, schema, QUICK) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
+    return quick if quick is not None else await asyncio.to_thread(judged, text, schema)

@@ -21,7 +21,7 @@ from perstack.core.definitions.project import with_delegates
 from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, What, budget_of, capped, granted, short_account
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate
-from perstack.core.runs.decide import has_ended, interrupted
+from perstack.core.runs.decide import DelegateResult, has_ended, interrupted
 from perstack.core.runs.events import QueueRun
 from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.facts import Delegation
@@ -35,7 +35,6 @@ from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_context import Allowance, JobContext
-from perstack.engine.runs.results import DelegateResult
 from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError, UsageError
 from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
