@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.resuming import UnsettledCall
     from perstack.core.jobs.summary import JobSummary
     from perstack.core.runs.events import Settlement, StoredEvent
-    from perstack.engine.audit.audit import Audit
+    from perstack.engine.audit.audit import Auditor
     from perstack.engine.audit.storage_admin import StorageAdmin
     from perstack.engine.iterations.iterations import Iterations
     from perstack.engine.jobs.attachments import Attachable
@@ -208,11 +208,11 @@ class Host:
     # --- parts, made on first use ---------------------------------------------------------------------------------
 
     @cached_property
-    def audit(self) -> Audit:
+    def audit(self) -> Auditor:
         """Verification, receipts, replay and redaction."""
-        from perstack.engine.audit.audit import Audit
+        from perstack.engine.audit.audit import Auditor
 
-        return Audit(self._source, self.jobs)
+        return Auditor(self._source, self.jobs)
 
     @cached_property
     def exports(self) -> JobExports:

@@ -20,7 +20,7 @@ from pages import ROOT, commands, fenced, page, run_line, section
 
 from perstack.config.load import load_project
 from perstack.config.settings import resolve_settings
-from perstack.testing.fake_endpoint import FakeEndpoint, Reply, events
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
 
 PAGE = page("README.md")
 BEGINNING = PAGE[: PAGE.index("\n## ")]
@@ -39,7 +39,7 @@ GOING_ON = {
     "planner": [{"tools": [{"name": "todo", "input": {"newTodos": ["trains"]}}]}, *({"text": "Planned."} for _ in "ab")]
 }
 
-ANTHROPIC = Reply(
+ANTHROPIC = PreparedReply(
     events(
         '{"type":"message_start","message":{"usage":{"input_tokens":7,"output_tokens":1}}}',
         '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}',
@@ -49,7 +49,7 @@ ANTHROPIC = Reply(
         '{"type":"message_stop"}',
     )
 )
-OPENAI = Reply(
+OPENAI = PreparedReply(
     events(
         '{"choices":[{"index":0,"delta":{"content":"Lines"}}]}',
         '{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}',

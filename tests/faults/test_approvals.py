@@ -8,7 +8,7 @@ import pytest
 import workload
 from workload import spread
 
-from perstack.testing.chaos.experiment import Assault, Tally, Target
+from perstack.testing.chaos.experiment import Assault, ExperimentSubject, Tally
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault
 from perstack.testing.chaos.processes import Victims
 
@@ -28,7 +28,7 @@ def test_an_approved_call_is_run_once_whichever_boundary_its_job_dies_or_fails_a
     template.mkdir()
     room.mkdir()
     workload.team(template, tmp_path, "file:perstack", RULES)
-    assault = Assault(Target(template, "boss", "go", workload.env(tmp_path)), victims, room)
+    assault = Assault(ExperimentSubject(template, "boss", "go", workload.env(tmp_path)), victims, room)
     plain, tally = assault.plain(), Tally()
     # the run, and the answers to three approvals and a question
     assert len(plain.victims) == 5

@@ -9,7 +9,7 @@ import pytest
 import workload
 from workload import spread
 
-from perstack.testing.chaos.experiment import Assault, Tally, Target
+from perstack.testing.chaos.experiment import Assault, ExperimentSubject, Tally
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
 from perstack.testing.chaos.processes import Victims
 
@@ -25,7 +25,7 @@ def assault(tmp_path: Path, victims: Victims, storage: str) -> Assault:
     template.mkdir()
     room.mkdir()
     workload.team(template, tmp_path, storage)
-    return Assault(Target(template, "boss", "go", workload.env(tmp_path)), victims, room)
+    return Assault(ExperimentSubject(template, "boss", "go", workload.env(tmp_path)), victims, room)
 
 
 @pytest.mark.timeout(3600)

@@ -8,7 +8,7 @@ import pytest
 import workload
 from workload import spread
 
-from perstack.testing.chaos.experiment import Assault, Tally, Target
+from perstack.testing.chaos.experiment import Assault, ExperimentSubject, Tally
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
 from perstack.testing.chaos.processes import Victims
 
@@ -24,7 +24,7 @@ def test_results_shrink_and_turns_are_summarised_once_wherever_a_job_dies_or_fai
     template.mkdir()
     room.mkdir()
     workload.small_window(template, tmp_path, storage)
-    assault = Assault(Target(template, "boss", "go", workload.env(tmp_path)), victims, room)
+    assault = Assault(ExperimentSubject(template, "boss", "go", workload.env(tmp_path)), victims, room)
     stored = b"".join(victim.out for victim in assault.plain().victims)
     assert stored.count(b'"type":"shrinkResults"') == stored.count(b'"type":"compactHistory"') == 2
     for kind in FAULT_KINDS if thorough else SOME:

@@ -8,7 +8,7 @@ import pytest
 import workload
 from workload import spread
 
-from perstack.testing.chaos.experiment import Assault, Tally, Target
+from perstack.testing.chaos.experiment import Assault, ExperimentSubject, Tally
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
 from perstack.testing.chaos.processes import Victims
 
@@ -28,7 +28,7 @@ def test_snapshots_are_whole_or_not_there_wherever_a_job_dies_or_fails(
     definition.write_text("workspace = { snapshots = true }\n" + definition.read_text())
     for number in range(12):
         (template / f"file{number}.txt").write_text(f"{number}\n" * 100)
-    assault = Assault(Target(template, "boss", "go", workload.env(tmp_path)), victims, room)
+    assault = Assault(ExperimentSubject(template, "boss", "go", workload.env(tmp_path)), victims, room)
     stored = b"".join(victim.out for victim in assault.plain().victims)
     assert stored.count(b'"type":"recordSnapshot"') > 8
     for kind in FAULT_KINDS if thorough else SOME:

@@ -13,7 +13,7 @@ import pytest
 from hosting import Seen, wait_for
 
 import perstack
-from perstack.engine.audit.audit import Audit
+from perstack.engine.audit.audit import Auditor
 from perstack.engine.audit.storage_admin import StorageAdmin
 from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.jobs.export import JobExports
@@ -95,7 +95,7 @@ PARTS = {
     JobFiles: {"check_present", "diff", "is_recorded", "plan_rewind", "rewind", "settle_rewind"}.union(
         ("without_rewind", "write_files"),
     ),
-    Audit: {"backtest", "calls", "receipt", "redact", "replay", "verify", "verify_all", "verify_receipt"},
+    Auditor: {"backtest", "calls", "receipt", "redact", "replay", "verify", "verify_all", "verify_receipt"},
     JobExports: {"document", "export", "record"},
     StorageAdmin: {"check", "copy_to", "disk_usage"},
     JobQueue: {"interrupt_queued", "ordered", "ordered_runs", "requests", "requeue_lost", "submit", "withdraw"},

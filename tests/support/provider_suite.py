@@ -45,7 +45,7 @@ from perstack.core.runs.messages import (
 from perstack.errors import MissingCredential, ProviderError
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
-from perstack.testing.fake_endpoint import FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 
 WIRES: tuple[Wire, ...] = (
     ANTHROPIC, OPENAI, COMPATIBLE, GOOGLE, GOOGLE_OLDER, DEEPSEEK, AZURE, AZURE_DATED, OLLAMA, VERTEX, VERTEX_CLAUDE,
@@ -87,7 +87,9 @@ def request_of(wire: Wire, *messages: Message, **rest: Any) -> GenerationRequest
     return GenerationRequest(wire.model, "You.", History(messages or (_QUERY,)), blobs=_blob, **given)
 
 
-def using(wire: Wire, *replies: Reply, act: Callable[[Provider], Awaitable[None]], **setting: Any) -> FakeEndpoint:
+def using(
+    wire: Wire, *replies: PreparedReply, act: Callable[[Provider], Awaitable[None]], **setting: Any
+) -> FakeEndpoint:
     """Return an endpoint with these replies, after `act` has used a provider on it."""
 
     async def scenario() -> FakeEndpoint:
@@ -103,7 +105,7 @@ def using(wire: Wire, *replies: Reply, act: Callable[[Provider], Awaitable[None]
 
 
 def generate(
-    wire: Wire, reply: Reply, request: GenerationRequest | None = None, **setting: Any
+    wire: Wire, reply: PreparedReply, request: GenerationRequest | None = None, **setting: Any
 ) -> tuple[Generation, list[Delta], FakeEndpoint]:
     """Make one generation. Return it with its deltas and the endpoint."""
     found: list[Generation] = []
@@ -121,7 +123,7 @@ def body_of(wire: Wire, request: GenerationRequest, **setting: Any) -> Any:
     return json.loads(generate(wire, wire.reply(_HELLO), request, **setting)[2].asked[0].body)
 
 
-def error_of(wire: Wire, reply: Reply) -> ProviderError:
+def error_of(wire: Wire, reply: PreparedReply) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
         generate(wire, reply)
     return caught.value
@@ -151,7 +153,7 @@ async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> t
             return await host.run("a", query, on_event=seen), seen
 
 
-def run(wire: Wire, *replies: Reply) -> tuple[Job, Seen, FakeEndpoint]:
+def run(wire: Wire, *replies: PreparedReply) -> tuple[Job, Seen, FakeEndpoint]:
     """Drive a whole Run at an endpoint with these replies."""
 
     async def scenario() -> tuple[Job, Seen, FakeEndpoint]:
@@ -384,7 +386,7 @@ def refused(wire: Wire) -> str:
     return _error_of_run(wire, wire.reply(Said("I will not.", stop="refusal")))
 
 
-def _error_of_run(wire: Wire, *replies: Reply) -> str:
+def _error_of_run(wire: Wire, *replies: PreparedReply) -> str:
     """Return the name of the error that ends a Run."""
     job, seen, endpoint = run(wire, *replies)
     assert (job.status, len(endpoint.asked)) == ("stoppedByError", len(replies))
@@ -456,7 +458,7 @@ def cut(wire: Wire) -> str:
         assert generation.reply.contents == (TextPart(text=_HELLO.text),), "nothing of the broken ones is kept"
 
     headers = wire.reply(_HELLO).headers
-    broken = (Reply(half, headers=headers, ending=ending) for ending in ("cut", "whole"))
+    broken = (PreparedReply(half, headers=headers, ending=ending) for ending in ("cut", "whole"))
     using(wire, *broken, wire.reply(_HELLO), act=act)
     return "dropped, tries again"
 
@@ -465,7 +467,7 @@ def cut(wire: Wire) -> str:
 def cancelled(wire: Wire) -> str:
     async def scenario() -> None:
         whole = wire.reply(_HELLO)
-        reply = Reply(whole.chunks[:-3], headers=whole.headers, ending="hang")
+        reply = PreparedReply(whole.chunks[:-3], headers=whole.headers, ending="hang")
         async with asyncio.timeout(30), FakeEndpoint(reply) as endpoint:
             provider, begun = wire.provider(endpoint.url), asyncio.Event()
             task = asyncio.ensure_future(provider.generate(request_of(wire), lambda delta: begun.set()))

@@ -13,7 +13,7 @@ import httpx
 
 from perstack.ports.provider import Delta, Generation, Provider, ProviderConfig, ProviderFactory
 from perstack.support.http.client import ReadEvents, receive, server_sent_events
-from perstack.testing.fake_endpoint import Reply
+from perstack.testing.fake_endpoint import PreparedReply
 
 KEY = "sk-very-secret-0123456789"
 READ = "readTextFile"
@@ -76,7 +76,7 @@ class Wire(ABC):
         return self.title.replace(",", "").replace(" ", "-")
 
     @abstractmethod
-    def reply(self, said: Said) -> Reply:
+    def reply(self, said: Said) -> PreparedReply:
         """Return the reply as this endpoint streams it, in at least three chunks unless it is empty."""
 
     @abstractmethod
@@ -111,10 +111,10 @@ class Wire(ABC):
     def provider(self, url: str | None, env: Mapping[str, str] | None = None, **more: Any) -> Provider:
         return self.factory.create(self.config(url, env, **more))
 
-    def refused(self, status: int, words: str, **headers: str) -> Reply:
+    def refused(self, status: int, words: str, **headers: str) -> PreparedReply:
         """Return an error response with the vendor's message."""
         body = {"type": "error", "error": {"type": "t", "code": None, "message": words}}
-        return Reply(
+        return PreparedReply(
             (json.dumps(body).encode(),), status=status, headers={"content-type": "application/json", **headers}
         )
 

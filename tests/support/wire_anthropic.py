@@ -13,7 +13,7 @@ from wire import KEY, Said, Wire, pieces
 
 from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta
-from perstack.testing.fake_endpoint import Reply, events
+from perstack.testing.fake_endpoint import PreparedReply, events
 from perstack_anthropic.messages_api import MessagesDecoder
 from perstack_anthropic.plugin import FACTORY
 
@@ -71,8 +71,8 @@ class MessagesWire(Wire):
 class AnthropicWire(MessagesWire):
     """Messages at Anthropic."""
 
-    def reply(self, said: Said) -> Reply:
-        return Reply(events('{"type": "ping"}', *data_of(said)))
+    def reply(self, said: Said) -> PreparedReply:
+        return PreparedReply(events('{"type": "ping"}', *data_of(said)))
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> MessagesDecoder:
         return MessagesDecoder(on_delta)

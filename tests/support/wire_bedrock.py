@@ -17,7 +17,7 @@ from wire_anthropic import MessagesWire, data_of
 
 from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta, Generation
-from perstack.testing.fake_endpoint import Reply
+from perstack.testing.fake_endpoint import PreparedReply
 from perstack_bedrock.plugin import FACTORY
 from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
 from perstack_bedrock.request import NO_MORE_CALLS
@@ -71,17 +71,17 @@ class _AtBedrock(Wire):
         deltas: list[Delta] = []
         return decoded(chunks, self.decoder(deltas.append), aws_events), deltas
 
-    def refused(self, status: int, words: str, **headers: str) -> Reply:
+    def refused(self, status: int, words: str, **headers: str) -> PreparedReply:
         kind = {"content-type": "application/json", "x-amzn-errortype": "AnException:http://internal.amazon.com/"}
-        return Reply((json.dumps({"message": words}).encode(),), status=status, headers={**kind, **headers})
+        return PreparedReply((json.dumps({"message": words}).encode(),), status=status, headers={**kind, **headers})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConverseWire(_AtBedrock):
     """ConverseStream. Only the cache mark on the latest turn may move between requests."""
 
-    def reply(self, said: Said) -> Reply:
-        return Reply(tuple(event(*one) for one in converse_events(said)), headers=STREAM)
+    def reply(self, said: Said) -> PreparedReply:
+        return PreparedReply(tuple(event(*one) for one in converse_events(said)), headers=STREAM)
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> Decoder:
         return ConverseDecoder(on_delta)
@@ -109,9 +109,9 @@ class ConverseWire(_AtBedrock):
 class ChunksWire(_AtBedrock, MessagesWire):
     """InvokeModelWithResponseStream, with Anthropic's own events in its chunks."""
 
-    def reply(self, said: Said) -> Reply:
+    def reply(self, said: Said) -> PreparedReply:
         chunks = (b64encode(data.encode()).decode() for data in data_of(said))
-        return Reply(tuple(event("chunk", {"bytes": chunk, "p": "abcdef"}) for chunk in chunks), headers=STREAM)
+        return PreparedReply(tuple(event("chunk", {"bytes": chunk, "p": "abcdef"}) for chunk in chunks), headers=STREAM)
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> Decoder:
         return ChunkDecoder(on_delta)

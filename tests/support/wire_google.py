@@ -11,7 +11,7 @@ from google.genai import types as sdk
 from wire import KEY, Said, Wire, pieces
 
 from perstack.ports.provider import Delta
-from perstack.testing.fake_endpoint import Reply
+from perstack.testing.fake_endpoint import PreparedReply
 from perstack_google.plugin import FACTORY
 from perstack_google.reply import GeminiDecoder
 
@@ -49,8 +49,8 @@ def data_of(said: Said) -> list[str]:
 class GoogleWire(Wire):
     """The format generateContent."""
 
-    def reply(self, said: Said) -> Reply:
-        return Reply(tuple(f"data: {data}\r\n\r\n".encode() for data in data_of(said)))
+    def reply(self, said: Said) -> PreparedReply:
+        return PreparedReply(tuple(f"data: {data}\r\n\r\n".encode() for data in data_of(said)))
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> GeminiDecoder:
         return GeminiDecoder(on_delta)
@@ -59,9 +59,11 @@ class GoogleWire(Wire):
         parts = (part for content in body["contents"] for part in content["parts"])
         return [part["functionResponse"] for part in parts if "functionResponse" in part]
 
-    def refused(self, status: int, words: str, **headers: str) -> Reply:
+    def refused(self, status: int, words: str, **headers: str) -> PreparedReply:
         body = json.dumps({"error": {"code": status, "message": words, "status": "S"}}, indent=2).encode()
-        return Reply((body,), status=status, headers={"content-type": "application/json; charset=UTF-8", **headers})
+        return PreparedReply(
+            (body,), status=status, headers={"content-type": "application/json; charset=UTF-8", **headers}
+        )
 
 
 def google_wire(title: str, model: str) -> GoogleWire:

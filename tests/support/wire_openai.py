@@ -13,7 +13,7 @@ from wire import KEY, Said, Wire, pieces
 
 from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta
-from perstack.testing.fake_endpoint import Reply, events
+from perstack.testing.fake_endpoint import PreparedReply, events
 from perstack_openai.chat_completions import ChatDecoder
 from perstack_openai.plugin import FACTORIES
 from perstack_openai.responses_api import ResponsesDecoder
@@ -26,7 +26,7 @@ _STOP = {"stop": "stop", "length": "length", "refusal": "content_filter"}
 class ResponsesWire(Wire):
     """The Responses format."""
 
-    def reply(self, said: Said) -> Reply:
+    def reply(self, said: Said) -> PreparedReply:
         items = [reasoning("rs_1", said.thinking)] if said.thinking else []
         if said.text:
             items.append(refusal("msg_1", said.text) if said.stop == "refusal" else message("msg_1", said.text))
@@ -34,7 +34,7 @@ class ResponsesWire(Wire):
         end: dict[str, Any] = {}
         if said.stop == "length":
             end = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-        return Reply(events(*(json.dumps(event) for event in events_of(*items, **end))))
+        return PreparedReply(events(*(json.dumps(event) for event in events_of(*items, **end))))
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> ResponsesDecoder:
         return ResponsesDecoder(on_delta, self.factory.name)
@@ -71,8 +71,8 @@ class ChatWire(Wire):
 
     thinking: str = "reasoning_content"
 
-    def reply(self, said: Said) -> Reply:
-        return Reply(events(*chat_data(said, self.thinking)))
+    def reply(self, said: Said) -> PreparedReply:
+        return PreparedReply(events(*chat_data(said, self.thinking)))
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> ChatDecoder:
         return ChatDecoder(on_delta)

@@ -12,7 +12,7 @@ from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class PreparedReply:
     """A prepared reply."""
 
     chunks: tuple[bytes, ...] = ()
@@ -25,7 +25,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedRequest:
     """A recorded request."""
 
     method: str
@@ -48,11 +48,13 @@ class FakeEndpoint:
     With `choose`, that function selects the reply to each request instead.
     """
 
-    def __init__(self, *replies: Reply, choose: Callable[[Asked], Reply] | None = None) -> None:
+    def __init__(
+        self, *replies: PreparedReply, choose: Callable[[ReceivedRequest], PreparedReply] | None = None
+    ) -> None:
         """Prepare the replies. The server starts on entry."""
         self.replies = list(replies)
         self._choose = choose
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.connections = 0
         self.left = asyncio.Event()
         """Set when a client disconnected while a reply was hanging."""
@@ -95,7 +97,7 @@ class FakeEndpoint:
         finally:
             writer.close()
 
-    def _next(self) -> Reply:
+    def _next(self) -> PreparedReply:
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -118,10 +120,10 @@ class FakeEndpoint:
         return True
 
 
-async def _read(reader: asyncio.StreamReader) -> Asked:
+async def _read(reader: asyncio.StreamReader) -> ReceivedRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     method, path, _ = head[0].split(" ", 2)
     pairs = (line.partition(":") for line in head[1:] if line)
     headers = {name.lower(): value.strip() for name, _, value in pairs}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Asked(method, path, headers, body)
+    return ReceivedRequest(method, path, headers, body)

@@ -26,7 +26,7 @@ Now = Callable[[], int]
 
 
 @dataclass
-class _Held:
+class _HeldClaim:
     claim: Claim
     seat: int | None
     """The session's number; None after it ended without releasing the claim."""
@@ -39,7 +39,7 @@ class InMemoryOrders:
     now: Now = SYSTEM.now
     waiting: dict[str, Order] = field(default_factory=dict[str, Order])
     """Waiting work items by key, in order of submission."""
-    held: dict[str, _Held] = field(default_factory=dict[str, _Held])
+    held: dict[str, _HeldClaim] = field(default_factory=dict[str, _HeldClaim])
     """Claimed work items by key."""
     seats: dict[int, WorkerInfo] = field(default_factory=dict[int, WorkerInfo])
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -160,7 +160,7 @@ class InMemorySeat(Seat):
 
     def _take(self, order: Order, *, is_taken_over: bool) -> Claim:
         claim = Claim(str(next(self._orders.numbers)), order, is_taken_over)
-        self._orders.held[order.key] = _Held(claim, self._number)
+        self._orders.held[order.key] = _HeldClaim(claim, self._number)
         self._had[claim.id] = claim
         return claim
 

@@ -44,7 +44,7 @@ ANY_EXPERT = "*"
 _FOREVER = 1 << 62
 
 
-class _Line(BaseModel):
+class _ScriptModel(BaseModel):
     """Base of a script's models: snake_case or camelCase keys. Unknown keys are refused, so that typos are noticed."""
 
     model_config = ConfigDict(
@@ -52,7 +52,7 @@ class _Line(BaseModel):
     )
 
 
-class ToolUse(_Line):
+class ToolUse(_ScriptModel):
     """A tool call. An `input` that is not an object is sent unchanged, like the invalid JSON of a real model."""
 
     name: str
@@ -60,7 +60,7 @@ class ToolUse(_Line):
     id: str | None = None
 
 
-class Cost(_Line):
+class Cost(_ScriptModel):
     """Token counts of a turn; the total is input plus output."""
 
     input_tokens: int = 0
@@ -69,7 +69,7 @@ class Cost(_Line):
     cached_input_tokens: int = 0
 
 
-class Failure(_Line):
+class Failure(_ScriptModel):
     """Failure of a turn. Without a status it is a broken connection."""
 
     message: str = "the script says so"
@@ -95,7 +95,7 @@ class Failure(_Line):
         )
 
 
-class Turn(_Line):
+class Turn(_ScriptModel):
     """One reply or one failure. With both text and error, the reply breaks off after the text."""
 
     text: str = ""
@@ -111,7 +111,7 @@ class Turn(_Line):
     """Number of times this turn is played; True repeats it forever."""
 
 
-class Part(_Line):
+class ExpertScript(_ScriptModel):
     """The part of a script for one Expert."""
 
     turns: tuple[Turn, ...]
@@ -119,10 +119,10 @@ class Part(_Line):
     """Number of times all of its turns are played; True repeats them forever."""
 
 
-class Script(_Line):
+class Script(_ScriptModel):
     """The turns of each Expert."""
 
-    experts: dict[str, Part]
+    experts: dict[str, ExpertScript]
 
 
 TurnLike = Turn | ToolUse | str
@@ -207,7 +207,7 @@ def load_script(path: Path) -> Script:
 class _Schedule:
     """Finds the reply with a number, and the failures due before it, without walking the script."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ExpertScript) -> None:
         self._ends: list[int] = []
         self._replies: list[Turn] = []
         self._failures: dict[int, list[Turn]] = {}
@@ -367,7 +367,7 @@ def _schedules(script: Script | Sequence[TurnLike] | Mapping[str, Sequence[TurnL
     if isinstance(script, Script):
         return {key: _Schedule(part) for key, part in script.experts.items()}
     parts = script if isinstance(script, Mapping) else {ANY_EXPERT: script}
-    return {key: _Schedule(Part(turns=tuple(_as_turn(one) for one in turns))) for key, turns in parts.items()}
+    return {key: _Schedule(ExpertScript(turns=tuple(_as_turn(one) for one in turns))) for key, turns in parts.items()}
 
 
 def _as_turn(one: TurnLike) -> Turn:

@@ -20,7 +20,7 @@ from perstack.core.queue.rate_limit import MOST_FAILURES
 from perstack.engine.plugins.pacing import ticket_for
 from perstack.errors import ProviderError
 from perstack.host import Host
-from perstack.testing.fake_endpoint import Asked, FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 from perstack.testing.scripted import ScriptedProvider
 
 HERE = ANTHROPIC.reply(Said("Here."))
@@ -37,7 +37,7 @@ class Limited:
         self._bucket = float(rate)
         self._seen = 0.0
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, asked: ReceivedRequest) -> PreparedReply:
         now = time.monotonic()
         self._bucket = min(float(self.rate), self._bucket + (now - self._seen) * self.rate)
         self._seen = now
@@ -234,7 +234,7 @@ def test_after_failures_in_a_row_nothing_is_sent_and_the_error_and_a_notice_say_
 def test_whoever_waits_in_line_is_shown_it_and_is_cancelled_at_once_and_its_time_counts(tmp_path: Path) -> None:
     async def scenario() -> tuple[Seen, Any, float]:
         seen = Seen()
-        hanging = Reply((b'data: {"type": "ping"}\n\n',), ending="hang")
+        hanging = PreparedReply((b'data: {"type": "ping"}\n\n',), ending="hang")
         limits = ProviderLimits(name="anthropic", concurrency=1)
         async with FakeEndpoint(hanging) as endpoint, asyncio.timeout(60), AsyncExitStack() as stack:
             used = host(tmp_path / "x", endpoint.url, limits=limits, budget=Budget(max_time=3_000))

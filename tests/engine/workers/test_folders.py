@@ -10,7 +10,7 @@ import pytest
 from hosting import Bench, expert, recording, wait_for
 from working import Engine
 
-from perstack.engine.workers.folders import JobFolders
+from perstack.engine.workers.folders import WorkerFolders
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.testing.scripted import ScriptLike, fail, text, tool, turn
@@ -233,7 +233,7 @@ def test_a_worker_that_begins_removes_what_killed_ones_left_and_names_what_is_st
     async def work() -> None:
         await scene.submit()
         host = scene.host()
-        folders = JobFolders(host.jobs, scene.roots[0])
+        folders = WorkerFolders(host.jobs, scene.roots[0])
         async with host:
             await folders.serve("job", worker="w")
             assert scene.kept(0) == []
@@ -254,11 +254,11 @@ def test_a_worker_that_begins_removes_what_killed_ones_left_and_names_what_is_st
 def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     with pytest.raises(UsageError, match="is not empty: name a folder that is for workers alone"):
-        JobFolders(Bench(tmp_path, "file:perstack").host([], expert("a")).jobs, tmp_path)
+        WorkerFolders(Bench(tmp_path, "file:perstack").host([], expert("a")).jobs, tmp_path)
 
 
 def _serve(host, root: Path):
-    folders = JobFolders(host.jobs, root)
+    folders = WorkerFolders(host.jobs, root)
 
     async def serve(job_id: str, *, run_id, on_event, on_waiting):
         return await folders.serve(job_id, worker="w", run_id=run_id, on_event=on_event, on_waiting=on_waiting)

@@ -25,7 +25,7 @@ from perstack.core.definitions.experts import ProviderSetting
 from perstack.errors import MissingCredential, ProviderError
 from perstack.host import Host
 from perstack.ports.provider import Provider
-from perstack.testing.fake_endpoint import Asked, FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 from perstack_bedrock.credentials import AwsAccount
 
 HELLO = BEDROCK.reply(Said("Hello"))
@@ -38,11 +38,11 @@ async def _generate(provider: Provider) -> None:
     assert (await provider.generate(request_of(BEDROCK), lambda delta: None)).reply.text == "Hello"
 
 
-def _asked(env: dict[str, str], **setting: Any) -> Asked:
+def _asked(env: dict[str, str], **setting: Any) -> ReceivedRequest:
     return using(BEDROCK, HELLO, act=_generate, env={**NOWHERE, **env}, **setting).asked[0]
 
 
-def _signer(asked: Asked, secret: str = SECRET) -> tuple[str, str, str]:
+def _signer(asked: ReceivedRequest, secret: str = SECRET) -> tuple[str, str, str]:
     return signer_of(asked.method, asked.path, asked.headers, asked.body, secret)
 
 
@@ -187,9 +187,9 @@ def test_a_program_that_fails_is_told_with_its_words(tmp_path: Path) -> None:
 def test_credentials_of_a_container_come_from_its_own_server(monkeypatch: pytest.MonkeyPatch) -> None:
     until = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     given = {"AccessKeyId": "TASKID", "SecretAccessKey": "task-secret", "Token": "task-token", "Expiration": until}
-    reply = Reply((json.dumps(given).encode(),), headers={"content-type": "application/json"})
+    reply = PreparedReply((json.dumps(given).encode(),), headers={"content-type": "application/json"})
 
-    async def scenario() -> Asked:
+    async def scenario() -> ReceivedRequest:
         async with asyncio.timeout(30), FakeEndpoint(reply) as container, FakeEndpoint(HELLO) as model:
             name, url = "AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{container.url}/keys"
             monkeypatch.setenv(name, url)  # botocore reads it there
@@ -273,7 +273,7 @@ def test_no_secret_stands_in_an_event_a_log_or_an_error(tmp_path: Path, caplog: 
     caplog.set_level("INFO")  # what botocore signs, it tells at DEBUG
     env = {**NOWHERE, **REGION, **KEYS, "AWS_SESSION_TOKEN": SESSION}
 
-    async def scenario() -> tuple[Seen, Asked]:
+    async def scenario() -> tuple[Seen, ReceivedRequest]:
         async with asyncio.timeout(30), FakeEndpoint(BEDROCK.refused(400, f"you sent {SESSION}")) as endpoint:
             provider = ProviderSetting(provider_name="amazon-bedrock", setting=BEDROCK.config(endpoint.url).setting)
             project = project_of(expert("a")).model_copy(update={"model": BEDROCK.model, "provider": provider})

@@ -20,7 +20,7 @@ from wire_bedrock import BEDROCK, BEDROCK_ANTHROPIC, MODEL, NOWHERE
 
 from perstack.core.runs.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolMessage
 from perstack.ports.provider import GenerationRequest, Provider
-from perstack.testing.fake_endpoint import Asked, FakeEndpoint
+from perstack.testing.fake_endpoint import FakeEndpoint, ReceivedRequest
 from perstack_bedrock.reply import MEDIA_TYPE
 from perstack_bedrock.request import encode
 from perstack_bedrock.settings import BedrockSettings
@@ -41,7 +41,7 @@ BLOBS = {"i": b"png", "p": b"pdf"}
 PROFILE = "arn:aws:bedrock:eu-west-1:123456789012:application-inference-profile/a1b2c3"
 
 
-def _sent(wire: Wire, request: GenerationRequest, **setting: Any) -> Asked:
+def _sent(wire: Wire, request: GenerationRequest, **setting: Any) -> ReceivedRequest:
     async def act(provider: Provider) -> None:
         await provider.generate(request, lambda delta: None)
 
@@ -49,7 +49,7 @@ def _sent(wire: Wire, request: GenerationRequest, **setting: Any) -> Asked:
     return asked
 
 
-async def _sent_by_botocore(wire: Wire, method: str, **params: Any) -> Asked:
+async def _sent_by_botocore(wire: Wire, method: str, **params: Any) -> ReceivedRequest:
     """What AWS's client, which checks `params` by the service's model, sends with the keys of the environment."""
 
     def ask(url: str) -> None:
@@ -112,7 +112,7 @@ def test_claude_in_its_own_format_is_sent_what_awss_own_client_sends() -> None:
     assert body["messages"][1]["content"][0] == {"type": "thinking", "thinking": "Hm.", "signature": "sig=="}
 
 
-def _signed(asked: Asked) -> tuple[str, str, str, str]:
+def _signed(asked: ReceivedRequest) -> tuple[str, str, str, str]:
     signer = signer_of(asked.method, asked.path, asked.headers, asked.body, SIGNING["AWS_SECRET_ACCESS_KEY"])
     return *signer, asked.headers["content-type"]
 

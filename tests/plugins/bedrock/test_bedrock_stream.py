@@ -21,7 +21,7 @@ from wire_bedrock import BEDROCK, BEDROCK_ANTHROPIC, MODEL, STREAM, converse_eve
 from perstack.core.runs.messages import ExpertMessage, TextPart, ThinkingPart, ToolCallPart, UserMessage
 from perstack.errors import ProviderError
 from perstack.ports.provider import Generation
-from perstack.testing.fake_endpoint import FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 
 SAID = Said("Grüß Gott 😀", thinking="Hm.", calls=(("c1", "ä.txt"), ("c2", "b")))
 SESSION = Session()
@@ -36,8 +36,8 @@ EXCEPTIONS = [
 """Every error that the service's model has within a stream, with its status."""
 
 
-def _reply(*frames: bytes, ending: str = "whole") -> Reply:
-    return Reply(frames, headers=STREAM, ending=ending)
+def _reply(*frames: bytes, ending: str = "whole") -> PreparedReply:
+    return PreparedReply(frames, headers=STREAM, ending=ending)
 
 
 def _decoded(*events: tuple[str, Any]) -> Generation:

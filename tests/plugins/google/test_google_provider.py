@@ -11,7 +11,7 @@ from wire_google import GOOGLE
 
 from perstack.core.runs.messages import ExpertMessage, TextPart, ToolCallPart, UserMessage
 from perstack.ports.provider import Provider
-from perstack.testing.fake_endpoint import Reply
+from perstack.testing.fake_endpoint import PreparedReply
 from perstack_google.plugin import perstack_providers
 from perstack_google.provider import endpoint_of, path_of
 from perstack_google.request import UNSIGNED, GoogleSettings
@@ -39,7 +39,10 @@ def test_signatures_that_are_refused_are_left_out() -> None:
 def test_the_delay_that_an_errors_body_asks_for_is_waited_for() -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}]
     body = json.dumps({"error": {"code": 429, "message": "quota", "details": details}}, indent=2).encode()
-    assert error_of(GOOGLE, Reply((body,), status=429, headers={"content-type": "application/json"})).retry_after == 34
+    assert (
+        error_of(GOOGLE, PreparedReply((body,), status=429, headers={"content-type": "application/json"})).retry_after
+        == 34
+    )
 
 
 def test_the_first_key_that_is_set_counts() -> None:

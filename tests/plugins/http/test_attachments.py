@@ -17,7 +17,7 @@ from provider_suite import CAPABILITIES, WIRES, host_in
 from wire import Said, Wire
 
 from perstack.errors import UsageError
-from perstack.testing.fake_endpoint import Asked, FakeEndpoint
+from perstack.testing.fake_endpoint import FakeEndpoint, ReceivedRequest
 from perstack.toolkit import Blob
 
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
@@ -44,7 +44,7 @@ def texts_in(value: Any) -> Iterator[str]:
                 yield from texts_in(inner)
 
 
-def bytes_in(asked: Asked) -> Iterator[bytes]:
+def bytes_in(asked: ReceivedRequest) -> Iterator[bytes]:
     """What a request has in base64, alone or in a `data:` address."""
     for text in texts_in(json.loads(asked.body)):
         try:
@@ -53,10 +53,10 @@ def bytes_in(asked: Asked) -> Iterator[bytes]:
             continue
 
 
-def sent(wire: Wire, folder: Path, *attachments: Blob) -> list[Asked]:
+def sent(wire: Wire, folder: Path, *attachments: Blob) -> list[ReceivedRequest]:
     """The requests of a Run with these."""
 
-    async def scenario() -> list[Asked]:
+    async def scenario() -> list[ReceivedRequest]:
         async with FakeEndpoint(wire.reply(Said("ok"))) as endpoint, host_in(folder, wire, endpoint.url) as host:
             try:
                 job = await host.run("a", "What is this?", attachments=attachments)

@@ -24,7 +24,7 @@ from perstack.errors import ProviderError
 from perstack.support.http.client import StreamClient
 from perstack.support.http.endpoint import Endpoint, EndpointSettings
 from perstack.support.http.errors import error_message_in, retry_after, status_error
-from perstack.testing.fake_endpoint import FakeEndpoint, Reply, events
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
 
 HOUR = timedelta(hours=1)
 SECRET = "sk-very-secret-0123456789"
@@ -46,7 +46,7 @@ def _client(base_url: str, read_seconds: float = 30) -> StreamClient:
 
 
 def _with(
-    *replies: Reply, act: Callable[[FakeEndpoint, StreamClient], Awaitable[None]], read_seconds: float = 30
+    *replies: PreparedReply, act: Callable[[FakeEndpoint, StreamClient], Awaitable[None]], read_seconds: float = 30
 ) -> FakeEndpoint:
     async def scenario() -> FakeEndpoint:
         async with FakeEndpoint(*replies) as endpoint:
@@ -60,7 +60,7 @@ def _with(
     return asyncio.run(scenario())
 
 
-def _heard(*replies: Reply) -> list[str]:
+def _heard(*replies: PreparedReply) -> list[str]:
     heard = Heard()
 
     async def act(endpoint: FakeEndpoint, client: StreamClient) -> None:
@@ -70,7 +70,7 @@ def _heard(*replies: Reply) -> list[str]:
     return heard.data
 
 
-def _error(*replies: Reply, read_seconds: float = 30) -> ProviderError:
+def _error(*replies: PreparedReply, read_seconds: float = 30) -> ProviderError:
     async def act(endpoint: FakeEndpoint, client: StreamClient) -> None:
         await client.post("/v1/x", b"{}", Heard())
 
@@ -80,35 +80,35 @@ def _error(*replies: Reply, read_seconds: float = 30) -> ProviderError:
 
 
 def test_events_are_handed_on_up_to_the_last() -> None:
-    assert _heard(Reply(events("one", "two", "end", "late"))) == ["one", "two", "end"]
+    assert _heard(PreparedReply(events("one", "two", "end", "late"))) == ["one", "two", "end"]
 
 
 def test_lines_may_end_in_any_way_and_hold_separators_that_are_no_line_ends() -> None:
     stream = "data: a\u2028b\u0085c\r\n\r\ndata: d\r\rdata: multi\ndata: line\n\n: comment\n\ndata: end\n\n".encode()
-    assert _heard(Reply((stream,))) == ["a\u2028b\u0085c", "d", "multi\nline", "end"]
+    assert _heard(PreparedReply((stream,))) == ["a\u2028b\u0085c", "d", "multi\nline", "end"]
 
 
 def test_a_delta_of_ten_megabytes_arrives_whole() -> None:
     stream = b"".join(events("x" * 10_000_000, "end"))
     chunks = tuple(stream[at : at + 65536] for at in range(0, len(stream), 65536))
-    assert [len(data) for data in _heard(Reply(chunks))] == [10_000_000, 3]
+    assert [len(data) for data in _heard(PreparedReply(chunks))] == [10_000_000, 3]
 
 
 def test_a_compressed_stream_is_read() -> None:
     packed = gzip.compress(b"".join(events("one", "end")))
     headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
-    assert _heard(Reply((packed,), headers=headers)) == ["one", "end"]
+    assert _heard(PreparedReply((packed,), headers=headers)) == ["one", "end"]
 
 
 def test_events_under_another_content_type_are_read_as_events() -> None:
-    assert _heard(Reply(events("one", "end"), headers={"content-type": "text/plain; charset=latin-1"})) == [
+    assert _heard(PreparedReply(events("one", "end"), headers={"content-type": "text/plain; charset=latin-1"})) == [
         "one",
         "end",
     ]
 
 
 def test_a_json_document_is_handed_on_whole() -> None:
-    assert _heard(Reply((b'{"a":', b"1}"), headers={"content-type": "application/json"})) == ['{"a":1}']
+    assert _heard(PreparedReply((b'{"a":', b"1}"), headers={"content-type": "application/json"})) == ['{"a":1}']
 
 
 def test_a_connection_is_used_again_after_the_last_event() -> None:
@@ -116,11 +116,11 @@ def test_a_connection_is_used_again_after_the_last_event() -> None:
         for _ in range(3):
             await client.post("/v1/x", b"{}", Heard())
 
-    assert _with(Reply(events("end", "late")), act=act).connections == 1
+    assert _with(PreparedReply(events("end", "late")), act=act).connections == 1
 
 
 def test_a_server_that_lingers_after_the_last_event_is_not_waited_for() -> None:
-    assert _heard(Reply(events("one", "end"), ending="hang")) == ["one", "end"]
+    assert _heard(PreparedReply(events("one", "end"), ending="hang")) == ["one", "end"]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_server_that_lingers_after_the_last_event_is_not_waited_for() -> None:
     ],
 )
 def test_a_status_has_its_name_and_says_whether_to_try_again(status: int, name: str, retryable: bool) -> None:
-    error = _error(Reply((b'{"error":{"type":"t","message":"the own words"}}',), status=status))
+    error = _error(PreparedReply((b'{"error":{"type":"t","message":"the own words"}}',), status=status))
     assert (error.status_code, error.name, error.is_retryable) == (status, name, retryable)
     assert str(error).startswith("the own words")
 
@@ -166,12 +166,12 @@ def test_retry_after_is_seconds_milliseconds_or_a_date(headers: dict[str, str], 
 
 
 def test_retry_after_reaches_the_error() -> None:
-    assert _error(Reply(status=429, headers={"Retry-After": "12"})).retry_after == 12
+    assert _error(PreparedReply(status=429, headers={"Retry-After": "12"})).retry_after == 12
 
 
 def test_the_endpoint_may_overrule_whether_to_try_again() -> None:
-    assert not _error(Reply(status=500, headers={"x-should-retry": "false"})).is_retryable
-    assert _error(Reply(status=400, headers={"x-should-retry": "true"})).is_retryable
+    assert not _error(PreparedReply(status=500, headers={"x-should-retry": "false"})).is_retryable
+    assert _error(PreparedReply(status=400, headers={"x-should-retry": "true"})).is_retryable
 
 
 @pytest.mark.parametrize(
@@ -205,15 +205,15 @@ _MEGABYTE = b"x" * (1 << 20)
 def test_a_reply_that_is_too_long_is_refused_and_not_tried_again(
     headers: dict[str, str], part: bytes, *, is_compressed: bool
 ) -> None:
-    reply = Reply((part,) * 65, headers=headers)
+    reply = PreparedReply((part,) * 65, headers=headers)
     if is_compressed:
-        reply = Reply((gzip.compress(part * 65),), headers={**headers, "content-encoding": "gzip"})
+        reply = PreparedReply((gzip.compress(part * 65),), headers={**headers, "content-encoding": "gzip"})
     error = _error(reply)
     assert (str(error), error.is_retryable) == ("the reply is longer than 64 MiB", False)
 
 
 def test_a_huge_error_body_is_cut_short() -> None:
-    assert len(str(_error(Reply((b"x" * 1_000_000,) * 5, status=500)))) < 3000
+    assert len(str(_error(PreparedReply((b"x" * 1_000_000,) * 5, status=500)))) < 3000
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_huge_error_body_is_cut_short() -> None:
     ],
 )
 def test_an_overflow_of_the_context_has_its_own_name_and_says_what_to_do(words: str) -> None:
-    error = _error(Reply((json.dumps({"error": {"message": words}}).encode(),), status=400))
+    error = _error(PreparedReply((json.dumps({"error": {"message": words}}).encode(),), status=400))
     assert (error.name, error.is_retryable) == ("ContextOverflow", False)
     assert words in str(error)
     assert "longer context" in str(error)
@@ -252,48 +252,48 @@ def test_an_overflow_of_the_context_has_its_own_name_and_says_what_to_do(words: 
     ],
 )
 def test_an_overflow_says_how_much_fits_if_the_endpoint_does(words: str, window: int | None) -> None:
-    error = _error(Reply((json.dumps({"error": {"message": words}}).encode(),), status=400))
+    error = _error(PreparedReply((json.dumps({"error": {"message": words}}).encode(),), status=400))
     assert (error.name, error.context_window) == ("ContextOverflow", window)
 
 
 def test_an_overflow_may_say_how_much_fits_beside_its_words() -> None:
     said = {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"}
     body = json.dumps({"error": {**said, "n_prompt_tokens": 8200, "n_ctx": 4096}})
-    assert _error(Reply((body.encode(),), status=400)).context_window == 4096
+    assert _error(PreparedReply((body.encode(),), status=400)).context_window == 4096
 
 
 @pytest.mark.parametrize("code", [{"code": "context_length_exceeded"}, {"type": "exceed_context_size_error"}])
 def test_an_overflow_may_be_told_by_its_code_alone(code: dict[str, str]) -> None:
     body = {"error": {"message": "Please reduce the length of the messages or completion.", **code}}
-    assert _error(Reply((json.dumps(body).encode(),), status=400)).name == "ContextOverflow"
-    assert _error(Reply((json.dumps(body).encode(),), status=500)).name == "ServerError"
+    assert _error(PreparedReply((json.dumps(body).encode(),), status=400)).name == "ContextOverflow"
+    assert _error(PreparedReply((json.dumps(body).encode(),), status=500)).name == "ServerError"
 
 
 def test_a_redirect_is_not_followed_and_says_where_to() -> None:
-    error = _error(Reply(status=307, headers={"location": "https://elsewhere.example/v1"}))
+    error = _error(PreparedReply(status=307, headers={"location": "https://elsewhere.example/v1"}))
     assert "elsewhere.example" in str(error)
     assert not error.is_retryable
 
 
 def test_a_web_page_in_place_of_a_reply_says_to_check_the_address() -> None:
-    error = _error(Reply((b"<html>Sign in</html>",), headers={"content-type": "text/html; charset=utf-8"}))
+    error = _error(PreparedReply((b"<html>Sign in</html>",), headers={"content-type": "text/html; charset=utf-8"}))
     assert (error.name, error.is_retryable) == ("BadResponse", False)
     assert "base URL" in str(error)
 
 
 def test_a_stream_that_is_cut_is_worth_another_try() -> None:
-    error = _error(Reply(events("one"), ending="cut"))
+    error = _error(PreparedReply(events("one"), ending="cut"))
     assert (error.name, error.is_retryable, error.status_code) == ("CutStream", True, None)
 
 
 def test_silence_is_given_up_and_worth_another_try() -> None:
-    error = _error(Reply(events("one"), ending="hang"), read_seconds=0.05)
+    error = _error(PreparedReply(events("one"), ending="hang"), read_seconds=0.05)
     assert (error.name, error.is_retryable) == ("Timeout", True)
 
 
 def test_a_refused_connection_is_worth_another_try_and_names_the_address() -> None:
     async def scenario() -> str:
-        async with FakeEndpoint(Reply()) as endpoint:
+        async with FakeEndpoint(PreparedReply()) as endpoint:
             return endpoint.url
 
     url = asyncio.run(scenario())
@@ -327,14 +327,14 @@ def test_many_generations_at_once_each_have_a_connection() -> None:
         await asyncio.gather(*(client.post("/v1/x", b"{}", one) for one in heard))
         assert all(one.data == ["one", "end"] for one in heard)
 
-    _with(Reply(events("one", "end")), act=act)
+    _with(PreparedReply(events("one", "end")), act=act)
 
 
 def test_a_proxy_never_sees_what_is_meant_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    assert _heard(Reply(events("end"))) == ["end"]
+    assert _heard(PreparedReply(events("end"))) == ["end"]
 
 
 def test_no_authorities_are_read_for_an_endpoint_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ def test_no_authorities_are_read_for_an_endpoint_without_tls(monkeypatch: pytest
         raise AssertionError("they were read")
 
     monkeypatch.setattr(ssl, "create_default_context", read)
-    assert _heard(Reply(events("end"))) == ["end"]
+    assert _heard(PreparedReply(events("end"))) == ["end"]
 
 
 def _certificate(folder: Path) -> ssl.SSLContext:
@@ -397,7 +397,7 @@ def test_a_certificate_that_is_not_trusted_is_told_with_what_makes_it_trusted(
 
 def test_a_proxy_that_refuses_is_named_and_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> tuple[str, ProviderError]:
-        async with FakeEndpoint(Reply(status=403)) as proxy:
+        async with FakeEndpoint(PreparedReply(status=403)) as proxy:
             monkeypatch.delenv("https_proxy", raising=False)
             monkeypatch.setenv("HTTPS_PROXY", proxy.url)
             client = _client("https://vendor.example")
@@ -417,7 +417,7 @@ def test_no_body_stays_in_memory_when_its_reply_has_come(data: str) -> None:
     held: list[int] = []
 
     async def scenario() -> None:
-        async with FakeEndpoint(Reply(events(data))) as endpoint:
+        async with FakeEndpoint(PreparedReply(events(data))) as endpoint:
             client = _client(endpoint.url)
             gc.disable()  # a collection would hide what only a collection frees
             try:
@@ -449,7 +449,7 @@ def test_a_quota_that_is_used_up_has_a_name_of_its_own_and_is_not_tried_again(st
 
 
 def test_silence_within_a_reply_is_a_stall_and_before_it_is_not() -> None:
-    async def post(reply: Reply, read_seconds: float, stall_seconds: float) -> ProviderError:
+    async def post(reply: PreparedReply, read_seconds: float, stall_seconds: float) -> ProviderError:
         async with FakeEndpoint(reply) as endpoint:
             client = StreamClient(Endpoint(endpoint.url, {}, read_seconds, stall_seconds))
             with pytest.raises(ProviderError) as caught:
@@ -457,10 +457,10 @@ def test_silence_within_a_reply_is_a_stall_and_before_it_is_not() -> None:
             await client.close()
             return caught.value
 
-    stalled = asyncio.run(post(Reply(events("one"), ending="hang"), 30, 0.05))
+    stalled = asyncio.run(post(PreparedReply(events("one"), ending="hang"), 30, 0.05))
     assert (stalled.name, stalled.is_retryable) == ("Stall", True)
     assert "nothing came for 0.05 s" in str(stalled)
-    silent = asyncio.run(post(Reply((), ending="hang"), 0.2, 0.05))
+    silent = asyncio.run(post(PreparedReply((), ending="hang"), 0.2, 0.05))
     assert silent.name == "Timeout"
 
 

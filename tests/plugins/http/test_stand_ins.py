@@ -25,7 +25,7 @@ from perstack.core.definitions.experts import ProviderSetting
 from perstack.core.definitions.overrides import Overrides
 from perstack.doors.shared.activity import JobActivity
 from perstack.host import Host
-from perstack.testing.fake_endpoint import FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 
 FORMS: dict[str, Any] = {
     ANTHROPIC.title: MessageCreateParamsStreaming,
@@ -43,7 +43,7 @@ def _setting(wire: Wire, endpoint: FakeEndpoint) -> ProviderSetting:
 
 async def _run(
     folder: Path,
-    ends: tuple[tuple[Wire, tuple[Reply, ...]], ...],
+    ends: tuple[tuple[Wire, tuple[PreparedReply, ...]], ...],
     on_switch: Callable[[MovedClock], None] = lambda clock: None,
     *,
     max_retries: int = 0,
@@ -111,12 +111,14 @@ def test_a_conversation_of_one_vendor_continues_with_another_and_back(tmp_path: 
         ((ANTHROPIC.refused(500, "oops"),), "serverError"),
         ((ANTHROPIC.refused(400, "Your credit balance is too low to access the Anthropic API."),), "quota"),
         ((ANTHROPIC.reply(Said("I will not.", stop="refusal")),), "refusal"),
-        ((Reply(ANTHROPIC.reply(Said("I be")).chunks[:4], ending="cut"),), "unreachable"),
-        ((Reply(ANTHROPIC.reply(Said("I be")).chunks[:4], ending="hang"),), "timeout"),
+        ((PreparedReply(ANTHROPIC.reply(Said("I be")).chunks[:4], ending="cut"),), "unreachable"),
+        ((PreparedReply(ANTHROPIC.reply(Said("I be")).chunks[:4], ending="hang"),), "timeout"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_another_vendor_stands_in_under_every_failure(tmp_path: Path, replies: tuple[Reply, ...], reason: str) -> None:
+def test_another_vendor_stands_in_under_every_failure(
+    tmp_path: Path, replies: tuple[PreparedReply, ...], reason: str
+) -> None:
     ends = ((ANTHROPIC, replies), (OPENAI, (OPENAI.reply(Said("Here.")),)))
     job, seen, _, replayed = asyncio.run(_run(tmp_path, ends))
     assert (job.status, job.text) == ("completed", "Here.")
@@ -125,7 +127,7 @@ def test_another_vendor_stands_in_under_every_failure(tmp_path: Path, replies: t
 
 
 def test_a_reply_that_stalls_is_tried_again_and_what_was_shown_of_it_is_void(tmp_path: Path) -> None:
-    stalled = Reply(ANTHROPIC.reply(Said("I begin and")).chunks[:6], ending="hang")
+    stalled = PreparedReply(ANTHROPIC.reply(Said("I begin and")).chunks[:6], ending="hang")
     ends = ((ANTHROPIC, (stalled, ANTHROPIC.reply(Said("Whole.")))), (OPENAI, (OPENAI.reply(Said("Never.")),)))
     job, seen, (one, other), replayed = asyncio.run(_run(tmp_path, ends, max_retries=1))
     assert (job.status, job.text, len(one.asked), len(other.asked)) == ("completed", "Whole.", 2, 0)

@@ -24,7 +24,7 @@ from wire_openai import COMPATIBLE, DEEPSEEK, OPENAI
 from wire_vertex import VERTEX, VERTEX_CLAUDE
 
 from perstack.core.jobs.job import Job
-from perstack.testing.fake_endpoint import FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 
 SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "misbehaving.py"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
@@ -70,7 +70,7 @@ async def _killed_while_the_model_works(terminal: Terminal, step: int) -> list[d
 def test_a_job_whose_process_was_killed_goes_on_with_its_reasoning_in_another(wire: Wire, terminal: Terminal) -> None:
     (terminal.workspace / "b").write_text("found in b")
     thinks = Said(thinking="Hm, yes.", calls=(("c1", "b"),))
-    hangs = Reply(headers=wire.reply(DONE).headers, ending="hang")
+    hangs = PreparedReply(headers=wire.reply(DONE).headers, ending="hang")
 
     async def scenario() -> tuple[Job, list[bytes]]:
         async with FakeEndpoint(wire.reply(thinks), hangs) as endpoint:
@@ -192,7 +192,7 @@ def test_keys_may_stand_in_files_which_never_come_before_the_environment(termina
 def test_every_status_that_may_pass_is_tried_again_in_one_step(wire: Wire, terminal: Terminal) -> None:
     statuses = (408, 409, 424, 429, 500, 502, 503, 504, 529)
     half = wire.reply(Said("Half a reply"))
-    cut = Reply(half.chunks[:4], headers=half.headers, ending="cut")
+    cut = PreparedReply(half.chunks[:4], headers=half.headers, ending="cut")
     failing = [wire.refused(status, "later", **{"retry-after": "0"}) for status in statuses]
 
     async def scenario() -> tuple[Job, Seen]:
@@ -243,7 +243,7 @@ def test_arguments_that_no_log_holds_are_refused_and_the_reply_is_paid_for_once(
     chunks = tuple(one.replace(rb"\"QQ", as_text).replace(b'"QQQQ"', value.encode()) for one in called.chunks)
 
     async def scenario() -> tuple[list[dict[str, Any]], int]:
-        async with FakeEndpoint(Reply(chunks, headers=called.headers), wire.reply(DONE)) as endpoint:
+        async with FakeEndpoint(PreparedReply(chunks, headers=called.headers), wire.reply(DONE)) as endpoint:
             _project(terminal, wire, endpoint.url)
             return await _run(terminal, "run", "a", "hi"), len(endpoint.asked)
 

@@ -22,7 +22,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import Provider, ProviderConfig
-from perstack.testing.fake_endpoint import Reply
+from perstack.testing.fake_endpoint import PreparedReply
 from perstack_openai.endpoints import OpenAIConnection, is_openai
 from perstack_openai.plugin import FACTORIES
 
@@ -100,7 +100,7 @@ def test_encrypted_reasoning_that_is_refused_is_left_out(words: str, asks_for_re
     ours = {"openai": {"id": "rs_1", "summary": [], "encrypted_content": "gAAA="}}
     reply = ExpertMessage(contents=(ThinkingPart(thinking="", opaque=ours), TextPart(text="Done.")))
     request = request_of(OPENAI, QUERY, reply, QUERY, reasoning_budget="low")
-    refused = Reply((json.dumps({"error": {"message": words}}).encode(),), status=400)
+    refused = PreparedReply((json.dumps({"error": {"message": words}}).encode(),), status=400)
 
     async def act(provider: Provider) -> None:
         again = await provider.generate(request, lambda delta: None)

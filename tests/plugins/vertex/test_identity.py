@@ -20,7 +20,7 @@ from wire_vertex import NOWHERE, PLACE, VERTEX, VERTEX_CLAUDE, account_file
 import perstack_vertex.credentials
 from perstack.errors import MissingCredential, ProviderError
 from perstack.ports.provider import Provider, ProviderConfig
-from perstack.testing.fake_endpoint import FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 from perstack_vertex.credentials import FILE, Identity
 from perstack_vertex.plugin import FACTORY
 
@@ -42,13 +42,13 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
     return run
 
 
-def _token(value: str, seconds: int = _HOUR) -> Reply:
+def _token(value: str, seconds: int = _HOUR) -> PreparedReply:
     body = {"access_token": value, "expires_in": seconds, "token_type": "Bearer"}
-    return Reply((json.dumps(body).encode(),), headers=_JSON)
+    return PreparedReply((json.dumps(body).encode(),), headers=_JSON)
 
 
-def _no_token(status: int, **body: str) -> Reply:
-    return Reply((json.dumps(body).encode(),), status=status, headers=_JSON)
+def _no_token(status: int, **body: str) -> PreparedReply:
+    return PreparedReply((json.dumps(body).encode(),), status=status, headers=_JSON)
 
 
 def _provider(model: FakeEndpoint, file: str | None, **env: str) -> Provider:
@@ -202,7 +202,7 @@ except MissingCredential as error:
 @in_a_loop
 async def test_a_machine_of_googles_own_gives_tokens_too() -> None:
     given = {"email": "a@b", "scopes": ["s"], "access_token": "of-the-machine", "expires_in": _HOUR}
-    reply = Reply((json.dumps(given).encode(),), headers={**_JSON, "metadata-flavor": "Google"})
+    reply = PreparedReply((json.dumps(given).encode(),), headers={**_JSON, "metadata-flavor": "Google"})
     async with FakeEndpoint(reply) as machine:
         assert await _asked_of_the_machine(machine.url) == ("of-the-machine", "")
 

@@ -21,7 +21,7 @@ from wire_vertex import PLACE, VERTEX, VERTEX_CLAUDE
 
 from perstack.core.runs.messages import ExpertMessage, TextPart, ThinkingPart, ToolMessage
 from perstack.ports.provider import GenerationRequest, Provider
-from perstack.testing.fake_endpoint import Asked, FakeEndpoint, Reply, events
+from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest, events
 
 SAID = Said("Hello")
 
@@ -34,7 +34,7 @@ def _conversation(wire: Wire, *reply: Any) -> GenerationRequest:
     return request_of(wire, user("look"), replied, results, tools=TOOLS, reasoning_budget="low")
 
 
-def _sent(wire: Wire, request: GenerationRequest, **setting: Any) -> Asked:
+def _sent(wire: Wire, request: GenerationRequest, **setting: Any) -> ReceivedRequest:
     async def act(provider: Provider) -> None:
         await provider.generate(request, lambda delta: None)
 
@@ -47,7 +47,7 @@ def test_gemini_is_sent_what_googles_own_client_sends() -> None:
     ours = _sent(VERTEX, request, temperature=0.5, maxTokens=99)
     body = json.loads(ours.body)
 
-    async def by_sdk() -> Asked:
+    async def by_sdk() -> ReceivedRequest:
         async with asyncio.timeout(30), FakeEndpoint(VERTEX.reply(SAID)) as endpoint:
             options = types.HttpOptions(base_url=endpoint.url, api_version="v1")
             credentials = Credentials(token="t")  # type: ignore[no-untyped-call]
@@ -79,9 +79,9 @@ def test_claude_is_sent_what_anthropics_own_client_sends() -> None:
     asked = {"model": VERTEX_CLAUDE.model, **{key: body[key] for key in body if key != "anthropic_version"}}
     assert plain(TypeAdapter[Any](MessageCreateParamsStreaming).validate_python(asked)) == asked
 
-    async def by_sdk() -> Asked:
+    async def by_sdk() -> ReceivedRequest:
         data = data_of(SAID)
-        reply = Reply(events(*data, names=[json.loads(one)["type"] for one in data]))
+        reply = PreparedReply(events(*data, names=[json.loads(one)["type"] for one in data]))
         async with asyncio.timeout(30), FakeEndpoint(reply) as endpoint:
             client = anthropic.AsyncAnthropicVertex(
                 region=PLACE["location"], project_id=PLACE["project"], access_token="t", base_url=f"{endpoint.url}/v1"

@@ -29,7 +29,7 @@ from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.errors import UsageError
 from perstack.host import Host
-from perstack.testing.chaos.experiment import Assault, Tally, Target, Trial, script_for
+from perstack.testing.chaos.experiment import Assault, ExperimentSubject, Tally, Trial, script_for
 from perstack.testing.chaos.faults import Fault
 from perstack.testing.chaos.processes import Victims
 from perstack.testing.scripted import load_script
@@ -88,7 +88,7 @@ def chaos_command(
     env = {**os.environ, "PERSTACK_PLUGINS": _with_scripted(os.environ.get("PERSTACK_PLUGINS", ""))}
     env["PERSTACK_SCRIPT"] = str(room / "script.json")
     _write_script(room / "script.json", script, experts, template, storage, env)
-    target = Target(template, expert, query, env, storage=storage, answer=answer)
+    target = ExperimentSubject(template, expert, query, env, storage=storage, answer=answer)
     (room / "jobs").mkdir()
     tally = Tally()
     try:

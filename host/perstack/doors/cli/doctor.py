@@ -16,7 +16,7 @@ from perstack.config.check import suggestion
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json
 from perstack.doors.shared.text import count
-from perstack.engine.diagnostics.doctor import Finding, ProviderState, RuntimeState
+from perstack.engine.diagnostics.doctor import DoctorFinding, ProviderState, RuntimeState
 from perstack.engine.plugins.registry import PluginInfo, load_plugins
 from perstack.errors import NotFound
 from perstack.host import Host
@@ -36,7 +36,7 @@ def doctor_command(as_json: bool, options: HostOptions) -> None:
     """
     project = options.project(required=False)
 
-    async def look(host: Host) -> tuple[tuple[Finding, ...], tuple[RuntimeState, ...]]:
+    async def look(host: Host) -> tuple[tuple[DoctorFinding, ...], tuple[RuntimeState, ...]]:
         return await host.experts.diagnosis(), await host.experts.runtimes()
 
     diagnosis, runtimes = run_with(options.host_of(project, env=options.env(project)), look)
@@ -49,26 +49,26 @@ def doctor_command(as_json: bool, options: HostOptions) -> None:
     sys.exit(int(any(one.state == "problem" for one in findings)))
 
 
-def _terminal() -> Finding:
+def _terminal() -> DoctorFinding:
     kind = os.environ.get("TERM", "")
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     if encoding != "utf8":
-        return Finding("terminal", "missing", f"writes {encoding or 'no'} characters", "set LANG=C.UTF-8")
+        return DoctorFinding("terminal", "missing", f"writes {encoding or 'no'} characters", "set LANG=C.UTF-8")
     if not sys.stdout.isatty():
-        return Finding("terminal", "ok", "none: output is plain, and `run` prints JSON lines")
+        return DoctorFinding("terminal", "ok", "none: output is plain, and `run` prints JSON lines")
     colour = "no colour" if os.environ.get("NO_COLOR") or kind in ("", "dumb") else "colour"
-    return Finding("terminal", "ok", f"{kind or 'of no kind'}, {Screen.of_stdout().width} columns, {colour}")
+    return DoctorFinding("terminal", "ok", f"{kind or 'of no kind'}, {Screen.of_stdout().width} columns, {colour}")
 
 
-def _of_runtime(runtime: RuntimeState) -> Finding:
+def _of_runtime(runtime: RuntimeState) -> DoctorFinding:
     about = f"runtime {runtime.name}"
     if not runtime.problem:
-        return Finding(about, "ok", "perstack.toml uses it" if runtime.is_wanted else "can be used")
+        return DoctorFinding(about, "ok", "perstack.toml uses it" if runtime.is_wanted else "can be used")
     what, _, remedy = runtime.problem.partition(": ")
-    return Finding(about, "problem" if runtime.is_wanted else "missing", what, remedy)
+    return DoctorFinding(about, "problem" if runtime.is_wanted else "missing", what, remedy)
 
 
-def _print(findings: Sequence[Finding], runtimes: Sequence[RuntimeState]) -> None:
+def _print(findings: Sequence[DoctorFinding], runtimes: Sequence[RuntimeState]) -> None:
     rows = [(one.about, one.state, one.text) for one in findings]
     table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
     for one in findings:

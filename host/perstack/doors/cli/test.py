@@ -32,7 +32,7 @@ from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.doors.shared.text import cost, count, duration
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.host import Host
-from perstack.testing.experts.run_tests import AT_ONCE, Attempt, Bench, Outcome, check_models, run_tests
+from perstack.testing.experts.run_tests import AT_ONCE, Attempt, Bench, ExpertTestOutcome, check_models, run_tests
 
 if TYPE_CHECKING:
     from perstack.testing.experts.record_test import Taken
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _NOT_XML = "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
-def _to_json(outcomes: Sequence[Outcome], path: Path, *, is_whole: bool) -> str:
+def _to_json(outcomes: Sequence[ExpertTestOutcome], path: Path, *, is_whole: bool) -> str:
     """Return one JSON object; `costUsd` is null if nothing was spent, and may be `unknown`."""
     document: JsonObject = {
         "file": str(path),
@@ -54,7 +54,7 @@ def _to_json(outcomes: Sequence[Outcome], path: Path, *, is_whole: bool) -> str:
     return json.dumps(document, ensure_ascii=False)
 
 
-def _junit_xml(outcomes: Sequence[Outcome]) -> bytes:
+def _junit_xml(outcomes: Sequence[ExpertTestOutcome]) -> bytes:
     suites = Xml.Element("testsuites", _counts(outcomes))
     for expert in dict.fromkeys(one.written.expert for one in outcomes):
         own = [one for one in outcomes if one.written.expert == expert]
@@ -65,7 +65,7 @@ def _junit_xml(outcomes: Sequence[Outcome]) -> bytes:
     return written
 
 
-def _outcome(outcome: Outcome) -> JsonObject:
+def _outcome(outcome: ExpertTestOutcome) -> JsonObject:
     low, high = outcome.interval
     done = len(outcome.attempts)
     return {
@@ -100,7 +100,7 @@ def _attempt(one: Attempt) -> JsonObject:
     }
 
 
-def _case(suite: Xml.Element, outcome: Outcome) -> None:
+def _case(suite: Xml.Element, outcome: ExpertTestOutcome) -> None:
     name, seconds = outcome.written.test.name, sum(one.milliseconds for one in outcome.attempts) / 1000
     about = {"classname": outcome.written.expert, "name": _clean(name), "time": f"{seconds:.3f}"}
     case = Xml.SubElement(suite, "testcase", about)
@@ -113,7 +113,7 @@ def _case(suite: Xml.Element, outcome: Outcome) -> None:
         failure.text = _clean("\n".join(lines))
 
 
-def _counts(outcomes: Sequence[Outcome]) -> dict[str, str]:
+def _counts(outcomes: Sequence[ExpertTestOutcome]) -> dict[str, str]:
     seconds = sum(one.milliseconds for outcome in outcomes for one in outcome.attempts) / 1000
     return {
         "tests": str(len(outcomes)),
@@ -134,7 +134,7 @@ _SHOWN_REASONS = 6
 _LAST_EVENTS = 6
 
 
-async def _print_failures(outcomes: Sequence[Outcome]) -> None:
+async def _print_failures(outcomes: Sequence[ExpertTestOutcome]) -> None:
     screen = Screen.of_stdout()
     for outcome in outcomes:
         failed = [one for one in outcome.attempts if not one.passed]
@@ -150,7 +150,7 @@ async def _print_failures(outcomes: Sequence[Outcome]) -> None:
         print_out()
 
 
-def _print_reasons(outcome: Outcome, failed: Sequence[Attempt]) -> None:
+def _print_reasons(outcome: ExpertTestOutcome, failed: Sequence[Attempt]) -> None:
     times = Counter(reason for one in failed for reason in one.reasons).most_common()
     for reason, number in times[:_SHOWN_REASONS]:
         print_out("  ", f"{number} of {outcome.planned}: " if number < outcome.planned else "", reason)
@@ -168,7 +168,7 @@ async def _print_end(screen: Screen, one: Attempt) -> None:
     print_out("  ", screen.styled(f"perstack log {one.job} --storage {one.storage}", dim=True))
 
 
-def _print_outcomes(outcomes: Sequence[Outcome], *, is_whole: bool) -> None:
+def _print_outcomes(outcomes: Sequence[ExpertTestOutcome], *, is_whole: bool) -> None:
     rows = [_row(one) for one in outcomes]
     headings = ("test", "", "passed", "rate", "steps", "tokens", "cost", "time")
     table(Screen.of_stdout(), headings, rows, right=(2, 4, 5, 6, 7), whole=(), texts=(0,), drops=(7, 4, 5, 6, 3))
@@ -183,7 +183,7 @@ def _print_outcomes(outcomes: Sequence[Outcome], *, is_whole: bool) -> None:
     print_out(", ".join(word for word in words if word))
 
 
-def _row(outcome: Outcome) -> tuple[str, ...]:
+def _row(outcome: ExpertTestOutcome) -> tuple[str, ...]:
     done = outcome.attempts
     mark = "ok" if outcome.is_good else "FAILED" if outcome.is_whole else "cut short"
     if not done:
@@ -200,14 +200,14 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def _rate(outcome: Outcome) -> str:
+def _rate(outcome: ExpertTestOutcome) -> str:
     """Return `67 % (30–90)`: the rate with its 95 % confidence interval."""
     number = len(outcome.attempts)
     low, high = outcome.interval
     return f"{100 * outcome.passed / number:.0f} % ({100 * low:.0f}–{100 * high:.0f})"
 
 
-def _mean_cost(outcome: Outcome) -> str:
+def _mean_cost(outcome: ExpertTestOutcome) -> str:
     number = len(outcome.attempts)
     spent = outcome.cost
     return "-" if spent is None else "unknown" if spent == "unknown" else f"${spent / number:,.4f}"
@@ -281,7 +281,7 @@ def test_command(
     overrides = Overrides(model=model, provider=provider)
     room = Path(tempfile.mkdtemp(prefix="perstack-test-"))
     bench = Bench(project, options.env(project), room.resolve(), overrides)
-    outcomes = [Outcome(one, repeats or one.test.repeats) for one in wanted]
+    outcomes = [ExpertTestOutcome(one, repeats or one.test.repeats) for one in wanted]
     try:
         is_whole = asyncio.run(_run(outcomes, bench, parallel))
         _show(outcomes, path, as_json=as_json, junit_file=junit, is_whole=is_whole)
@@ -333,10 +333,10 @@ def _check(project: Project, tests: Sequence[WrittenTest]) -> None:
     check_models(tests)
 
 
-async def _run(outcomes: Sequence[Outcome], bench: Bench, at_once: int) -> bool:
+async def _run(outcomes: Sequence[ExpertTestOutcome], bench: Bench, at_once: int) -> bool:
     """Return whether all tests were run. The first Ctrl-C stops the running ones, the second the process."""
 
-    def done(outcome: Outcome) -> None:
+    def done(outcome: ExpertTestOutcome) -> None:
         print_note(f"{outcome.written.title}: {outcome.passed} of {outcome.planned} passed")
 
     task = asyncio.ensure_future(run_tests(outcomes, bench, at_once, done))
@@ -353,7 +353,9 @@ async def _run(outcomes: Sequence[Outcome], bench: Bench, at_once: int) -> bool:
     return True
 
 
-def _show(outcomes: Sequence[Outcome], path: Path, *, as_json: bool, junit_file: str | None, is_whole: bool) -> None:
+def _show(
+    outcomes: Sequence[ExpertTestOutcome], path: Path, *, as_json: bool, junit_file: str | None, is_whole: bool
+) -> None:
     if junit_file is not None and junit_file != "-":
         Path(junit_file).write_bytes(_junit_xml(outcomes))
     if as_json:

@@ -38,7 +38,7 @@ from perstack.system.clock import SYSTEM
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perstack.engine.workers.folders import JobFolders
+    from perstack.engine.workers.folders import WorkerFolders
     from perstack.engine.workers.reports import Report
     from perstack.engine.workers.worker import Worker, WorkerSettings
     from perstack.host import Host
@@ -146,14 +146,14 @@ def _seconds(drain: str) -> float:
 async def _work(
     host: Host, settings: WorkerSettings, address: str | None, workspaces: str | None, *, as_json: bool
 ) -> None:
-    from perstack.engine.workers.folders import JobFolders
+    from perstack.engine.workers.folders import WorkerFolders
     from perstack.engine.workers.worker import Worker
 
     def tell(news: WorkerReport) -> None:
         now = host.clock.now()
         print_err(json_line(news, worker.name, now) if as_json else text_line(news, now))
 
-    folders = None if workspaces is None else JobFolders(host.jobs, Path(workspaces))
+    folders = None if workspaces is None else WorkerFolders(host.jobs, Path(workspaces))
     served_by = host.jobs.server if folders is None else folders
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(host)
@@ -182,7 +182,7 @@ async def _work(
         await _until_it_left(worker, settings.drain)
 
 
-async def _look_through(folders: JobFolders, tell: Report) -> None:
+async def _look_through(folders: WorkerFolders, tell: Report) -> None:
     """Check the folders of earlier Jobs in the background: an earlier worker may have left thousands."""
     from perstack.engine.workers.reports import WorkerReport, error_text
 

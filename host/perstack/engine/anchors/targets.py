@@ -75,7 +75,7 @@ class FileAnchor:
 
 
 @dataclass(slots=True)
-class _Lines:
+class _RecordLines:
     """The lines of a file that are records, unparsed, because parsed records take many times the memory."""
 
     of_owner: dict[Owner, list[bytes]] = field(default_factory=dict[Owner, list[bytes]])
@@ -93,7 +93,7 @@ class AnchorReader:
     def __init__(self, anchor: FileAnchor) -> None:
         """Create without reading anything."""
         self._anchor = anchor
-        self._loaded: _Lines | None = None
+        self._loaded: _RecordLines | None = None
         self._owners_in: dict[Path, frozenset[Owner]] = {}
 
     async def load(self) -> None:
@@ -112,7 +112,7 @@ class AnchorReader:
         if self._loaded is None and not self._anchor.is_folder:
             self._loaded = _read(Path(self._anchor.path))
 
-    def _lines_for(self, owner: Owner) -> _Lines:
+    def _lines_for(self, owner: Owner) -> _RecordLines:
         if self._loaded is not None:
             return self._loaded
         path = self._anchor.file_of(owner.id)
@@ -128,7 +128,7 @@ class AnchorReader:
                 self._read_in_folder(path)
         return frozenset[Owner]().union(*self._owners_in.values())
 
-    def _read_in_folder(self, path: Path) -> _Lines:
+    def _read_in_folder(self, path: Path) -> _RecordLines:
         lines = _read(path)
         # each owner has a separate file in a folder: ignore records of others, which somebody has put there
         of_file = (owner for owner in lines.of_owner if self._anchor.file_of(owner.id) == path)
@@ -136,13 +136,13 @@ class AnchorReader:
         return lines
 
 
-def _read(path: Path, only: Owner | None = None) -> _Lines:
+def _read(path: Path, only: Owner | None = None) -> _RecordLines:
     """Read the records in a file, of one owner or of all; empty if there is no file. Raises OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return _Lines()
-    found = _Lines()
+        return _RecordLines()
+    found = _RecordLines()
     with os.fdopen(fd, "rb") as file:
         _check_file(fd)
         if os.fstat(fd).st_size > _MAX_FILE_BYTES:

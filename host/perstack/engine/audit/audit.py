@@ -163,7 +163,7 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
 # The part of a Host.
 
 
-class Audit:
+class Auditor:
     """Verification, receipts, replay and redaction of what a Host has in its storage."""
 
     def __init__(self, source: ContextSource, reader: JobReader) -> None:

@@ -74,7 +74,7 @@ class KeptToolsCheck:
 
 
 @dataclass(slots=True)
-class Check:
+class JobCheck:
     """The results of checking a Job so far."""
 
     job_id: str
@@ -173,7 +173,7 @@ def checkpoint_anchors(files: Files) -> list[tuple[str, Head]]:
     return found
 
 
-async def check_caches(check: Check, storage: Storage, summary: bytes | None, checkpoints: Files) -> None:
+async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None, checkpoints: Files) -> None:
     """Compare summary, settings and checkpoints with the logs, if there is no finding about the logs."""
     read = _read_summary(check, summary)
     if check.findings:
@@ -194,7 +194,7 @@ async def check_caches(check: Check, storage: Storage, summary: bytes | None, ch
         await _check_copies(check, storage, checkpoints)
 
 
-async def _check_copies(check: Check, storage: Storage, checkpoints: Files) -> None:
+async def _check_copies(check: JobCheck, storage: Storage, checkpoints: Files) -> None:
     for run_id, run in check.states.items():
         data = await storage.run_setting(RunRef(check.job_id, run_id))
         if data is None:
@@ -209,7 +209,7 @@ async def _check_copies(check: Check, storage: Storage, checkpoints: Files) -> N
             _compare(check, f"checkpoint {checkpoint_id}", file.run_id, data, file)
 
 
-def _compare(check: Check, name: str, run_id: str, data: bytes, expected: Fact) -> None:
+def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Fact) -> None:
     check.caches += 1
     try:
         for words in against(data, expected):
@@ -218,7 +218,7 @@ def _compare(check: Check, name: str, run_id: str, data: bytes, expected: Fact) 
         check.found(run_id, 0, f"{name} does not read; delete it: what it says is in the log")
 
 
-def _read_summary(check: Check, written: bytes | None) -> JobSummary | None:
+def _read_summary(check: JobCheck, written: bytes | None) -> JobSummary | None:
     if written is None:
         check.passed_over("summary", "", 1, "there is no job.json; what is shown is from the logs")
         return None
@@ -232,7 +232,7 @@ def _read_summary(check: Check, written: bytes | None) -> JobSummary | None:
         return None
 
 
-def _check_summary(check: Check, written: bytes, summary: JobSummary, *, is_driven: bool) -> None:
+def _check_summary(check: JobCheck, written: bytes, summary: JobSummary, *, is_driven: bool) -> None:
     job = Job(check.job_id)
     for run in check.states.values():
         job.take(run)
@@ -257,7 +257,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     # read caches before logs, which may grow meanwhile: a head found in a cache must then be in the log
     summary = await storage.summary(job_id)
     checkpoints = await checkpoint_files(storage, job_id)
-    check = Check(job_id, await storage.unsealed_runs(job_id))
+    check = JobCheck(job_id, await storage.unsealed_runs(job_id))
     for run_id in await run_ids(storage, job_id):
         await _check_log(check, storage, RunRef(job_id, run_id), checkpoints)
     check.anchors += [*heads_in_summary(summary), *checkpoint_anchors(checkpoints)]
@@ -273,7 +273,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
 # --- logs ---------------------------------------------------------------------------------------------------------
 
 
-async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: Files) -> None:
+async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints: Files) -> None:
     """Check one log against its chain, and collect what it says about other logs and derived data."""
     redacted: dict[str, int] = {}
 
@@ -302,7 +302,7 @@ async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: F
     _report_extent(check, ref, log)
 
 
-def _report_extent(check: Check, ref: RunRef, log: CheckedLog[Run]) -> None:
+def _report_extent(check: JobCheck, ref: RunRef, log: CheckedLog[Run]) -> None:
     if log.damage is not None:
         check.found(ref.run_id, log.damage.readable + 1, str(log.damage))
     if log.unknown:
@@ -315,7 +315,7 @@ def _report_extent(check: Check, ref: RunRef, log: CheckedLog[Run]) -> None:
         check.digests += len(log.chain)
 
 
-def _collect(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:  # noqa: C901 - one case a kind
+def _collect(check: JobCheck, ref: RunRef, seq: int, event: StoredEvent) -> None:  # noqa: C901 - one case a kind
     if isinstance(event, StartRun):
         check.starts[ref.run_id] = event
         _collect_blobs(check, ref, seq, event.attachments)
@@ -344,7 +344,7 @@ def _collect(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:  
             pass
 
 
-def _collect_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall) -> None:
+def _collect_result(check: JobCheck, ref: RunRef, seq: int, event: FinishToolCall) -> None:
     check.answered.add((ref.run_id, event.tool_call_id))
     if event.delegate is not None:
         check.anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
@@ -358,13 +358,13 @@ def _collect_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall) 
                     check.names_blob(name, ref.run_id, seq)
 
 
-def _collect_blobs(check: Check, ref: RunRef, seq: int, contents: Iterable[ResultContent]) -> None:
+def _collect_blobs(check: JobCheck, ref: RunRef, seq: int, contents: Iterable[ResultContent]) -> None:
     for part in contents:
         if isinstance(part, BlobPart):
             check.names_blob(part.sha256, ref.run_id, seq, part.size)
 
 
-def _check_redaction(check: Check, ref: RunRef, redaction: RedactEvent, lines: Sequence[bytes]) -> None:
+def _check_redaction(check: JobCheck, ref: RunRef, redaction: RedactEvent, lines: Sequence[bytes]) -> None:
     _, _, at = place_of(redaction.id)
     try:
         _, run_id, seq = place_of(redaction.event_id)
@@ -386,7 +386,7 @@ def _ids_of(redaction: RedactEvent) -> tuple[bytes, bytes]:
 # --- logs together ------------------------------------------------------------------------------------------------
 
 
-def _check_relations(check: Check) -> None:
+def _check_relations(check: JobCheck) -> None:
     """Check that each Run was started by another Run or a person, and that the named Runs exist."""
     for run_id, start in check.starts.items():
         by, base = start.delegated_by, start.continued_from
@@ -421,7 +421,7 @@ def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
         yield from range(block_of(of).start, highest)
 
 
-def _report_unvouched(check: Check) -> None:
+def _report_unvouched(check: JobCheck) -> None:
     """Report the ends of logs without a head in another place: a chain alone does not show a cut or a rewrite."""
     for run_id, chain in check.heads.items():
         vouched = max((anchor.seq for one, anchor in check.anchors if one == run_id), default=0)
@@ -430,7 +430,7 @@ def _report_unvouched(check: Check) -> None:
             check.passed_over("heads", run_id, len(chain) - vouched, words)
 
 
-async def _check_blobs(check: Check, storage: Storage) -> None:
+async def _check_blobs(check: JobCheck, storage: Storage) -> None:
     tools = KeptToolsCheck(storage, check.job_id)
     right: set[str | None] = {event.tools_digest for _, _, event in check.offers}
     for run_id, seq, event in check.offers:
@@ -457,7 +457,7 @@ async def _check_blobs(check: Check, storage: Storage) -> None:
     await _check_removed(check, storage)
 
 
-async def _check_mentions(check: Check, storage: Storage) -> None:
+async def _check_mentions(check: JobCheck, storage: Storage) -> None:
     """Read the blobs that results mention. Any tool may write a name, so a missing blob may never have existed."""
     for name, (run_id, seq) in check.mentions.items():
         if name in check.blobs or name in check.removed:
@@ -473,7 +473,7 @@ async def _check_mentions(check: Check, storage: Storage) -> None:
             check.right_blobs += 1
 
 
-async def _check_trees(check: Check, storage: Storage) -> None:
+async def _check_trees(check: JobCheck, storage: Storage) -> None:
     """Check each folder of each snapshot, and add its files to the blobs to check."""
     if not check.trees:
         return
@@ -490,7 +490,7 @@ async def _check_trees(check: Check, storage: Storage) -> None:
             check.names_blob(part.digest, run_id, seq, part.size)
 
 
-async def _collect_skills(check: Check, storage: Storage) -> None:
+async def _collect_skills(check: JobCheck, storage: Storage) -> None:
     """Add the files of a queued Job's Agent Skills to the blobs to check."""
     if not check.definitions:
         return
@@ -503,7 +503,7 @@ async def _collect_skills(check: Check, storage: Storage) -> None:
                 check.names_blob(file.sha256, run_id, seq, file.size)
 
 
-async def _check_removed(check: Check, storage: Storage) -> None:
+async def _check_removed(check: JobCheck, storage: Storage) -> None:
     """Check that blobs removed by a redaction are gone; blobs that were named again later are skipped."""
     for name, (run_id, seq) in check.removed.items():
         if any(run != run_id or at > seq for run, at in check.naming.get(name, ())):

@@ -171,7 +171,7 @@ _MIN_FREE_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """The result of one check."""
 
     about: str
@@ -181,7 +181,7 @@ class Finding:
     remedy: str = ""
 
 
-async def diagnosis(setup: HostContext) -> tuple[Finding, ...]:
+async def diagnosis(setup: HostContext) -> tuple[DoctorFinding, ...]:
     """Check Python, the extras, the providers and the storage. Changes nothing."""
     return (
         _python(),
@@ -192,15 +192,15 @@ async def diagnosis(setup: HostContext) -> tuple[Finding, ...]:
     )
 
 
-def _python() -> Finding:
+def _python() -> DoctorFinding:
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}, perstack {VERSION}"
     version = tuple(map(int, platform.python_version_tuple()[:2]))
     if version < _OLDEST_PYTHON:
-        return Finding("Python", "problem", text, "use Python 3.11 or newer")
-    return Finding("Python", "ok", text)
+        return DoctorFinding("Python", "problem", text, "use Python 3.11 or newer")
+    return DoctorFinding("Python", "ok", text)
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[DoctorFinding]:
     needed = dict[str, list[str]]()
     for line in metadata.requires(_PACKAGE) or ():
         if found := _REQUIREMENT.match(line):
@@ -209,9 +209,11 @@ def _extras() -> Iterator[Finding]:
         missing = [name for name in packages if not _is_installed(name)]
         about = f"extra {extra}"
         if missing:
-            yield Finding(about, "missing", f"not there: {', '.join(missing)}", f"pip install 'perstack[{extra}]'")
+            yield DoctorFinding(
+                about, "missing", f"not there: {', '.join(missing)}", f"pip install 'perstack[{extra}]'"
+            )
         else:
-            yield Finding(about, "ok", ", ".join(f"{name} {metadata.version(name)}" for name in packages))
+            yield DoctorFinding(about, "ok", ", ".join(f"{name} {metadata.version(name)}" for name in packages))
 
 
 def _is_installed(package: str) -> bool:
@@ -222,46 +224,50 @@ def _is_installed(package: str) -> bool:
     return True
 
 
-def _providers(states: Sequence[ProviderState]) -> Iterator[Finding]:
+def _providers(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
     for state in states:
         about = f"provider {state.name}"
         if state.is_configured and state.problem:
-            yield Finding(about, "problem", state.problem, state.how_to_configure)
+            yield DoctorFinding(about, "problem", state.problem, state.how_to_configure)
         elif state.is_configured:
             model = f", {state.default_model} if no model is named" if state.default_model else ""
-            yield Finding(about, "ok", f"{'the default' if state.is_default else 'ready'}{model}")
+            yield DoctorFinding(about, "ok", f"{'the default' if state.is_default else 'ready'}{model}")
         elif state.is_default:
-            yield Finding(about, "problem", "perstack.toml names it, and it is not set up", state.how_to_configure)
+            yield DoctorFinding(
+                about, "problem", "perstack.toml names it, and it is not set up", state.how_to_configure
+            )
         else:
-            yield Finding(about, "missing", "not set up", state.how_to_configure)
+            yield DoctorFinding(about, "missing", "not set up", state.how_to_configure)
     if not any(state.is_usable for state in states):
         remedy = "set up one of the providers above"
-        yield Finding("a model", "problem", "no provider is set up, so no Expert can be run", remedy)
+        yield DoctorFinding("a model", "problem", "no provider is set up, so no Expert can be run", remedy)
 
 
-def _state_finding(path: Path) -> Finding:
+def _state_finding(path: Path) -> DoctorFinding:
     """Check whether the storage's folder can be written, and its free space."""
     folder = next(one for one in (*([path] if path.is_dir() else []), *path.parents) if one.exists())
     if not folder.is_dir():
-        return Finding("state", "problem", f"{path}: {folder} is not a folder", "name another place as the storage")
+        return DoctorFinding(
+            "state", "problem", f"{path}: {folder} is not a folder", "name another place as the storage"
+        )
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Finding("state", "problem", f"{path}: {error.strerror}", "name another place as the storage")
+        return DoctorFinding("state", "problem", f"{path}: {error.strerror}", "name another place as the storage")
     text = f"{path}, {free / 1e9:.1f} GB free"
     if not os.access(folder, os.W_OK | os.X_OK):
         remedy = f"let {_user()} write to {folder}, or name another place as the storage"
-        return Finding("state", "problem", f"{text}, not to be written to", remedy)
+        return DoctorFinding("state", "problem", f"{text}, not to be written to", remedy)
     if free < _MIN_FREE_BYTES:
-        return Finding("state", "problem", text, "make room on that disk, or remove old Jobs")
-    return Finding("state", "ok", text)
+        return DoctorFinding("state", "problem", text, "make room on that disk, or remove old Jobs")
+    return DoctorFinding("state", "ok", text)
 
 
-async def _storage_findings(storage: Storage) -> tuple[Finding, ...]:
+async def _storage_findings(storage: Storage) -> tuple[DoctorFinding, ...]:
     """Return the checks that a storage on a server makes of itself."""
     checks = await storage.checks()
     states: tuple[Literal["problem", "ok"], ...] = ("problem", "ok")
-    return tuple(Finding(f"state, {one.about}", states[one.is_there], one.text, one.remedy) for one in checks)
+    return tuple(DoctorFinding(f"state, {one.about}", states[one.is_there], one.text, one.remedy) for one in checks)
 
 
 def _user() -> str:

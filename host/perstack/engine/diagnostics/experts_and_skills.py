@@ -16,7 +16,7 @@ from perstack.errors import UsageError
 from perstack.ports.skill import SkillContext, SkillFactory
 
 if TYPE_CHECKING:
-    from perstack.engine.diagnostics.doctor import Finding, ProgramExit, ProviderState, RuntimeState
+    from perstack.engine.diagnostics.doctor import DoctorFinding, ProgramExit, ProviderState, RuntimeState
     from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstall
     from perstack.engine.diagnostics.prompt_preview import OfferedTools, PromptPreview
 
@@ -82,7 +82,7 @@ class Experts:
 
         return await provider_states(self._source.current)
 
-    async def diagnosis(self) -> tuple[Finding, ...]:
+    async def diagnosis(self) -> tuple[DoctorFinding, ...]:
         """Check whether this machine has what perstack needs; findings include remedies."""
         from perstack.engine.diagnostics.doctor import diagnosis
 

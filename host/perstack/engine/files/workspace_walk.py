@@ -63,7 +63,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadFile:
     """The reason why a file was not read; None if it is gone, or no longer a regular file."""
 
     reason: Reason | None
@@ -76,20 +76,20 @@ def stamp_of(found: os.stat_result) -> Stamp:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_dev
 
 
-def read_file(name: bytes, folder: int, most: int) -> Content | Unread:
+def read_file(name: bytes, folder: int, most: int) -> Content | UnreadFile:
     """Read a file of an open folder, of at most `most` bytes. Raises StorageError if the system lacks resources."""
     try:
         file = os.open(name, _FILE_FLAGS, dir_fd=folder)
     except FileNotFoundError:
-        return Unread(None)
+        return UnreadFile(None)
     except OSError as error:
         check_system(error)
-        return Unread("unreadable", _stamp(name, folder))
+        return UnreadFile("unreadable", _stamp(name, folder))
     try:
         return _read(file, most)
     except OSError as error:
         check_system(error)
-        return Unread("unreadable", _stamp(name, folder))
+        return UnreadFile("unreadable", _stamp(name, folder))
     finally:
         os.close(file)
 
@@ -109,23 +109,23 @@ def read_link(name: bytes, folder: int) -> bytes | None:
         return None
 
 
-def _read(file: int, most: int) -> Content | Unread:
+def _read(file: int, most: int) -> Content | UnreadFile:
     content: Content | None = None
     for _ in range(_MAX_READS):
         before = os.fstat(file)
         if not stat.S_ISREG(before.st_mode):
-            return Unread(None)
+            return UnreadFile(None)
         if before.st_size > most:
-            return Unread("tooLarge", stamp_of(before), before.st_size)
+            return UnreadFile("tooLarge", stamp_of(before), before.st_size)
         os.lseek(file, 0, os.SEEK_SET)
         data = _all(file, most, before.st_size)
         after = os.fstat(file)
         if len(data) > most:
-            return Unread("tooLarge", stamp_of(after), after.st_size)
+            return UnreadFile("tooLarge", stamp_of(after), after.st_size)
         content = Content(data, stamp_of(after), stamp_of(before) == stamp_of(after) and len(data) == after.st_size)
         if content.is_steady:
             break
-    return content or Unread("changing")
+    return content or UnreadFile("changing")
 
 
 def _all(file: int, most: int, expected: int) -> bytes:
@@ -221,7 +221,7 @@ class Walker:
             check_system(error)
             raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         try:
-            walk = _Walk(self._most, top, _places(self._keep_off))
+            walk = _WalkState(self._most, top, _places(self._keep_off))
             known = yield from walk.folder(handle, b"", self._known, _top_rules(top, handle), 0)
             yield walk.batch
         except OSError as error:
@@ -256,7 +256,7 @@ def _places(paths: Iterable[Path]) -> _Places:
     return _Places(frozenset(names), frozenset(numbers))
 
 
-class _Walk:
+class _WalkState:
     """The state of one walk."""
 
     def __init__(self, most: int, top: bytes, keep_off: _Places) -> None:

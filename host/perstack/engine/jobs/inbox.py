@@ -8,7 +8,7 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.core.tasks.state import in_words
 from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
-from perstack.engine.jobs.reader import JobReader, Waiting
+from perstack.engine.jobs.reader import JobNeedingAttention, JobReader
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.next_steps import Inspect, NextStep, ResumeWithoutDependencies, TryAgain
 from perstack.next_steps import in_words as step_in_words
@@ -83,7 +83,7 @@ def _age(item: InboxItem) -> tuple[int, str]:
     return item.since, item.id
 
 
-def _of_job(job: Waiting) -> Iterator[InboxItem]:
+def _of_job(job: JobNeedingAttention) -> Iterator[InboxItem]:
     job_id, asking, damaged = job.job_id, job.asking, job.damaged
     if asking is not None:
         yield InboxItem(

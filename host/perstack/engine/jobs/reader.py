@@ -59,7 +59,7 @@ class RunPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class JobNeedingAttention:
     """A Job that needs a person: it asks something, or cannot be read."""
 
     job_id: str
@@ -120,15 +120,15 @@ class JobReader:
         """
         return None if typed is None else await resolve_id(self.storage, typed, kinds)
 
-    async def waiting(self) -> Sequence[Waiting]:
+    async def waiting(self) -> Sequence[JobNeedingAttention]:
         """Return every Job that asks a person something or cannot be read, in no order. Quick for thousands of Jobs.
 
         The logs of a Job with an intact summary are not read: `verify` finds their damage.
         """
-        found: list[Waiting] = []
+        found: list[JobNeedingAttention] = []
         for job_id, written in (await self.storage.summaries()).items():
             known, asking = _asking(job_id, written)
-            found += [Waiting(job_id, asking)] if known else map(_waiting, await self._summaries((job_id,)))
+            found += [JobNeedingAttention(job_id, asking)] if known else map(_waiting, await self._summaries((job_id,)))
         return [one for one in found if one.asking is not None or one.damaged is not None]
 
     async def _summaries(self, job_ids: Sequence[str]) -> Sequence[JobSummary]:
@@ -465,5 +465,5 @@ def _unreadable(job_id: str, error: StorageError | NotFound) -> JobSummary:
     )
 
 
-def _waiting(job: JobSummary) -> Waiting:
-    return Waiting(job.id, None if job.damaged else job.asking, job if job.damaged else None)
+def _waiting(job: JobSummary) -> JobNeedingAttention:
+    return JobNeedingAttention(job.id, None if job.damaged else job.asking, job if job.damaged else None)

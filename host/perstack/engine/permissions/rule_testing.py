@@ -63,7 +63,7 @@ class BacktestResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ReadLogs:
     job_id: str
     logs: Mapping[str, Sequence[bytes]]
     problem: str | None = None
@@ -89,7 +89,7 @@ class Backtest:
         after: str | None = None
         while True:
             page = await storage.jobs(limit=_JOBS_PER_PAGE, after=after)
-            read: list[_Read] = []
+            read: list[_ReadLogs] = []
             for job_id in page.ids:
                 if since and await _is_older(storage, job_id, since):
                     page = Page(())
@@ -105,7 +105,7 @@ class Backtest:
                 return
             after = page.next
 
-    def _backtest_batch(self, read: Sequence[_Read], since: int) -> list[BacktestResult]:
+    def _backtest_batch(self, read: Sequence[_ReadLogs], since: int) -> list[BacktestResult]:
         found: list[BacktestResult] = []
         for one in read:
             try:
@@ -152,12 +152,12 @@ class Backtest:
         return list(found.values())
 
 
-async def _logs(storage: Storage, job_id: str) -> _Read:
+async def _logs(storage: Storage, job_id: str) -> _ReadLogs:
     try:
         ids = await run_ids(storage, job_id)
-        return _Read(job_id, {run_id: await storage.read(RunRef(job_id, run_id)) for run_id in ids})
+        return _ReadLogs(job_id, {run_id: await storage.read(RunRef(job_id, run_id)) for run_id in ids})
     except StorageError as error:
-        return _Read(job_id, {}, str(error))
+        return _ReadLogs(job_id, {}, str(error))
 
 
 async def _is_older(storage: Storage, job_id: str, since: int) -> bool:

@@ -121,7 +121,7 @@ _MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class OpenProvider:
     """An open provider, with the `[limits]` that the project sets for it."""
 
     provider: Provider
@@ -224,13 +224,13 @@ class ProviderPool:
             self._open[key] = factory.create(ProviderConfig(setting.setting, self._env))
         return self._open[key]
 
-    def endpoint(self, setting: ProviderSetting, project: Project) -> Endpoint:
+    def endpoint(self, setting: ProviderSetting, project: Project) -> OpenProvider:
         """Return the endpoint with the project's limits for it. Raises the errors of `get`."""
         name = setting.provider_name
         limits = next((one for one in project.limits if one.name == name), None)
-        return Endpoint(self.get(setting), name, limits)
+        return OpenProvider(self.get(setting), name, limits)
 
-    def for_run(self, run: Run, project: Project, overrides: Overrides) -> Endpoint:
+    def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
         """Return the endpoint of the Run's current model, with its present settings.
 
         Raises UsageError if the Run's provider is unknown or a recording would start in the middle, and the errors of

@@ -30,7 +30,7 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage import JobBlobs
-from perstack.engine.plugins.providers import Endpoint
+from perstack.engine.plugins.providers import OpenProvider
 from perstack.engine.runs.budget import JobBudget
 from perstack.engine.runs.generation import Trying, error_info, fail, reserve_or_stop, retry_or_give_up, switch_model
 from perstack.engine.runs.job_context import RunContext
@@ -42,7 +42,7 @@ from perstack.ports.provider import Generation, GenerationRequest
 class Summarizer:
     """The model that writes the summaries of a Run, with its endpoint and instruction."""
 
-    endpoint: Endpoint
+    endpoint: OpenProvider
     provider_name: str
     model: str
     instruction: str = INSTRUCTION

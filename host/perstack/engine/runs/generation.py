@@ -46,7 +46,7 @@ from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.pacing import OnWait, Waiting, through
-from perstack.engine.plugins.providers import Endpoint, Prices
+from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
 from perstack.engine.runs.job_context import JobContext, RunContext
@@ -63,7 +63,7 @@ class Trying:
     Time spent in the queue does not count against the limit: nothing has been tried yet.
     """
 
-    def __init__(self, session: RunSession, endpoint: Endpoint, on_wait: OnWait = lambda waiting: None) -> None:
+    def __init__(self, session: RunSession, endpoint: OpenProvider, on_wait: OnWait = lambda waiting: None) -> None:
         """Start the clock. Each fallback model gets an equal share of the time that is left."""
         now = time.monotonic()
         if session.first_try is None:
@@ -190,7 +190,7 @@ async def _tried(
 # Fallback models: the endpoint of the model in force, and the records of a switch.
 
 
-async def open_endpoint(job: JobContext, session: RunSession) -> Endpoint | None:
+async def open_endpoint(job: JobContext, session: RunSession) -> OpenProvider | None:
     """Open the endpoint of the model in force. Returns None if the Run failed, and records that.
 
     A fallback model without a key is skipped, or the first model is tried again if it has rested. Raises PerstackError

@@ -23,7 +23,7 @@ from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
 from perstack.engine.plugins.agent_skills import SkillLibrary
-from perstack.engine.plugins.providers import Endpoint, Prices
+from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.skills import JobSkills, RunSkills
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import JobBudget
@@ -212,7 +212,7 @@ class RunContext:
     job: JobContext
     session: RunSession
     skills: RunSkills
-    endpoint: Endpoint
+    endpoint: OpenProvider
     model: str  # the model in force, as `provider/model`
     budget: JobBudget | None
     vault: SecretVault | None

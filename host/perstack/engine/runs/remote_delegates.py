@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 # Remote Runs, followed as their logs grow and folded into the Job of the process that awaits them.
 
 
-class Following:
+class RemoteRuns:
     """States of the remote Runs of one Job."""
 
     def __init__(
@@ -131,12 +131,12 @@ class Stopping:
         self._dispatching = dispatching
         self._holders = DelegateLeases(storage)
 
-    async def stop(self, following: Following, run_ids: Iterable[str]) -> None:
+    async def stop(self, following: RemoteRuns, run_ids: Iterable[str]) -> None:
         """Stop these Runs and all their descendants, wherever they are driven. Raises StorageError."""
         every = {one: None for run_id in run_ids for one in following.whole(run_id)}
         await asyncio.gather(*(self._stop(following, run_id) for run_id in every))
 
-    async def _stop(self, following: Following, run_id: str) -> None:
+    async def _stop(self, following: RemoteRuns, run_id: str) -> None:
         until = time.monotonic() + _RELEASE_TIMEOUT_S
         while (run := await following.look(run_id)) is not None and is_elsewhere(run):
             with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
@@ -178,7 +178,7 @@ async def stop_elsewhere(
 
     `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
     """
-    following = Following(storage, job, runs)
+    following = RemoteRuns(storage, job, runs)
     among = [*runs] if only is None else following.whole(only)
     if below is not None:
         among = following.whole(below)[1:]
@@ -244,7 +244,7 @@ class RemoteDelegates:
         self._project = job.host.project
         self._starter = RunStarter(job)
         self._holders = DelegateLeases(storage)
-        self._following = Following(storage, job.job, job.runs, job.summary_file.mark_changed)
+        self._following = RemoteRuns(storage, job.job, job.runs, job.summary_file.mark_changed)
         self._open = [_Member(delegation) for delegation in delegations]
 
     @property

@@ -46,7 +46,7 @@ from perstack.core.tasks.operations import (
 from perstack.core.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
 from perstack.core.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
 from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.tasks.task_log import Listing, TaskLog, check_dependencies, delete_each, with_blockers
+from perstack.engine.tasks.task_log import BlockerSearch, TaskLog, check_dependencies, delete_each, with_blockers
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.ports.storage import Storage
 from perstack.ports.tasks import TaskMemory
@@ -211,7 +211,7 @@ class ExecutionMemory(TaskMemory):
         rows = by_id(await self.log.rows())
         fitting = ((_changed_at(row), task_id) for task_id, row in rows.items() if fits(row))
         page = newest_first(fitting, asked.limit, asked.after)
-        listing = Listing(self.log, rows)
+        listing = BlockerSearch(self.log, rows)
         tasks = [await listing.with_blockers(await self.log.of_row(rows[one])) for one in page.ids]
         return TaskPage(tasks=tuple(tasks), next=page.next)
 

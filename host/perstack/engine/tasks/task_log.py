@@ -200,7 +200,7 @@ async def with_blockers(log: TaskLog, task: TaskState) -> TaskState:
     return task.model_copy(update=TaskChanges(blocked_by=tuple(one for one in found if one is not None)))
 
 
-class Listing:
+class BlockerSearch:
     """Finds the tasks that block others, for lists, from the summaries of all tasks."""
 
     def __init__(self, log: TaskLog, rows: Mapping[str, Row]) -> None:

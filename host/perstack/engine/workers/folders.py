@@ -25,7 +25,7 @@ _MARKER_FILE = ".perstack-workspaces"
 """Marker file in a root that belongs to workers."""
 
 
-class JobFolders:
+class WorkerFolders:
     """The Jobs' folders below one root on this machine, which is used by workers only."""
 
     def __init__(self, jobs: Jobs, root: Path) -> None:

@@ -32,7 +32,7 @@ from perstack.errors import NotFound, PerstackError
 from perstack.host import Host
 from perstack.testing.chaos.faults import Fault, FaultKind
 from perstack.testing.chaos.processes import Victim, Victims
-from perstack.testing.scripted import Cost, Part, Script, ToolUse, Turn
+from perstack.testing.scripted import Cost, ExpertScript, Script, ToolUse, Turn
 
 # Generate a script for Experts from their tools: each tool is called once, with arguments that fit its schema.
 
@@ -43,7 +43,7 @@ _TEXT = "chaos"
 
 def script_for(tools: Iterable[tuple[Expert, Sequence[ToolSpec]]]) -> Script:
     """Return the script: for each Expert a turn per tool, one with all tools, one with all delegates, then a text."""
-    return Script(experts={expert.key: Part(turns=_turns(specs)) for expert, specs in tools})
+    return Script(experts={expert.key: ExpertScript(turns=_turns(specs)) for expert, specs in tools})
 
 
 def _turns(specs: Sequence[ToolSpec]) -> tuple[Turn, ...]:
@@ -247,7 +247,7 @@ _MOST_LIVES = 60
 
 
 @dataclass(frozen=True)
-class Target:
+class ExperimentSubject:
     """The Expert to start, and its project."""
 
     template: Path
@@ -315,7 +315,7 @@ class Tally:
 class Assault:
     """Disturbs one Target. The files of Jobs with findings stay in `room`."""
 
-    def __init__(self, target: Target, victims: Victims, room: Path) -> None:
+    def __init__(self, target: ExperimentSubject, victims: Victims, room: Path) -> None:
         """Start nothing yet."""
         self._target = target
         self._victims = victims

@@ -132,7 +132,7 @@ def prepare() -> None:
     connect = sqlite3.connect
 
     def connect_counted(*args: Any, **named: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*args, **{"factory": _Connection, **named})
+        connection: sqlite3.Connection = connect(*args, **{"factory": _FailingConnection, **named})
         return connection
 
     _replace(sqlite3, "connect", lambda _: connect_counted)
@@ -199,7 +199,7 @@ def _pass(injector: _Injector, real: Callable[..., Any], *args: Any, **named: An
     return real(*args, **named)
 
 
-class _Connection(sqlite3.Connection):
+class _FailingConnection(sqlite3.Connection):
     """Counts the opening of the database and the statements that change it."""
 
     def __init__(self, *args: Any, **named: Any) -> None:

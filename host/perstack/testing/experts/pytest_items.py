@@ -30,8 +30,8 @@ from perstack.host import Host
 from perstack.system.user import this_user
 from perstack.testing.experts.run_tests import (
     Bench,
-    Outcome,
-    Played,
+    ExpertTestOutcome,
+    TestModel,
     apart,
     contents,
     copy_folder,
@@ -123,7 +123,7 @@ class Ran:
 class HostBench:
     """A definition, a model and a workspace on which Experts are run, each Job on its own Host."""
 
-    def __init__(self, config: Path, played: Played, folder: Path) -> None:
+    def __init__(self, config: Path, played: TestModel, folder: Path) -> None:
         """Keep the settings. Hosts are made when needed."""
         self.config = config
         self.workspace = folder / "workspace"
@@ -205,7 +205,7 @@ class MakeBench:
         else:
             copy_folder(Path(workspace), folder / "workspace")
         if model is None:
-            played = Played(Overrides())
+            played = TestModel(Overrides())
         elif isinstance(model, str | Path):
             played = played_from(found.parent / model, live)
         else:
@@ -250,7 +250,7 @@ class DefinitionItem(pytest.Item):
     def runtest(self) -> None:
         """Run all repeats. Raises ExpertFailed."""
         room = Path(tempfile.mkdtemp(prefix="perstack-test-")).resolve()
-        outcome = Outcome(self._written, self._written.test.repeats)
+        outcome = ExpertTestOutcome(self._written, self._written.test.repeats)
         bench = Bench(self._bench.project, self._bench.env, room)
         try:
             asyncio.run(run_tests([outcome], bench))

@@ -87,7 +87,7 @@ _MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class TestModel:
     """Host options that select the model."""
 
     overrides: Overrides
@@ -106,14 +106,14 @@ class Played:
         )
 
 
-def model_of(written: WrittenTest, overrides: Overrides) -> Played:
+def model_of(written: WrittenTest, overrides: Overrides) -> TestModel:
     """Return the model of a test; `overrides` are for the real model. Raises UsageError for an unusable file."""
     if written.model is None:
-        return Played(overrides)
+        return TestModel(overrides)
     return played_from(written.model, written.test.live)
 
 
-def played_from(path: Path, live: Iterable[str] = ()) -> Played:
+def played_from(path: Path, live: Iterable[str] = ()) -> TestModel:
     """Return the options to play a script or a recording.
 
     With a recording, the tools in `live` really run, as do the tools that write files. Raises UsageError.
@@ -122,12 +122,12 @@ def played_from(path: Path, live: Iterable[str] = ()) -> Played:
     if script is not None:
         return played_script(script)
     tools: dict[str, HowToRun] = dict.fromkeys(live, "live")
-    return Played(recorded(path, tools=tools or None))
+    return TestModel(recorded(path, tools=tools or None))
 
 
-def played_script(script: ScriptLike) -> Played:
+def played_script(script: ScriptLike) -> TestModel:
     """Return the options to play a script for every Expert."""
-    return Played(Overrides(provider="scripted"), (ScriptedProvider(script),), (_SCRIPTED,))
+    return TestModel(Overrides(provider="scripted"), (ScriptedProvider(script),), (_SCRIPTED,))
 
 
 def check_models(tests: Iterable[WrittenTest]) -> None:
@@ -242,7 +242,7 @@ async def attempt(written: WrittenTest, number: int, bench: Bench) -> Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedJob:
     """A Job that was driven and judged."""
 
     reasons: tuple[str, ...]
@@ -251,7 +251,7 @@ class Judged:
     facts: JobFacts | None = None
 
 
-async def judged(written: WrittenTest, bench: Bench, folder: Path, job_id: str) -> Judged:
+async def judged(written: WrittenTest, bench: Bench, folder: Path, job_id: str) -> JudgedJob:
     """Drive a test's Job in a new folder, and judge it. Raises PerstackError and OSError if it cannot begin."""
     test = written.test
     await asyncio.to_thread(_prepare, folder, written.workspace)
@@ -269,9 +269,9 @@ async def judged(written: WrittenTest, bench: Bench, folder: Path, job_id: str) 
         try:
             job = await host.job(job_id)
         except NotFound:
-            return Judged((late or "it could not be run: no Job was begun",))
+            return JudgedJob((late or "it could not be run: no Job was begun",))
         if late:
-            return Judged((late,), job)
+            return JudgedJob((late,), job)
         failed = ""
         if test.expect.command is not None:
             failed = await host.experts.test_command(
@@ -284,10 +284,10 @@ async def judged(written: WrittenTest, bench: Bench, folder: Path, job_id: str) 
         facts = facts_of(job, await host.audit.calls(job.id))
         files = await asyncio.to_thread(contents, host.workspace, test.expect.files)
         facts = replace(facts, files=files, command_failed=failed)
-    return Judged(judge(test.expect, facts), job, facts)
+    return JudgedJob(judge(test.expect, facts), job, facts)
 
 
-def _attempt(number: int, found: Judged) -> Attempt:
+def _attempt(number: int, found: JudgedJob) -> Attempt:
     job = found.job
     if job is None:
         return Attempt(number=number, reasons=found.reasons)
@@ -404,7 +404,7 @@ _MOST_KEPT = 10
 
 
 @dataclass(slots=True)
-class Outcome:
+class ExpertTestOutcome:
     """Results of a test so far."""
 
     written: WrittenTest
@@ -448,10 +448,10 @@ class Outcome:
 
 
 async def run_tests(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ExpertTestOutcome],
     bench: Bench,
     at_once: int = AT_ONCE,
-    on_done: Callable[[Outcome], None] = lambda one: None,
+    on_done: Callable[[ExpertTestOutcome], None] = lambda one: None,
 ) -> None:
     """Run all planned Jobs and add their results; `on_done` is called with each completed test.
 
@@ -472,7 +472,7 @@ async def run_tests(
             workers.create_task(work())
 
 
-async def _bounded(one: Attempt, outcome: Outcome) -> Attempt:
+async def _bounded(one: Attempt, outcome: ExpertTestOutcome) -> Attempt:
     """Return the attempt; remove its files if enough failed Jobs of the test are kept already."""
     if not one.folder or sum(bool(other.folder) for other in outcome.attempts) < _MOST_KEPT:
         return one
@@ -480,7 +480,7 @@ async def _bounded(one: Attempt, outcome: Outcome) -> Attempt:
     return one.model_copy(update={"job": "", "folder": ""})
 
 
-def _planned(outcomes: Sequence[Outcome]) -> Iterator[tuple[Outcome, int]]:
+def _planned(outcomes: Sequence[ExpertTestOutcome]) -> Iterator[tuple[ExpertTestOutcome, int]]:
     for outcome in outcomes:
         for number in range(1, outcome.planned + 1):
             yield outcome, number
