@@ -30,8 +30,7 @@ from perstack.testing.storage_fixture import SECONDS, in_loop, wait_for
 
 # The test fixture: an engine, empty at first, and its clock.
 
-SOON = 15.0
-"""Maximum seconds to wait for something that an engine may do late."""
+SOON = 15.0  # maximum seconds to wait for something that an engine may do late
 
 
 async def really(seconds: float) -> None:
@@ -58,18 +57,15 @@ class HandedClock:
 class DispatcherBed:
     """One engine, empty at first, and its clock."""
 
-    open: Callable[[], Dispatcher]
-    """Opens a dispatcher on this engine as a new process would."""
+    open: Callable[[], Dispatcher]  # opens a dispatcher on this engine as a new process would
     pass_time: Callable[[float], Awaitable[None]] = really
     """Lets seconds pass: moves the clock of an engine that takes one, or else sleeps."""
     now: Callable[[], int] = SYSTEM.now
     """Returns milliseconds since 1970, by the clock that due times are compared with."""
     arrive: Callable[[str], Awaitable[None]] | None = None
     """Waits until a work item, given by its key, can be claimed; None if it always can at once."""
-    cut: Callable[[], Awaitable[None]] | None = None
-    """Makes the engine unreachable. None: it is in this process."""
-    mend: Callable[[], Awaitable[None]] | None = None
-    """Makes the engine reachable again."""
+    cut: Callable[[], Awaitable[None]] | None = None  # makes the engine unreachable. None: it is in this process
+    mend: Callable[[], Awaitable[None]] | None = None  # makes the engine reachable again
     opened: list[Dispatcher] = field(default_factory=list[Dispatcher])
 
     async def submitted(self, dispatcher: Dispatcher, order: Order) -> None:

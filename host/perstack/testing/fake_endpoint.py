@@ -15,13 +15,11 @@ from perstack.dataclass import dataclass
 class PreparedReply:
     """A prepared reply."""
 
-    chunks: tuple[bytes, ...] = ()
-    """Sent one by one with chunked transfer encoding."""
+    chunks: tuple[bytes, ...] = ()  # sent one by one with chunked transfer encoding
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
     ending: str = "whole"
-    """`whole`; `cut`: the connection is closed before the end; `hang`: nothing more is sent until the client
-    disconnects."""
+    """`whole`; `cut`: the connection is closed before the end; `hang`: nothing more is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +28,7 @@ class ReceivedRequest:
 
     method: str
     path: str
-    headers: Mapping[str, str]
-    """Headers by lower-case name."""
+    headers: Mapping[str, str]  # headers by lower-case name
     body: bytes
 
 
@@ -43,10 +40,7 @@ def events(*data: str, names: Iterable[str] = ()) -> tuple[bytes, ...]:
 
 
 class FakeEndpoint:
-    """A server on a free local port, as a context manager. Sends the replies in order and repeats the last one.
-
-    With `choose`, that function selects the reply to each request instead.
-    """
+    """A server on a free local port, as a context manager. Sends the replies in order, or as `choose` selects."""
 
     def __init__(
         self, *replies: PreparedReply, choose: Callable[[ReceivedRequest], PreparedReply] | None = None

@@ -28,8 +28,7 @@ Now = Callable[[], int]
 @dataclass
 class _HeldClaim:
     claim: Claim
-    seat: int | None
-    """The session's number; None after it ended without releasing the claim."""
+    seat: int | None  # the session's number; None after it ended without releasing the claim
 
 
 @dataclass
@@ -39,8 +38,7 @@ class InMemoryOrders:
     now: Now = SYSTEM.now
     waiting: dict[str, Order] = field(default_factory=dict[str, Order])
     """Waiting work items by key, in order of submission."""
-    held: dict[str, _HeldClaim] = field(default_factory=dict[str, _HeldClaim])
-    """Claimed work items by key."""
+    held: dict[str, _HeldClaim] = field(default_factory=dict[str, _HeldClaim])  # claimed work items by key
     seats: dict[int, WorkerInfo] = field(default_factory=dict[int, WorkerInfo])
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))

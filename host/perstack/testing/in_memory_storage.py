@@ -1,7 +1,4 @@
-"""A storage that keeps everything in memory, for tests.
-
-Use it as the starting point of your own: it implements exactly what `ports.storage` requires.
-"""
+"""A storage in memory, for tests, with exactly what `ports.storage` requires: a starting point of your own."""
 
 from __future__ import annotations
 
@@ -38,8 +35,7 @@ from perstack.support.storage import (
 class InMemoryJob:
     """State of one Job."""
 
-    written: int
-    """Write time of the summary, as a count."""
+    written: int  # write time of the summary, as a count
     summary: bytes | None = None
     logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     heads: dict[str, Head] = field(default_factory=dict[str, Head])

@@ -1,8 +1,4 @@
-"""The plugin that provides `scripted` on the command line.
-
-It is not installed as a plugin; a test names it: `PERSTACK_PLUGINS=perstack.testing.plugin perstack run … --provider
-scripted`.
-"""
+"""The plugin of provider `scripted` on the command line: `PERSTACK_PLUGINS=perstack.testing.plugin perstack run …`."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ def recorded(
 ) -> Overrides:
     """Return the overrides with which a Host plays that recording; its path is made absolute.
 
-    `tools` selects the tools that really run: `live` or `recorded` for all, or a mapping from `TOOL` or `SKILL/TOOL` to
-    either. By default those of the base skill that change files really run. `definition="any"` also plays it with
-    another instruction. Raises UsageError for a file that is not a recording, and for an invalid value in `tools`.
+    `tools` says which really run: `live` or `recorded` for all, or a mapping from `TOOL` or `SKILL/TOOL`. By default
+    those of the base skill that change files do. `definition="any"` also plays it with another instruction. Raises
+    UsageError for a file that is not a recording, and for an invalid value in `tools`.
     """
     whole = Path(path).resolve()
     read_recording(whole)

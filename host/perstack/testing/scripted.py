@@ -75,12 +75,9 @@ class Failure(_ScriptModel):
     message: str = "the script says so"
     status: int | None = None
     name: str = "ProviderError"
-    retry_after: float | None = None
-    """Seconds."""
-    retryable: bool | None = None
-    """Overrides the status. None: 408, 409, 429 and 5xx are retryable."""
-    context_window: int | None = None
-    """Only for `ContextOverflow`: context size in tokens, if the endpoint reports it."""
+    retry_after: float | None = None  # seconds
+    retryable: bool | None = None  # overrides the status. None: 408, 409, 429 and 5xx are retryable
+    context_window: int | None = None  # only for `ContextOverflow`: context size in tokens, if the endpoint reports it
 
     def as_error(self) -> ProviderError:
         """Return the error that a provider raises for this failure."""
@@ -102,21 +99,17 @@ class Turn(_ScriptModel):
     thinking: str = ""
     tools: tuple[ToolUse, ...] = ()
     usage: Cost = Cost()
-    delay_ms: float = 0
-    """Duration of the turn in milliseconds; its first delta is sent before the delay."""
+    delay_ms: float = 0  # duration of the turn in milliseconds; its first delta is sent before the delay
     error: Failure | None = None
-    finish_reason: FinishReason | None = None
-    """Default: `toolCalls` if there are any, else `stop`."""
-    repeat: bool | int = 1
-    """Number of times this turn is played; True repeats it forever."""
+    finish_reason: FinishReason | None = None  # default: `toolCalls` if there are any, else `stop`
+    repeat: bool | int = 1  # number of times this turn is played; True repeats it forever
 
 
 class ExpertScript(_ScriptModel):
     """The part of a script for one Expert."""
 
     turns: tuple[Turn, ...]
-    repeat: bool | int = 1
-    """Number of times all of its turns are played; True repeats them forever."""
+    repeat: bool | int = 1  # number of times all of its turns are played; True repeats them forever
 
 
 class Script(_ScriptModel):
@@ -125,8 +118,7 @@ class Script(_ScriptModel):
     experts: dict[str, ExpertScript]
 
 
-TurnLike = Turn | ToolUse | str
-"""A turn; a single tool call or text is also accepted as a turn."""
+TurnLike = Turn | ToolUse | str  # a turn; a single tool call or text is also accepted as a turn
 
 ScriptLike = Script | Sequence[TurnLike] | Mapping[str, Sequence[TurnLike]] | Callable[[GenerationRequest], TurnLike]
 

@@ -18,8 +18,7 @@ from perstack.ports.storage import RunRef, Storage
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SECONDS = 30.0
-"""Maximum seconds that a test waits."""
+SECONDS = 30.0  # maximum seconds that a test waits
 
 JOB = "job1"
 RUN = RunRef(JOB, "job1-1")
@@ -29,20 +28,14 @@ RUN = RunRef(JOB, "job1-1")
 class Opener:
     """One store, empty at first. Abilities that a storage lacks stay None, and their tests are skipped visibly."""
 
-    open: Callable[[], Storage]
-    """Opens a storage on this store as a new process would."""
-    address: tuple[str, str] | None = None
-    """Plugin module and location, for opening the store in another process."""
-    tear: Callable[[RunRef, int], None] | None = None
-    """Cuts a number of bytes off the end of a log, as a crash does."""
-    extend: Callable[[RunRef, bytes], None] | None = None
-    """Appends raw bytes to a log, as a crash can leave them."""
+    open: Callable[[], Storage]  # opens a storage on this store as a new process would
+    address: tuple[str, str] | None = None  # plugin module and location, for opening the store in another process
+    tear: Callable[[RunRef, int], None] | None = None  # cuts a number of bytes off the end of a log, as a crash does
+    extend: Callable[[RunRef, bytes], None] | None = None  # appends raw bytes to a log, as a crash can leave them
     damage: Callable[[RunRef, int], None] | None = None
     """Changes a byte in the payload of the record with that index (from 0)."""
-    shares_blobs: bool = False
-    """True if equal blobs of several Jobs take their room once."""
-    expiry: float = 0
-    """Seconds for which the lease of a dead process may still be held."""
+    shares_blobs: bool = False  # True if equal blobs of several Jobs take their room once
+    expiry: float = 0  # seconds for which the lease of a dead process may still be held
     opened: list[Storage] = field(default_factory=list[Storage])
 
     def __call__(self) -> Storage:

@@ -16,8 +16,7 @@ from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
-_WHOLE_TIMEOUT_S = 120
-"""Timeout in seconds for reading a whole anchor."""
+_WHOLE_TIMEOUT_S = 120  # timeout in seconds for reading a whole anchor
 
 _T = TypeVar("_T")
 
@@ -88,7 +87,6 @@ class AnchorComparison:
         return None
 
     async def _check_missing(self, owner: Owner) -> _MissingOwner:
-        """Return what the anchor's records say about an owner that is not in the store."""
         records, _ = await self._records(owner)
         source = f"the anchor {self._anchor.name}"
         trusted, findings = trusted_records(owner, self._anchor.name, records, self._key)
@@ -116,7 +114,6 @@ class AnchorComparison:
         return await space_of(self._storage, owner.kind).has_job(owner.id)
 
     async def _records_in_outbox(self, owner: Owner) -> list[AnchorRecord]:
-        """Return the valid records in the outbox."""
         found: list[AnchorRecord] = []
         for data in await AnchorOutbox(self._storage, owner.kind).of(owner.id):
             try:

@@ -1,7 +1,4 @@
-"""Sign records and receipts over logs, and compare logs with them.
-
-Keys are Ed25519: the project's own for signing, a public key for checking. No error message contains any part of a key.
-"""
+"""Sign records and receipts over logs with Ed25519 keys. No error message contains any part of a key."""
 
 from __future__ import annotations
 
@@ -71,8 +68,7 @@ class PublicKey:
     """A public key for checking signatures."""
 
     key: Ed25519PublicKey
-    key_id: str
-    """Hex SHA-256 of the key in DER (SubjectPublicKeyInfo)."""
+    key_id: str  # hex SHA-256 of the key in DER (SubjectPublicKeyInfo)
 
     def has_signed(self, envelope: Envelope) -> bool:
         """Return whether one of the signatures is by this key, over exactly this payload and its type."""
@@ -164,10 +160,9 @@ def signed_record(
     store: bytes | None = None,
     removed: bool = False,
 ) -> bytes:
-    """Return the record of these log ends, in JSON; signed if there is a key.
+    """Return the record of these log ends; signed if there is a key.
 
-    `lock` is the SHA-256 of perstack.lock, None without one; `store` is the SHA-256 of the
-    storage's location.
+    `lock` and `store` are the SHA-256 of perstack.lock (None without one) and of the storage's location.
     """
     body = statement_of(
         owner,

@@ -1,7 +1,6 @@
 """Send log heads to an anchor, through an outbox that survives crashes.
 
-An error of an anchor never fails a Job, nor delays its stop beyond `TIMEOUT_S`: it becomes a notice on stderr, and the
-record is sent again at the next start or stop.
+A failing anchor never fails a Job, nor delays its stop beyond `TIMEOUT_S`: the record is sent again later.
 """
 
 from __future__ import annotations

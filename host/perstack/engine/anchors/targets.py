@@ -1,11 +1,7 @@
-"""Anchors: targets for log heads, outside the reach of processes that write the logs.
-
-`file:PATH` is a file, or a folder with a file for each owner, of JSON lines; records are appended, and `verify` reads
-them again. To an `https://` address each record is posted, and a program gets each record as a line on stdin; these two
-are not read.
+"""Anchors: files, addresses and programs, outside the reach of processes that write the logs, that get log heads.
 
 A record is one line of JSON in the format of `core.audit.receipts`. It may arrive twice, because a sender does not know
-what arrived of a record that failed.
+what arrived of a record that failed. Only file anchors are read again.
 """
 
 from __future__ import annotations
@@ -28,8 +24,7 @@ from perstack.ports.environment import inherited
 from perstack.system.concurrency import in_daemon_thread
 from perstack.system.files import sync
 
-_MAX_FILE_BYTES = 256 << 20
-"""Maximum bytes of a file; a larger one raises OSError."""
+_MAX_FILE_BYTES = 256 << 20  # maximum bytes of a file; a larger one raises OSError
 
 _FILE_SUFFIX = ".jsonl"
 
@@ -79,11 +74,9 @@ class _RecordLines:
     """The lines of a file that are records, unparsed, because parsed records take many times the memory."""
 
     of_owner: dict[Owner, list[bytes]] = field(default_factory=dict[Owner, list[bytes]])
-    unread: int = 0
-    """Number of lines that are not records."""
+    unread: int = 0  # number of lines that are not records
 
     def of(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
-        """Return the records of an owner, and the number of invalid lines."""
         return [read_record(line) for line in self.of_owner.get(owner, ())], self.unread
 
 
@@ -165,14 +158,12 @@ def _check_file(fd: int) -> None:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines that are not empty; a line that is too long is yielded in pieces."""
     while line := file.readline(MOST_BYTES + 1):
         if line.strip():
             yield line.strip()
 
 
-TIMEOUT_S = 10
-"""Timeout for sending records at a stop, and for reading the records of one owner."""
+TIMEOUT_S = 10  # timeout for sending records at a stop, and for reading the records of one owner
 
 
 class AnchorError(PerstackError):

@@ -45,11 +45,9 @@ if TYPE_CHECKING:
     from perstack.engine.anchors.sending import AnchorSender
     from perstack.engine.anchors.targets import Anchor
 
-Check: TypeAlias = "Callable[[str], Awaitable[Report]]"
-"""A function that makes the report of a Job. Raises NotFound."""
+Check: TypeAlias = "Callable[[str], Awaitable[Report]]"  # a function that makes the report of a Job. Raises NotFound
 
-_BACKLOG_GRACE_S = 2.0
-"""Seconds that a stop waits for records that earlier processes left to be sent."""
+_BACKLOG_GRACE_S = 2.0  # seconds that a stop waits for records that earlier processes left to be sent
 
 
 class AuditTrail:
@@ -162,10 +160,9 @@ class AuditTrail:
 
     @asynccontextmanager
     async def anchored_removal(self, owner: Owner) -> AsyncGenerator[None]:
-        """Record the removal of all logs of an owner before the block, and send the record after it.
+        """Record the removal of all logs of an owner before the block, so that no crash looks like tampering.
 
-        The record is stored first, so that no crash leaves a removal that looks like tampering. If the block raises,
-        the current heads are sent instead.
+        If the block raises, the current heads are sent instead.
         """
         sending = self._sending
         if sending is None:
@@ -182,10 +179,7 @@ class AuditTrail:
     # --- comparing ------------------------------------------------------------------------------------------------
 
     async def receipt(self, job_id: str) -> bytes:
-        """Return a receipt for the present logs of a Job, in JSON; signed with the project's key, if any.
-
-        Raises NotFound, Damaged, and UsageError for a key that cannot be read.
-        """
+        """Return a receipt for a Job's present logs. Raises NotFound, Damaged, UsageError for an unreadable key."""
         from perstack.engine.anchors.receipts import checked_ends, lock_digest, signed_record
 
         signer, ends = self.signer, await checked_ends(self._storage, job_id)
@@ -193,10 +187,9 @@ class AuditTrail:
         return signed_record(Owner("job", job_id), ends, signer=signer, lock=lock, clock=self._clock)
 
     def comparing(self, key: PublicKey | None, *, whole: bool = False) -> AnchorComparison | None:
-        """Return a comparison with the anchor; None without an anchor.
+        """Return a comparison with the anchor; None without one. With `key`, every record has to be signed by it.
 
-        With `key`, every record has to be signed by it. With `whole`, the comparison is for the whole store, and an
-        anchor that is one file is read once.
+        With `whole`, the comparison is for the whole store, and an anchor that is one file is read once.
         """
         if self._anchor is None:
             return None
@@ -207,7 +200,7 @@ class AuditTrail:
     async def compared_with_receipt(
         self, data: bytes, key: PublicKey | None, check: Check, job_id: str | None
     ) -> Report:
-        """Compare a Job with a receipt, and return the report of `check` with the findings added.
+        """Return the report of `check` with the findings from a receipt added.
 
         Raises UsageError if `data` is not a receipt, or is the receipt of another Job than `job_id`.
         """

@@ -144,10 +144,7 @@ async def verify_any(storage: Storage, of: str) -> Report:
 
 
 async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
-    """Check every Job, series, task and schedule; yield a report for each, and last one for lost tasks.
-
-    Something that cannot be read at all is a report with that finding, and does not end the check.
-    """
+    """Check everything in a storage; yield a report for each owner, also an unreadable one, and for lost tasks."""
     for kind, verify in _CHECKS.items():
         # sorted and each once: an owner that is written to during the listing changes its place in the list
         for of in sorted(set(await job_ids(space_of(storage, kind)))):
@@ -183,11 +180,9 @@ class Auditor:
     async def verify(
         self, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None
     ) -> Report:
-        """Verify a Job, a series of iterations or a task: its log, and everything derived from it.
+        """Verify a Job, series, task or schedule: its log, and everything derived from it. Raises NotFound.
 
-        The log is also compared with heads kept outside of the storage; a Job also with the project's anchor, or the
-        one named. With `key`, the file of a public key, every record in an anchor must be signed by it. Writes nothing.
-        Raises NotFound.
+        It is compared with the project's anchor, or `anchor`. `key` is the file of a public key for its records.
         """
         from perstack.engine.anchors.receipts import read_public_key
 
@@ -204,10 +199,7 @@ class Auditor:
         return report if comparing is None else await comparing.compared(report)
 
     async def verify_all(self, *, key: str | Path | None = None, anchor: str | None = None) -> AsyncGenerator[Report]:
-        """Verify every Job, series and task; one that cannot be read yields a report with that finding.
-
-        The last report lists what entries of tasks, or the anchor, name and the storage does not have.
-        """
+        """Verify everything in the storage; last, report what tasks' entries or the anchor name and is not there."""
         from perstack.engine.anchors.receipts import read_public_key
 
         public = None if key is None else read_public_key(Path(key))
@@ -223,8 +215,7 @@ class Auditor:
     ) -> AsyncGenerator[BacktestResult]:
         """Yield what the rules of a project decide about all calls since `since` (milliseconds since 1970).
 
-        Job by Job, most recently written first. `rules`, with the name of their file, replace the project's own. It
-        uses no tokens, and changes nothing.
+        The most recently written Job comes first. `rules`, with the name of their file, replace the project's own.
         """
         from perstack.engine.permissions.rule_testing import Backtest
 
@@ -236,10 +227,7 @@ class Auditor:
     async def verify_receipt(
         self, receipt: bytes, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None
     ) -> Report:
-        """Verify the Job of a receipt, and compare its logs with the receipt.
-
-        Raises UsageError for an invalid receipt, or one of another Job than `job_id`.
-        """
+        """Verify the Job of a receipt, and compare its logs with it. Raises UsageError for a receipt of another Job."""
         from perstack.engine.anchors.receipts import read_public_key
 
         async def check(job: str) -> Report:
@@ -249,10 +237,7 @@ class Auditor:
         return await self._trail.compared_with_receipt(receipt, public, check, job_id)
 
     async def receipt(self, job_id: str | None = None) -> bytes:
-        """Return a receipt, to be kept outside of the storage: a JSON statement over the heads of a Job's logs.
-
-        It is in a DSSE envelope signed with the project's key, or unsigned if the project has none.
-        """
+        """Return a receipt over the heads of a Job's logs: DSSE, signed with the project's key, if any."""
         return await self._trail.receipt(await self._reader.resolve(job_id))
 
     async def replay(self, job_id: str | None = None) -> Report:
@@ -267,10 +252,9 @@ class Auditor:
         )
 
     async def calls(self, job_id: str | None = None) -> tuple[PolicyCall, ...]:
-        """Return the calls that a Job's Runs have made, Run by Run, as permission rules see them.
+        """Return a Job's calls as permission rules see them, without refused, denied and unapproved calls.
 
-        Refused, denied and unapproved calls are not included. Raises NotFound, Damaged, and StorageError for a line
-        that cannot be parsed.
+        Raises NotFound, Damaged, and StorageError for a line that cannot be parsed.
         """
         from perstack.engine.permissions.recorded_calls import calls_made
 
@@ -283,10 +267,8 @@ class Auditor:
     ) -> Redaction:
         """Remove what a person, a model or a tool wrote in an event from the log, caches and blobs, for good.
 
-        `fields` are the fields to remove; all texts of the event are removed together. Who did it (`by`, or this
-        process's user), why, and where else the same text occurs is recorded, and returned. If the process ends in
-        between, the same call again completes it. Raises NotFound, Damaged, Conflict while the Job is driven, and
-        UsageError for an event without text to remove.
+        See `redact_event`. `by` None means this process's user. Returns the event that records it, with the copies
+        found.
         """
         from perstack.engine.audit.redact import redact_event
 

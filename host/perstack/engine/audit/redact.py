@@ -25,8 +25,7 @@ from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import this_process
 
-_MIN_SEARCHED_CHARACTERS = 4
-"""Minimum characters of a text that is searched for: a shorter one occurs everywhere."""
+_MIN_SEARCHED_CHARACTERS = 4  # minimum characters of a text that is searched for: a shorter one occurs everywhere
 _MIN_CONTAINED_CHARACTERS = 8
 """Characters below which a text counts as a copy only if it is the whole text: it occurs in many others."""
 _MAX_COPIES = 100
@@ -38,17 +37,14 @@ _SNAPSHOT_EVENTS = (b'"type":"recordSnapshot"', b'"type":"startRewind"', b'"type
 class Traces:
     """Places in the storage with copies of an event's texts."""
 
-    copies: tuple[str, ...]
-    """Ids of events, or descriptions of places that belong to no Run; at most 100."""
-    blobs: tuple[str, ...]
-    """Blobs of this Job that can be removed too, because no remaining event refers to them."""
+    copies: tuple[str, ...]  # ids of events, or descriptions of places that belong to no Run; at most 100
+    blobs: tuple[str, ...]  # blobs of this Job that can be removed too, because no remaining event refers to them
 
 
 async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] = ()) -> Traces:
-    """Search all logs of the storage, and the blobs of the event's Job, for the texts of these fields.
+    """Search all logs of the storage, and the blobs of the event's Job, for the whole texts of these fields.
 
-    Without `fields`, all texts except settings are searched for. Whole texts are searched for: partial quotes are not
-    found. Data that cannot be read is skipped.
+    Without `fields`, all texts except settings are searched for. Data that cannot be read is skipped.
     """
     texts = frozenset(text for text in texts_taken(event, fields) if len(text) >= _MIN_SEARCHED_CHARACTERS)
     forms = tuple(form for text in texts for form in _forms(text))
@@ -106,7 +102,6 @@ def _places_with(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
 
 
 def _contains_text(event: StoredEvent, texts: Iterable[str]) -> bool:
-    """Return whether a text occurs in a field of the event that could be redacted, and not only as a name."""
     own = texts_taken(event, fields_taken(event))
     whole = (text for text in texts if len(text) < _MIN_CONTAINED_CHARACTERS)
     within = [text for text in texts if len(text) >= _MIN_CONTAINED_CHARACTERS]
@@ -131,7 +126,6 @@ async def _in_snapshots(storage: Storage, job_id: str, raw: Sequence[bytes], loo
 
 
 async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
-    """Return the blobs in a Job's snapshots, each with the event of the first snapshot that contains it."""
     events: list[StoredEvent] = []
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
@@ -155,7 +149,6 @@ def _raw(texts: Iterable[str]) -> tuple[bytes, ...]:
 async def _blobs(
     storage: Storage, event: StoredEvent, raw: Sequence[bytes], forms: Sequence[bytes]
 ) -> tuple[list[str], list[str]]:
-    """Return the blobs that can be removed, and the ids of events that keep other blobs with these texts."""
     named = _refers_to(event)
     mentioned = b"\n".join(forms)
     names: list[str] = []
@@ -183,10 +176,7 @@ async def _blob_contains(storage: Storage, job_id: str, name: str, raw: Sequence
 
 
 async def _events_by_blob(storage: Storage, event: StoredEvent, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return for each blob the other events of the Job that have its content.
-
-    A result that shrank names only the blob of its content.
-    """
+    """Return for each blob the other events of the Job that have its content."""
     found: dict[str, list[str]] = {}
     forms = [name.encode() for name in names]
     for run_id in await run_ids(storage, event.job_id) if names else ():
@@ -201,7 +191,6 @@ async def _events_by_blob(storage: Storage, event: StoredEvent, names: Sequence[
 
 
 def _refers_to(event: StoredEvent) -> frozenset[str]:
-    """Return the blobs with the content of an event, or with the tools that a model was offered."""
     match event:
         case QueueRun() if event.definition is not None:
             return frozenset((event.definition,))
@@ -219,14 +208,12 @@ async def redact_event(
 ) -> Redaction:
     """Remove what a person, a model or a tool wrote in an event; record who did it, why, and where copies are.
 
-    All texts of the event are removed; copies are searched for the texts of `fields`. The order
-    is: append `redactEvent`, replace the event's line, remove the blobs that only this event needs, rewrite the caches,
-    which contain texts of events too, and let the storage erase remains on its medium. If the process dies in between,
-    `verify` reports it, and repeating the call completes it. For an event that is redacted already, only the last two
-    steps are repeated.
+    The order is: append `redactEvent`, replace the event's line, remove the blobs that only this event needs, rewrite
+    the caches, and let the storage erase remains. If the process dies in between, `verify` reports it, and repeating
+    the call completes it.
 
-    Raises NotFound, Damaged, Conflict while the Job is driven, and UsageError for a field without text, an event
-    without text, or an event that another program wrote.
+    Raises NotFound, Damaged, Conflict while the Job is driven, and UsageError for an event or field without text, or an
+    event that another program wrote.
     """
     job_id, run_id, seq = place_of(event_id)
     ref = RunRef(job_id, run_id)

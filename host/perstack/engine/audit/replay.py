@@ -30,11 +30,9 @@ from perstack.ports.storage import RunRef, Storage
 class RequestCheck:
     """A comparison of one Run's requests with the recorded digests, in order."""
 
-    inherits_redacted: bool = False
-    """True if the Run begins with redacted messages, so that no request can be compared."""
+    inherits_redacted: bool = False  # True if the Run begins with redacted messages, so that no request can be compared
     compared: int = 0
-    uncompared: int = 0
-    """Requests without a digest that this version can compute."""
+    uncompared: int = 0  # requests without a digest that this version can compute
     _sent: int = 0
 
     def difference(self, run: Run, event: StoredEvent) -> str | None:
@@ -90,10 +88,7 @@ async def _replay(
     rules: RulingReplay,
     tools: KeptToolsCheck,
 ) -> tuple[int, list[Finding]]:
-    """Return how many events of a Run were replayed, and the first event that the loop would not have produced.
-
-    Missing tools are findings, but do not end the replay: the digests alone show that the tools were those named.
-    """
+    """Return how many events of a Run were replayed, and the first event that the loop would not have produced."""
     missing: list[Finding] = []
     definition = RunLogFormat(storage)
     run: Run | None = None

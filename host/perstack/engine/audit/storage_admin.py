@@ -1,8 +1,4 @@
-"""Copy, check and measure storages.
-
-`copy_storage` copies Jobs, tasks, series and schedules unchanged: no id and no byte differs. Both hash chains are
-checked. A copy that was cut short is continued by the next call, which finds its position from the logs themselves.
-"""
+"""Copy, check and measure storages. A copy that was cut short is continued from the logs themselves."""
 
 from __future__ import annotations
 
@@ -36,10 +32,8 @@ from perstack.system.user import this_process
 class DiskUsage:
     """Disk usage of a storage, in bytes."""
 
-    owners: tuple[tuple[Owner, JobSize], ...]
-    """Jobs, tasks, series and schedules, the largest first."""
-    storage: int
-    """Total of the storage, including what belongs to no owner."""
+    owners: tuple[tuple[Owner, JobSize], ...]  # Jobs, tasks, series and schedules, the largest first
+    storage: int  # total of the storage, including what belongs to no owner
 
     @property
     def total(self) -> JobSize:
@@ -98,10 +92,7 @@ class Copied:
 
     owner: Owner
     state: Literal["copied", "continued", "there", "left"]
-    """`copied`: new in the target. `continued`: missing data was added. `there`: nothing was missing.
-
-    `left`: not copied, for the reason in `problem`.
-    """
+    """`copied`: all is new; `continued`: some data was missing; `there`: nothing was missing; `left`: see `problem`."""
     records: int = 0
     blobs: int = 0
     problem: str = ""
@@ -110,10 +101,9 @@ class Copied:
 async def copy_storage(
     source: Storage, target: Storage, ids: Sequence[str] = (), since: int | None = None
 ) -> AsyncGenerator[Copied]:
-    """Copy everything, or these ids, or what has an event since `since` (milliseconds since 1970).
+    """Copy everything, or these ids, or what has an event since `since` (milliseconds since 1970), the oldest first.
 
-    The oldest are copied first, so that the order of lists stays. Raises NotFound for an unknown id, and UsageError if
-    source and target are one storage.
+    Raises NotFound for an unknown id, and UsageError if source and target are one storage.
     """
     if source.location == target.location:
         raise UsageError(f"{source.location} would be copied to itself: name another storage to copy to")
@@ -235,7 +225,6 @@ class _Copying:
                 self._records += len(append)
 
     async def _redact(self, run: RunRef, seq: int, old: bytes, new: bytes) -> None:
-        """Redact a record in the target that was redacted in the source since the last copy."""
         if not is_redaction_of(old, new):
             raise self._other(run, seq - 1)
         await self._target.redact(run, seq, new)
@@ -299,10 +288,9 @@ class StorageAdmin:
     async def copy_to(
         self, target: Storage, ids: Sequence[str] = (), since: int | None = None
     ) -> AsyncGenerator[Copied]:
-        """Copy Jobs, tasks and series unchanged to another storage, and yield each copy.
+        """Copy Jobs, tasks and series unchanged to another storage, and yield each copy; existing copies are continued.
 
-        Only those of `ids`, or whose last event is not older than `since` (milliseconds since 1970). Existing copies
-        are continued, never changed. Raises NotFound, and UsageError if it is the same storage.
+        Selects by `ids` or `since` (milliseconds since 1970). Raises NotFound, and UsageError for one storage.
         """
         async with aclosing(copy_storage(self._storage, target, ids, since)) as copied:
             async for one in copied:
@@ -313,8 +301,5 @@ class StorageAdmin:
         return await storage_checks(self._storage)
 
     async def disk_usage(self, ids: Sequence[str] = ()) -> DiskUsage:
-        """Measure the bytes that Jobs, tasks and series use, largest first; only those of `ids`, if some are given.
-
-        Raises NotFound, and UsageError for a storage that cannot measure.
-        """
+        """Measure the bytes of all owners, or `ids`, largest first. Raises NotFound, UsageError if unsupported."""
         return await disk_usage(self._storage, ids)

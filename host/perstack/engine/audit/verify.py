@@ -78,8 +78,7 @@ class JobCheck:
     """The results of checking a Job so far."""
 
     job_id: str
-    unsealed: Mapping[str, str]
-    """Runs whose events have no digests, and the program that wrote each."""
+    unsealed: Mapping[str, str]  # Runs whose events have no digests, and the program that wrote each
     heads: dict[str, dict[int, str]] = field(default_factory=dict[str, "dict[int, str]"])
     """Hashes of each log by position."""
     anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
@@ -107,8 +106,7 @@ class JobCheck:
     """Generations that name the offered tools, with Run and position."""
     states: dict[str, Run] = field(default_factory=dict[str, Run])
     """The last state of each Run, as far as its events can be folded."""
-    misfit: Damaged | NotFound | None = None
-    """Reason why a state does not include the whole log; None if all do."""
+    misfit: Damaged | NotFound | None = None  # reason why a state does not include the whole log; None if all do
     checkpoints: dict[str, CheckpointFile] = field(default_factory=dict[str, CheckpointFile])
     """The expected content of the stored checkpoints."""
     digests: int = 0
@@ -274,7 +272,6 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
 
 
 async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints: Files) -> None:
-    """Check one log against its chain, and collect what it says about other logs and derived data."""
     redacted: dict[str, int] = {}
 
     def observe(line: StoredLine[StoredEvent], sealed: Sealed, run: Run | None) -> None:
@@ -387,7 +384,6 @@ def _ids_of(redaction: RedactEvent) -> tuple[bytes, bytes]:
 
 
 def _check_relations(check: JobCheck) -> None:
-    """Check that each Run was started by another Run or a person, and that the named Runs exist."""
     for run_id, start in check.starts.items():
         by, base = start.delegated_by, start.continued_from
         if by is not None and run_id not in check.unsealed:
@@ -474,7 +470,6 @@ async def _check_mentions(check: JobCheck, storage: Storage) -> None:
 
 
 async def _check_trees(check: JobCheck, storage: Storage) -> None:
-    """Check each folder of each snapshot, and add its files to the blobs to check."""
     if not check.trees:
         return
     from perstack.engine.files.trees import (
@@ -491,7 +486,6 @@ async def _check_trees(check: JobCheck, storage: Storage) -> None:
 
 
 async def _collect_skills(check: JobCheck, storage: Storage) -> None:
-    """Add the files of a queued Job's Agent Skills to the blobs to check."""
     if not check.definitions:
         return
     from perstack.engine.jobs.queued_definition import definition_kept  # few Jobs are queued

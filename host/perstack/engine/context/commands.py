@@ -1,7 +1,6 @@
 """Run commands and functions of a definition: evaluators, tests, and commands that poll for an event.
 
-Their output is parsed in `core.iterations.state`. Commands may run what a model has written, so that each gets
-few variables and runs in the sandbox of its Expert.
+Commands may run what a model has written, so each gets few variables and runs in the sandbox of its Expert.
 """
 
 from __future__ import annotations
@@ -53,11 +52,9 @@ async def measure_by_command(
     programs: Path | None = None,
     ground: CommandSandbox = NO_SANDBOX,
 ) -> Measurement:
-    """Run the command in the workspace, with the artefact on stdin, and parse the measurement that it prints.
+    """Run the command, with the artefact on stdin, and parse the measurement that it prints. Raises SkillError.
 
-    It gets few variables, because it may run what a model has written. Variables that it names as `${NAME}` are among
-    them: a shell expands them, so that no argument shows them to others. While it runs it is recorded in the folder
-    `programs`. Raises SkillError, which names the command.
+    Variables that it names as `${NAME}` are in its environment, not in its arguments, which others could see.
     """
     name = name_of(command)
     argv = argv_of(command)
@@ -84,10 +81,9 @@ async def measure_by_function(
     programs: Path | None = None,
     ground: CommandSandbox = NO_SANDBOX,
 ) -> Measurement:
-    """Call the function in a process of its own, which is killed if it does not return in time.
+    """Call the function in a child process, which is killed if it does not return in time. Raises SkillError.
 
-    It gets the same few variables as a command, and its `requiredEnv`. A sandbox lets it read the modules of this
-    process. Raises SkillError, which names the function.
+    It gets the variables of a command, and its `requiredEnv`. A sandbox lets it read the modules of this process.
     """
     name = name_of(evaluator)
     if missing := ", ".join(variable for variable in evaluator.required_env if not env.get(variable)):
@@ -125,11 +121,9 @@ async def why_it_fails(
     timeout: int,
     variables: Mapping[str, str],
 ) -> str:
-    """Run a test command in the workspace and sandbox of the Expert. Returns "" for exit status 0, else the reason.
+    """Run a test command in the Expert's sandbox. Returns "" for exit status 0, else the reason.
 
-    `given` is its stdin, `timeout` is in milliseconds. It gets few variables, because it may run what a model has
-    written: those that every program gets, those that it names as `${NAME}`, and `variables`. None of its processes is
-    left when this returns.
+    `given` is its stdin, `timeout` is in milliseconds. None of its processes is left when this returns.
     """
     name = f"`{masked_line(command) if isinstance(command, str) else ' '.join(masked_args(command))}`"
     argv = argv_of(command)
@@ -152,8 +146,7 @@ async def why_it_fails(
 
 # Commands that poll for an event.
 
-_PATIENCE = 60_000
-"""Maximum milliseconds that a command may take."""
+_PATIENCE = 60_000  # maximum milliseconds that a command may take
 
 
 async def ask_command(
@@ -165,8 +158,7 @@ async def ask_command(
 ) -> PollResult:
     """Run a polling command. Exit status 0 reports the event, with stdout as its value, parsed if it is JSON.
 
-    While it runs it is recorded in the folder `programs`, if one is given. Raises SkillError if the command cannot be
-    started, takes longer than a minute, or prints more than a task can hold.
+    Raises SkillError if it cannot be started, takes longer than a minute, or prints more than a task can hold.
     """
     name = f"command `{masked_command(command)}`"
     said = await run_program(name, command, directory, env, _PATIENCE, records=programs, runtime=runtime)

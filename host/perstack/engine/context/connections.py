@@ -1,7 +1,7 @@
 """Open the storage and the dispatcher of a project.
 
-Addresses may contain variables. A project's own address is used only if a person has trusted it, and never sends a
-person's credential to an address that only a workspace's `.env` names.
+A project's own address is used only if a person has trusted it, and never sends a person's credential to an address
+that only a workspace's `.env` names.
 """
 
 from __future__ import annotations
@@ -35,12 +35,10 @@ def open_state(
     env: Mapping[str, str],
     agreement: Agreement | None = None,
 ) -> Storage:
-    """Open the storage of a project, or the one named `named`.
+    """Open the storage of a project, or the one named `named`, which is resolved against the current folder.
 
-    A project's relative address is resolved against its `state_root`, `named` against the current folder.
-    `[storageSetting]` also applies to `named` if that is of the same kind. `agreement` None: what was trusted by
-    `perstack trust`. Raises UsageError if no such storage is installed, if a variable in its address is not set, if the
-    project names one that nobody has trusted, or if a link leads to the state and it is not named.
+    `agreement` None: what was trusted by `perstack trust`. Raises UsageError if the storage is not installed or not
+    trusted, if a variable is not set, or if a link leads to the state and it is not named.
     """
     setting = project.storage_setting
     if named is not None:
@@ -55,10 +53,7 @@ def open_state(
 
 
 def _refuse_link(storage: Storage, root: Path) -> None:
-    """Raise UsageError if the state is reached through a link below `root`.
-
-    A link comes with a repository like any file, and could make this process write anywhere on this machine.
-    """
+    """Raise UsageError if a link below `root` leads to the state: a repository could redirect all writes."""
     if not storage.places:
         return
     state = Path(os.path.normpath(storage.location))
@@ -115,11 +110,7 @@ class Dispatching:
     """A dispatcher that is opened on first use."""
 
     def __init__(self, open: Callable[[], Dispatcher | None] = lambda: None, *, is_chosen: bool = False) -> None:
-        """Keep `open` for the first use.
-
-        `is_chosen`: a person has named the dispatcher, so that continued Jobs are queued for workers unless asked
-        otherwise.
-        """
+        """Keep `open` for the first use. `is_chosen`: continued Jobs are queued for workers unless asked otherwise."""
         self.is_chosen = is_chosen
         self._open = open
         self._opened: Dispatcher | None = None
@@ -141,9 +132,9 @@ class Dispatching:
         return found
 
     async def submit(self, order: Order, storage: Storage, *, once: bool = False) -> bool:
-        """Queue an order for this storage, which must be the same one each time. Returns whether it was queued.
+        """Queue an order for this storage; with `once`, unless there is one. Returns whether it was queued.
 
-        With `once` an existing order is left as it is. Raises UsageError and DispatcherError.
+        Raises UsageError and DispatcherError.
         """
         from perstack.engine.log.storage import ensure_storage_name
 
@@ -173,8 +164,7 @@ def dispatching_of(
 ) -> Dispatching:
     """Return the dispatcher that is named, or the project's, or the storage's database if it can be one.
 
-    `storage` is the address of the storage, or empty. Opening one that the project names raises UsageError if a person
-    has to trust it first.
+    `storage` is its address, or empty. Opening one that the project names raises UsageError if it is not trusted.
     """
     if named is not None and not isinstance(named, str):
         given = named

@@ -1,8 +1,7 @@
 """Main module of the child process that calls an evaluator function, so that one that blocks can be killed.
 
-It reads the function and what is to be measured from stdin, as JSON, and writes one JSON object to stdout: the
-measurement, or the error. What the function itself prints goes to stderr. The process starts outside of the workspace,
-and enters its folder only after its own modules are imported.
+stdin has the function and what to measure, stdout gets the measurement or the error, both in JSON. The workspace is
+entered only after this module's imports.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The definition and the services that a Host works with.
 
-A `HostContext` is frozen: a change replaces it in the `ContextSource`, so that what has begun keeps the context that it
-began with. Its methods check whether an Expert can begin, and compute the sandbox, the files that tools must keep off,
-and what is recorded.
+A `HostContext` is frozen: a change replaces it in the `ContextSource`, so that what has begun keeps its context.
 """
 
 from __future__ import annotations
@@ -49,11 +47,9 @@ if TYPE_CHECKING:
     from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
 
 
-_MOST_VAULTS = 1_000
-"""Maximum number of Jobs whose secrets a process remembers; the oldest is dropped then."""
+_MOST_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
 
-STATE_DIR = "perstack"
-"""The directory of a workspace that tools must not touch."""
+STATE_DIR = "perstack"  # the directory of a workspace that tools must not touch
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +184,6 @@ class HostContext:
 
     @property
     def _definitions(self) -> tuple[Path, ...]:
-        """The files that define what is executed."""
         lock = () if self.project.path is None else (lock_path(self.project.path),)
         return tuple(Path(name).absolute() for name in (*self.project.files, *lock))
 
@@ -209,7 +204,6 @@ class HostContext:
 
     @property
     def _secret_files(self) -> tuple[Path, ...]:
-        """Files that only the host itself may read."""
         named = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
         return (*(path.absolute() for path in named), TrustStore.of_user().folder)
 
@@ -282,7 +276,7 @@ class JobSnapshots:
         return await self._made.record(run, stamp)
 
     async def note_left(self, session: RunSession, worker: str) -> None:
-        """Note a snapshot of unfinished calls' changes when a worker leaves: the next worker may have other files.
+        """Note unfinished calls' changes when a worker leaves: the next may have other files.
 
         A failing storage is ignored: the worker leaves anyway.
         """

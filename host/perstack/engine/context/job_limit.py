@@ -11,8 +11,7 @@ from contextvars import ContextVar
 from threading import Lock
 
 _A_JOB_S = 12
-"""Files that one Job opens: lease, log, workspace, a program with its pipes, one or two servers, the model's
-connection."""
+"""Files that one Job opens: lease, log, workspace, a program with its pipes, servers, the model's connection."""
 _FEWEST = 4
 _MOST = 5_000
 
@@ -20,10 +19,7 @@ _IS_INSIDE: ContextVar[bool] = ContextVar("is_inside_a_slot", default=False)
 
 
 def slots_for(files: int) -> int:
-    """Return how many Jobs a process may drive that may open `files` files.
-
-    A quarter of the files, at most 256, is left for everything else.
-    """
+    """Return how many Jobs a process that may open `files` files may drive; a quarter, at most 256, stays free."""
     return max(_FEWEST, min(_MOST, (files - min(256, files // 4)) // _A_JOB_S))
 
 

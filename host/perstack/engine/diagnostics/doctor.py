@@ -34,8 +34,7 @@ from perstack.version import VERSION
 class ProgramExit:
     """The result of a program that was run for a person."""
 
-    status: int
-    """Exit status, or the negative number of the signal that ended it."""
+    status: int  # exit status, or the negative number of the signal that ended it
     ending: Ending
 
 
@@ -44,10 +43,8 @@ class RuntimeState:
     """State of one runtime on this machine."""
 
     name: str
-    is_wanted: bool
-    """True if an Expert's programs run in it."""
-    problem: str = ""
-    """Reason why it cannot be used, with the remedy; empty if it can."""
+    is_wanted: bool  # True if an Expert's programs run in it
+    problem: str = ""  # reason why it cannot be used, with the remedy; empty if it can
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -71,7 +68,7 @@ async def _state(setup: HostContext, factory: RuntimeFactory, policies: Sequence
 
 
 async def run_program(setup: HostContext, expert: Expert, argv: Sequence[str]) -> ProgramExit:
-    """Run a program in the Expert's runtime and the workspace, with this process's stdin, stdout and stderr.
+    """Run a program in the Expert's runtime and the workspace, with this process's standard streams.
 
     Raises UsageError if it cannot be started, and the errors of `HostContext.check_sandbox`.
     """
@@ -90,8 +87,7 @@ async def run_program(setup: HostContext, expert: Expert, argv: Sequence[str]) -
 
 # Providers and their models.
 
-_MODEL_LIST_TIMEOUT_S = 10.0
-"""Timeout in seconds for a provider's list of models."""
+_MODEL_LIST_TIMEOUT_S = 10.0  # timeout in seconds for a provider's list of models
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +95,19 @@ class ProviderState:
     """The state of a provider on this machine."""
 
     name: str
-    is_configured: bool
-    """True if the environment has all that it needs, such as a key."""
-    is_usable: bool
-    """True if it is configured, or is a server without settings that answers."""
-    is_default: bool
-    """True if a Run that names no provider uses it."""
+    is_configured: bool  # True if the environment has all that it needs, such as a key
+    is_usable: bool  # True if it is configured, or is a server without settings that answers
+    is_default: bool  # True if a Run that names no provider uses it
     how_to_configure: str
     default_model: str | None
     models: tuple[OfferedModel, ...] = ()
-    problem: str = ""
-    """Reason why its models cannot be listed; empty if they can."""
+    problem: str = ""  # reason why its models cannot be listed; empty if they can
 
 
 async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
-    """Return the state of each provider: the default first, then in the order in which they are tried.
+    """Return the state of each provider, the default first, then in the order in which they are tried.
 
-    The provider that plays recordings has no models, and is included only if it is the default.
+    The provider that plays recordings is included only if it is the default.
     """
     factories = sorted(setup.plugins.providers.values(), key=lambda factory: factory.priority)
     default = _default(setup, factories)
@@ -156,7 +148,6 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
 
 
 def _models(factory: ProviderFactory, env: Mapping[str, str]) -> tuple[bool, tuple[OfferedModel, ...]]:
-    """Return whether the endpoint itself lists its models, and them, or else the models with a known price."""
     own = factory.models(env)
     if own is not None:
         return True, tuple(own)
@@ -166,8 +157,7 @@ def _models(factory: ProviderFactory, env: Mapping[str, str]) -> tuple[bool, tup
 _PACKAGE = "perstack"
 _OLDEST_PYTHON = (3, 11)
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+).*;.*extra\s*==\s*['\"]([^'\"]+)['\"]")
-_MIN_FREE_BYTES = 1_000_000_000
-"""Free bytes on the disk of the state below which a problem is reported."""
+_MIN_FREE_BYTES = 1_000_000_000  # free bytes on the disk of the state below which a problem is reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +165,7 @@ class DoctorFinding:
     """The result of one check."""
 
     about: str
-    state: Literal["ok", "missing", "problem"]
-    """`missing` is optional; `problem` prevents something."""
+    state: Literal["ok", "missing", "problem"]  # `missing` is optional; `problem` prevents something
     text: str
     remedy: str = ""
 
@@ -244,7 +233,6 @@ def _providers(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
 
 
 def _state_finding(path: Path) -> DoctorFinding:
-    """Check whether the storage's folder can be written, and its free space."""
     folder = next(one for one in (*([path] if path.is_dir() else []), *path.parents) if one.exists())
     if not folder.is_dir():
         return DoctorFinding(
@@ -264,7 +252,6 @@ def _state_finding(path: Path) -> DoctorFinding:
 
 
 async def _storage_findings(storage: Storage) -> tuple[DoctorFinding, ...]:
-    """Return the checks that a storage on a server makes of itself."""
     checks = await storage.checks()
     states: tuple[Literal["problem", "ok"], ...] = ("problem", "ok")
     return tuple(DoctorFinding(f"state, {one.about}", states[one.is_there], one.text, one.remedy) for one in checks)

@@ -41,10 +41,7 @@ class Experts:
         self._source.current.check_ready(key)
 
     async def run_program(self, expert_key: str, argv: Sequence[str]) -> ProgramExit:
-        """Run a program as a tool of this Expert would, with this process's stdin, stdout and stderr.
-
-        Raises UsageError if it cannot be started, or if the Expert's runtime is not available here.
-        """
+        """Run a program as a tool of this Expert would, with this process's standard streams. Raises UsageError."""
         from perstack.engine.diagnostics.doctor import run_program
 
         setup = self._source.current
@@ -59,10 +56,9 @@ class Experts:
         timeout: int = 600_000,
         variables: Mapping[str, str] | None = None,
     ) -> str:
-        """Run a command that tests what a Job has left in the workspace. Return why it fails; empty if it passes.
+        """Run a command on what a Job has left in the workspace. Return why it fails; empty for exit status 0.
 
-        It runs like programs of this Expert, with `given` on stdin and a reduced environment plus `variables`. Exit
-        status 0 passes. `timeout` is in milliseconds. Raises UsageError for an unknown Expert.
+        It runs in the Expert's sandbox, with `given` on stdin. `timeout` is in milliseconds. Raises UsageError.
         """
         from perstack.engine.context.commands import why_it_fails
 
@@ -120,12 +116,10 @@ class Skills:
     async def login(
         self, skill_name: str, present: Callable[[str], Awaitable[None]], *, expert_key: str | None = None
     ) -> None:
-        """Log in to the server of a skill, for all later Jobs.
+        """Log in to a skill's server, for all later Jobs; `present` receives the address that a person must open.
 
-        `present` receives the address that a person must open.
-
-        Raises UsageError if no Expert has such a skill, or if several declare it differently and `expert_key` selects
-        none of them, and SkillError if the login is not completed within some minutes.
+        Raises UsageError if no Expert has the skill, or several declare it differently and `expert_key` selects none of
+        them, and SkillError if the login is not completed within some minutes.
         """
         setup = self._source.current
         factory, definition = _login_of(setup, skill_name, expert_key)
@@ -141,9 +135,7 @@ class Skills:
     async def install(self, *expert_keys: str, on_step: OnInstall = lambda step: None) -> Installed:
         """Ask every skill of these Experts, or of all, and of their delegates for its tools; write perstack.lock.
 
-        Later Runs offer the locked tools at once, and connect when a tool is first called. `on_step` receives the
-        progress of each skill. A skill that fails keeps its earlier entry. Raises StorageError if the file cannot be
-        written.
+        `on_step` receives the progress. A skill that fails keeps its earlier entry. Raises StorageError.
         """
         from perstack.engine.diagnostics.install import Installed, ask_skills
         from perstack.engine.plugins.agent_skills import path_in_lock, read_to_lock

@@ -27,8 +27,7 @@ _ANSWER_TIMEOUT_MS = 120_000
 class InstallStep:
     """The progress of one skill."""
 
-    skill: str
-    """The skill's name, followed by the Expert's key if skills of one name differ."""
+    skill: str  # the skill's name, followed by the Expert's key if skills of one name differ
     status: Literal["starting", "ready", "failed"]
     tools: int = 0
     duration_ms: int = 0
@@ -58,10 +57,7 @@ async def ask_skills(
     on_step: OnInstall,
     agreement: Agreement,
 ) -> tuple[Lock, tuple[InstallStep, ...]]:
-    """Open all distinct skills of these Experts concurrently, and close them. A skill that fails is not in the lock.
-
-    `context_of` returns the context for the skills of an Expert, by its key.
-    """
+    """Open all distinct skills of these Experts concurrently, and close them. A skill that fails is not in the lock."""
     distinct = {
         digest_of_skill(skill): (skill, expert.key)
         for expert in reversed(experts)
@@ -169,5 +165,4 @@ def _login_factory(factories: Sequence[SkillFactory], definition: Skill) -> Skil
 
 
 def _without_tool_fields(definition: Skill) -> Skill:
-    """Return the definition without the fields about tools."""
     return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None})

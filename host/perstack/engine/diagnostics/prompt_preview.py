@@ -34,14 +34,10 @@ from perstack.system.clock import iso
 class OfferedTools:
     """The tools of one Expert."""
 
-    shown: tuple[ToolSpec, ...]
-    """Tools that the model sees at every step."""
-    deferred: tuple[ToolSpec, ...] = ()
-    """Tools that the model finds by a search."""
-    problems: tuple[Note, ...] = ()
-    """Reasons why a skill's tools are missing, or have other names than in the skill."""
-    guidance: str = ""
-    """The skills' instructions for their tools, sent after the Expert's instruction."""
+    shown: tuple[ToolSpec, ...]  # tools that the model sees at every step
+    deferred: tuple[ToolSpec, ...] = ()  # tools that the model finds by a search
+    problems: tuple[Note, ...] = ()  # reasons why a skill's tools are missing, or have other names than in the skill
+    guidance: str = ""  # the skills' instructions for their tools, sent after the Expert's instruction
 
 
 async def list_offered_tools(setup: HostContext, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
@@ -90,8 +86,7 @@ class SkillInfo:
     files: int
     license: str
     compatibility: str
-    allowed_tools: tuple[str, ...]
-    """Declared in the skill; has no effect here."""
+    allowed_tools: tuple[str, ...]  # declared in the skill; has no effect here
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +95,13 @@ class PromptPreview:
 
     parts: dict[str, str]
     shown: tuple[ToolSpec, ...]
-    deferred: tuple[ToolSpec, ...]
-    """Tools that are found by a search, and not sent at first."""
+    deferred: tuple[ToolSpec, ...]  # tools that are found by a search, and not sent at first
     problems: tuple[Note, ...]
-    schema: JsonObject | None
-    """JSON Schema of the result; None if any text will do."""
-    provider: str | None
-    """Name of the provider; None if none can be used."""
+    schema: JsonObject | None  # JSON Schema of the result; None if any text will do
+    provider: str | None  # name of the provider; None if none can be used
     model: str | None
     knowledge: tuple[SkillInfo, ...]
-    window: int | None
-    """Context size of the model in tokens; None if unknown."""
+    window: int | None  # context size of the model in tokens; None if unknown
 
     @property
     def instruction(self) -> str:
@@ -124,10 +115,7 @@ class PromptPreview:
 
 
 async def sent_to_model(setup: HostContext, expert: Expert, *, as_delegate: bool) -> PromptPreview:
-    """Return what a Run of this Expert would send first. The Expert's skills are opened and closed.
-
-    Raises SkillError for a wrong definition, and UsageError for an Agent Skill that cannot be used.
-    """
+    """Return what a Run of this Expert would send first. Raises SkillError and UsageError."""
     knowledge = await setup.knowledge(expert.key)
     expert = knowledge.with_skill_digests(expert)
     tools = await list_offered_tools(setup, expert, is_coordinator=not as_delegate)

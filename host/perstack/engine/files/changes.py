@@ -21,10 +21,8 @@ from perstack.ports.storage import RunRef
 
 # Changes of files between two trees of a Job, with lines where they can be compared.
 
-_MAX_DIFF_BYTES = 512 << 20
-"""Bytes of all files that one diff reads; files after that are named without lines."""
-_MAX_INLINE_BYTES = 256 << 10
-"""Bytes above which two files are compared in a thread."""
+_MAX_DIFF_BYTES = 512 << 20  # bytes of all files that one diff reads; files after that are named without lines
+_MAX_INLINE_BYTES = 256 << 10  # bytes above which two files are compared in a thread
 
 
 async def file_diffs(trees: Trees, changes: Sequence[Change]) -> tuple[FileDiff, ...]:
@@ -65,14 +63,10 @@ class SnapshotPoint:
 
     run_id: str
     seq: int
-    at: int
-    """Milliseconds since 1970."""
+    at: int  # milliseconds since 1970
     tree: str
     by: tuple[str, int] | None
-    """The Run and step that made the changes since the previous snapshot.
-
-    None for changes made outside the Job, before a Coordinator's Run began.
-    """
+    """Run and step that made the changes; None for changes outside the Job, before a Coordinator's Run began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""The journal of a rewind: its steps, on disk before the first one is made, so that the next process can complete it.
-
-The file is named by the workspace, so that its existence can be checked without reading anything. The first part of the
-module are file operations relative to an open folder, which follow no link.
-"""
+"""The journal of a rewind: its steps, on disk before the first one, so that the next process can complete it."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ def open_root(workspace: Path) -> int:
 
 @contextmanager
 def parent_of(root: int, path: bytes) -> Generator[tuple[int, bytes]]:
-    """Open the folder that contains a path, and yield it with the last name of the path.
+    """Open the folder that contains a path, following no link, and yield it with the last name of the path.
 
     Raises OSError: FileNotFoundError if a folder above is missing, and ENOTDIR if a link or file is in its place.
     """
@@ -103,16 +99,11 @@ class Step(Fact):
     """One change of a path in the workspace."""
 
     act: Literal["remove", "rmdir", "mkdir", "put"]
-    path: str
-    """Path as spelled in trees."""
-    number: int
-    """Number of the files in the staging folder: `new-7` will be put in place, `old-7` was there before."""
-    replaces: bool = Field(default=False, exclude_if=falsy)
-    """True if a file or link was at the path before."""
-    digest: str = Field(default="", exclude_if=falsy)
-    """Digest of the file to put in place; empty for a link."""
-    mode: int = 0
-    """Permissions of a folder that is removed."""
+    path: str  # path as spelled in trees
+    number: int  # number of the files in the staging folder: `new-7` will be put in place, `old-7` was there before
+    replaces: bool = Field(default=False, exclude_if=falsy)  # True if a file or link was at the path before
+    digest: str = Field(default="", exclude_if=falsy)  # digest of the file to put in place; empty for a link
+    mode: int = 0  # permissions of a folder that is removed
 
 
 class Rewound(Fact):
@@ -120,8 +111,7 @@ class Rewound(Fact):
 
     job_id: str
     run_id: str
-    start: str
-    """Id of the `startRewind` event."""
+    start: str  # id of the `startRewind` event
     files: int
     kept: int = 0
 
@@ -132,12 +122,8 @@ class Journal(Fact):
     workspace: str
     staging: str
     phase: Literal["clearing", "forward", "back"]
-    """`clearing`: nothing was touched yet, or everything is done; the staging folder is removed.
-
-    `forward`: the steps that are not made yet are made. `back`: the steps that were made are undone.
-    """
-    is_made: bool = Field(default=False, exclude_if=falsy)
-    """True if the files are restored and that is recorded."""
+    """`clearing`: only the staging folder is left to remove. `forward`: steps are made. `back`: steps are undone."""
+    is_made: bool = Field(default=False, exclude_if=falsy)  # True if the files are restored and that is recorded
     steps: tuple[Step, ...] = ()
     rewound: Rewound | None = None
 

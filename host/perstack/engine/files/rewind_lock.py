@@ -1,9 +1,7 @@
 """Lock a workspace during a rewind: one rewind at a time, and nobody drives a Job there in the meantime.
 
 A rewind takes the lock and then checks the leases of Jobs; a driver takes the lease and then checks the lock. So at
-least one of the two sees the other. The lock is a file in the folder of the journal, because programs lock what they
-like in the workspace; it is released when its holder's process dies. This module is imported with every Host, and must
-import next to nothing.
+least one of the two sees the other. This module is imported with every Host, and must import next to nothing.
 """
 
 from __future__ import annotations
@@ -98,8 +96,7 @@ def lock_path(storage: Storage, workspace: Path) -> Path:
 
 # Repair: a rewind that was killed is completed or undone before a Job is driven.
 
-_REWIND_TIMEOUT_S = 10.0
-"""Seconds to wait for a rewind that is under way."""
+_REWIND_TIMEOUT_S = 10.0  # seconds to wait for a rewind that is under way
 _RETRY_INTERVAL_S = 0.05
 
 Settle = Callable[[], Awaitable[str | None]]
@@ -110,10 +107,9 @@ Settle = Callable[[], Awaitable[str | None]]
 async def lease_without_rewind(
     storage: Storage, workspace: Path, settle: Settle, lease: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncGenerator[None]:
-    """Hold the lease of a Job in the workspace while no rewind is under way; first complete or undo an interrupted one.
+    """Hold a Job's lease while no rewind is under way; first complete or undo an interrupted one.
 
-    Wait for a rewind that is under way. Raises Occupied if that takes too long, StorageError, and the errors of
-    `lease`.
+    Raises Occupied if a rewind takes too long, StorageError, and the errors of `lease`.
     """
     journal, lock = journal_path(storage, workspace), lock_path(storage, workspace)
     until = time.monotonic() + _REWIND_TIMEOUT_S

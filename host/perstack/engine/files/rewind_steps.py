@@ -1,8 +1,6 @@
 """Carry out a rewind: check each path of the plan, stage the new files, and make or undo the steps.
 
-No file is touched before every path was checked and all new files were staged on the workspace's file system. The
-steps are renames, recorded in a journal. `RewindSteps` turns a plan into steps, `make_step` and `undo_step` do and undo
-one of them, and `StagedRewind` runs them.
+No file is touched before every path was checked and all new files were staged on the workspace's file system.
 """
 
 from __future__ import annotations
@@ -178,7 +176,6 @@ def mode_of(root: int, path: bytes, *, is_program: bool) -> int:
 
 
 def _matches(entry: Entry, folder: int, name: bytes, found: os.stat_result) -> bool:
-    """Return whether the file at this name equals the entry. Raises OSError."""
     match entry:
         case File():
             if not stat.S_ISREG(found.st_mode) or found.st_size != entry.size:
@@ -335,7 +332,6 @@ def _withdraw(staging: int, new: bytes, folder: int, name: bytes) -> None:
 
 
 def _exchange(staging: int, new: bytes, old: bytes, folder: int, name: bytes) -> None:
-    """Put the old file back, and the new one back into the staging folder."""
     if status_at(staging, new) is None:
         with suppress(FileNotFoundError):
             os.rename(name, new, src_dir_fd=folder, dst_dir_fd=staging)
@@ -360,8 +356,8 @@ _MAX_FILE_BYTES = 1 << 40
 class StagedRewind:
     """One rewind of a workspace. A context manager that closes its handles at the end.
 
-    The caller must keep out everybody else who would change files there, and call in this order: `begin`, `ready` for
-    the files and links, `put_in_place`, and then `finish` or `undo`. `resume` continues a rewind that was killed.
+    The caller must keep out others, and call `begin`, `ready` for the files and links, `put_in_place`, and then
+    `finish` or `undo`. `resume` continues a rewind that was killed.
     """
 
     def __init__(self, journal: JournalFile) -> None:
@@ -425,9 +421,9 @@ class StagedRewind:
         return None
 
     def resume(self) -> Journal | None:
-        """Continue the rewind of a journal. Return the journal if the rewind is made, otherwise None.
+        """Continue a killed rewind. Return its journal if it is made, to be recorded before `finish`; otherwise None.
 
-        The caller then records what the journal says, and calls `finish`. Raises StorageError and OSError.
+        Raises StorageError and OSError.
         """
         self._journal = journal = self._file.read()
         if journal is None:
@@ -475,7 +471,6 @@ class StagedRewind:
         return True
 
     def _sync(self) -> None:
-        """Make the changed names survive power loss."""
         done: set[bytes] = set()
         for step in self._current.steps:
             path = unspelled(step.path)

@@ -21,15 +21,11 @@ from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
 
 _MAX_COUNTED_FILES = 500
-_MAX_COUNTED_BYTES = 16 << 20
-"""Above this many changed files, or bytes in them, lines are not counted."""
+_MAX_COUNTED_BYTES = 16 << 20  # above this many changed files, or bytes in them, lines are not counted
 
 
 class WorkspaceSnapshots:
-    """The snapshots of one Job, taken one at a time. All its Runs share one workspace.
-
-    Unchanged files are remembered between snapshots, and not read again.
-    """
+    """The snapshots of one Job, taken one at a time. Unchanged files are not read again."""
 
     def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Iterable[Path]) -> None:
         """Create without reading the workspace; what is in `keep_off` is never recorded."""
@@ -70,8 +66,6 @@ class WorkspaceSnapshots:
         """Record the workspace as it is now; its blobs are on disk when this returns.
 
         Raises SnapshotUnavailable and StorageError.
-
-        Files are read in threads, so that the event loop is not blocked.
         """
         async with self._turn:
             # a walker's knowledge is valid only if all blobs of its walk were stored: after an error start a new one

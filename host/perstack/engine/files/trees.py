@@ -1,7 +1,4 @@
-"""Read the trees in a Job's storage.
-
-The data is untrusted: it is bounded, checked against digests, and rejected by name.
-"""
+"""Read the trees in a Job's storage: untrusted data, bounded and checked against digests."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ class Trees:
             raise StorageError(f"job {self._job_id}: blob {digest} {error}") from error
 
     async def changes(self, old: str | None, new: str | None) -> tuple[Change, ...]:
-        """Return the differences of two trees, sorted by path, reading only folders that differ; None is an empty tree.
-
-        Raises NotFound and StorageError.
-        """
+        """Return the differences of two trees, by path; None is an empty tree. Raises NotFound and StorageError."""
         found: list[Change] = []
         left, seen = [Pair(b"", old, new)], 0
         while left:
@@ -93,14 +87,10 @@ class SnapshotBlob:
     """A blob that a snapshot consists of."""
 
     digest: str
-    tree: str
-    """Tree of the first snapshot that contains it."""
-    size: int | None = None
-    """Size of a file according to its folder; None for a folder."""
-    problem: str = ""
-    """Reason why a folder cannot be read; empty if it can."""
-    is_missing: bool = False
-    """True for a folder whose blob is missing."""
+    tree: str  # tree of the first snapshot that contains it
+    size: int | None = None  # size of a file according to its folder; None for a folder
+    problem: str = ""  # reason why a folder cannot be read; empty if it can
+    is_missing: bool = False  # True for a folder whose blob is missing
 
 
 async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[SnapshotBlob]:

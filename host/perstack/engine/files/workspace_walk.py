@@ -1,9 +1,7 @@
 """Walk a workspace: compute its tree, and yield the blobs of it that may be new.
 
-A file that has not changed since the previous walk is not read again; it is identified by modification and change time,
-size, inode, mode and device. A file that was changed just before it was read could change again within the same tick of
-its file system's clock without any visible difference, so it is read once more by the next walk (git calls such files
-"racily clean").
+A file that has not changed since the previous walk (by times, size, inode, mode and device) is not read again, unless
+it was changed just before it was read, within one tick of its file system's clock (git: "racily clean").
 """
 
 from __future__ import annotations
@@ -45,8 +43,7 @@ _RESOURCE_ERRORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _READ_BYTES = 1 << 20
-_MAX_READS = 3
-"""Attempts to read a file that changes while it is read."""
+_MAX_READS = 3  # attempts to read a file that changes while it is read
 
 Stamp = tuple[int, int, int, int, int, int]
 """Identity of an unchanged file: modification and change time, size, inode, mode and device."""
@@ -58,8 +55,7 @@ class Content:
 
     data: bytes
     stamp: Stamp
-    is_steady: bool
-    """True if the file did not change while it was read; otherwise `data` is from the last attempt."""
+    is_steady: bool  # True if the file did not change while it was read; otherwise `data` is from the last attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +143,13 @@ def _stamp(name: bytes, folder: int) -> Stamp | None:
 
 _BATCH_BYTES = 32 << 20
 _BATCH_BLOBS = 5_000
-_YIELD_INTERVAL_S = 0.2
-"""Seconds after which a walk yields, so that the caller can check whether it is still wanted."""
-_TICK_NS = 100_000_000
-"""Longer than a clock tick of most file systems."""
-_COARSE_TICK_NS = 2_100_000_000
-"""The tick of file systems with a resolution of one or two seconds."""
+_YIELD_INTERVAL_S = 0.2  # seconds after which a walk yields, so that the caller can check whether it is still wanted
+_TICK_NS = 100_000_000  # longer than a clock tick of most file systems
+_COARSE_TICK_NS = 2_100_000_000  # the tick of file systems with a resolution of one or two seconds
 _SECOND_NS = 1_000_000_000
 _MAX_PARENTS = 40
 
-Batch = list[tuple[str, bytes]]
-"""Blobs that may be new, each with its digest."""
+Batch = list[tuple[str, bytes]]  # blobs that may be new, each with its digest
 
 
 class SnapshotUnavailable(Exception):
@@ -169,8 +161,7 @@ class WorkspaceTree:
     """The result of a walk."""
 
     tree: str
-    files: int
-    """Number of files and links."""
+    files: int  # number of files and links
     left_out: tuple[NotRecorded, ...] = ()
     left_out_count: int = 0
 
@@ -180,12 +171,9 @@ class _Known:
     """An entry that an earlier walk has seen."""
 
     entry: Entry
-    stamp: Stamp | None
-    """Stamp when it was read; None if each walk reads it again."""
-    size: int | None = None
-    """Size of a file that was not read."""
-    is_file: bool = False
-    """True for a recorded file or link."""
+    stamp: Stamp | None  # stamp when it was read; None if each walk reads it again
+    size: int | None = None  # size of a file that was not read
+    is_file: bool = False  # True for a recorded file or link
     inner: _KnownFolder | None = None
 
 
@@ -208,9 +196,7 @@ class Walker:
         self._known: _KnownFolder | None = None
 
     def walk(self) -> Generator[Batch, None, WorkspaceTree]:
-        """Return the present tree; yield blobs, which the caller must store before it continues.
-
-        Batches may be empty.
+        """Return the present tree; yield batches of blobs, which the caller must store before it continues.
 
         Raises SnapshotUnavailable, and StorageError if the system lacks resources.
         """
@@ -275,7 +261,6 @@ class _WalkState:
     def folder(
         self, handle: int, place: bytes, known: _KnownFolder | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _KnownFolder]:
-        """Record an open folder, which stays open; `place` is its path from the top, with a trailing slash."""
         stamp: Stamp | None = stamp_of(os.fstat(handle))
         is_same = known is not None and known.stamp == stamp and known.rules == rules
         before = {} if known is None else known.children
@@ -323,7 +308,6 @@ class _WalkState:
     def _look(
         self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _Known | None]:
-        """Record what has this name now; None if nothing has, or if it is not recorded."""
         try:
             found = os.stat(name, dir_fd=handle, follow_symlinks=False)
         except OSError:
@@ -470,7 +454,6 @@ def _rules_of(handle: int, name: bytes = b".gitignore") -> bytes | None:
 
 
 def _top_rules(top: bytes, handle: int) -> IgnoreRules:
-    """Return the ignore rules at the workspace's folder, which may be anywhere in a repository."""
     parts = [part for part in top.split(b"/") if part]
     above: list[tuple[bytes, bytes | None]] = []
     for up in range(min(len(parts), _MAX_PARENTS) + 1):

@@ -3,13 +3,10 @@
     series = await host.iterations.begin("fixer", "Make the tests pass")
     print(series.best_iteration, series.status)
 
-A series is an event log (`series_log`), whose next command (run the Expert, evaluate, finish, pause) is a
-pure function of its state in `core.iterations`. `series_driver` performs the commands. Every run and every evaluation
-by an Expert is an ordinary Job with an id derived from the series' id, so after a crash the series continues with the
-same Job. The budget of a series is shared by its Jobs: each gets what is left when it begins.
-
-One process at a time drives a series, under a lease. The definition of the Expert is recorded at the start and stays in
-force, except for the evaluator, which is taken from today's perstack.toml.
+A series is an event log (`series_log`), whose next command (run the Expert, evaluate, finish, pause) is a pure function
+of its state in `core.iterations`. `series_driver` performs the commands. Every run and every evaluation by an Expert is
+a Job whose id derives from the series' id, so after a crash the series continues with it. One process at a time drives
+a series, under a lease. The recorded definition stays in force, except for the evaluator, which is today's.
 """
 
 from __future__ import annotations
@@ -60,12 +57,9 @@ class Iterations:
     ) -> SeriesState:
         """Run an Expert until its result is good enough or no iteration is left, as its `iterate` table says.
 
-        `on_event` receives the events of all Jobs, `on_fact` the events of the series. A cancelled call is recorded as
-        a pause, and an error as a failure; `resume` continues. Nothing is written before Expert, model and provider
-        are checked. Raises UsageError if one is missing, if the Expert has no `iterate`, or if the id is taken.
-
-        `max_cost` (US dollars) and `max_tokens` limit the sum over all Jobs: each Job gets the rest, and the series
-        pauses when nothing is left.
+        A cancelled call is recorded as a pause, and an error as a failure; `resume` continues. `max_cost` (US dollars)
+        and `max_tokens` limit the sum over all Jobs. Raises UsageError, before anything is written, if Expert, model,
+        provider or `iterate` is missing, or the id is taken.
         """
         setup = self._source.current
         definition = setup.definition(expert_key)
@@ -107,11 +101,9 @@ class Iterations:
     ) -> SeriesState:
         """Continue a paused or failed series, or add `more` iterations or a better target to a completed one.
 
-        `max_cost` and `max_tokens` are new totals over all Jobs, including ended ones. Settings and the Expert's
-        definition are the recorded ones, except for the evaluator, which is taken from today's perstack.toml. With
-        `current`, today's definition is in force from now on, for Jobs that have not begun.
-
-        Raises NotFound, UsageError if nothing would be left to do, and Conflict while the series is driven.
+        `max_cost` and `max_tokens` are new totals, including ended Jobs. With `current`, today's definition is in force
+        for Jobs that have not begun. Raises NotFound, UsageError if nothing would be left to do, and Conflict while it
+        is driven.
         """
         check_budget(max_cost, max_tokens=max_tokens)
         await self._log.load(series_id)
@@ -137,10 +129,7 @@ class Iterations:
                 return await driver.drive()
 
     def stop_after_step(self, series_id: str) -> bool:
-        """Pause a series that this process drives as interrupted, after the current step of its Job.
-
-        Return False if this process does not drive it, or is measuring a result: cancel it instead.
-        """
+        """Pause a series that this process drives, after its Job's current step. Return False if it cannot."""
         driver = self._driving.get(series_id)
         return driver is not None and driver.stop_after_step()
 
@@ -182,8 +171,7 @@ class Iterations:
         return await self._log.list(limit, after)
 
 
-MOST_ID = 100
-"""Maximum characters of an id; the ids of its Jobs are longer."""
+MOST_ID = 100  # maximum characters of an id; the ids of its Jobs are longer
 
 
 def _checked(series_id: str) -> str:

@@ -1,8 +1,4 @@
-"""Drive one series of iterations: perform the pending command, and record what happened.
-
-Every Job has an id that follows from the series' id and is recorded before the Job begins, so that a later process
-finds the Job and continues it.
-"""
+"""Drive one series of iterations. The id of every Job is recorded before it begins: a later process finds it."""
 
 from __future__ import annotations
 
@@ -191,7 +187,6 @@ class SeriesDriver:
         )
 
     def _under(self, definition: SeriesDefinition | None) -> HostContext:
-        """Return the context with a recorded definition in force; today's context without one."""
         return self._setup if definition is None else self._setup.with_recorded(definition)
 
     def _sandbox(self) -> AbstractAsyncContextManager[CommandSandbox]:
@@ -243,7 +238,6 @@ class SeriesDriver:
         return await self._run_job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
     async def _run_job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
-        """Run a Job, or continue it if it has begun, until it ends or stops."""
         self._job_id = job_id
         try:
             return await self._run_or_resume(new, begun, job_id, expert_key, query)

@@ -1,8 +1,4 @@
-"""Answers to the question that a Job is stopped at, or to an earlier question, in a branch.
-
-A person or an external event answers, or the recording that a Run of the Job plays. These functions check the answer
-and return how the Job starts; they write nothing.
-"""
+"""Check answers to the question that a Job is stopped at, or to an earlier one, in a branch. Writes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ from perstack.ports.provider import Provider
 
 
 def answer_current(loaded: Job, run: Run, given: GivenAnswer, overrides: Overrides) -> ResumedRun:
-    """Return the Coordinator's Run, resumed with an answer to the question that the Job is stopped at.
+    """Return the Coordinator's Run, resumed with an answer to the Job's question.
 
     Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
     """
@@ -77,8 +73,7 @@ async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> Open
 
 # Answers of a recording to a stopped Job: to its question, or for calls that began and have no result.
 
-DOOR = "recording"
-"""The door that is recorded for answers of a recording."""
+DOOR = "recording"  # the door that is recorded for answers of a recording
 
 
 def plays(job: Job) -> bool:
@@ -87,10 +82,7 @@ def plays(job: Job) -> bool:
 
 
 def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
-    """Return the Coordinator's Run, resumed with the recorded answer to the Job's question.
-
-    Returns None if nothing is asked, no recording is played, or it has no answer: then a person is asked.
-    """
+    """Return the Coordinator's Run, resumed with the recorded answer; None if there is none, or no question."""
     asking = loaded.question
     asked = None if asking is None else loaded.runs.get(asking.run_id)
     if asking is None or asked is None:

@@ -110,7 +110,6 @@ def _path_of(place: str) -> str:
 
 
 def _is_off_limits(host: HostContext, real: Path, parts: tuple[str, ...]) -> bool:
-    """Return whether file tools must not touch a file, by its names, its place, or its identity."""
     context = host.skill_context("")
     if protected_by_name(folded(parts)) is not None or any(map(is_variables, parts)):
         return True

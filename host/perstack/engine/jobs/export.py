@@ -162,10 +162,9 @@ class JobExports:
         return self._source.current.plugins.formats.keys()
 
     async def record(self, job_id: str | None = None) -> Recording:
-        """Record a Job, as far as it has got, for the provider `recorded` to play.
+        """Record a Job, as far as it has got, for the provider `recorded`, without texts that look like secrets.
 
-        A recording has no text that looks like a secret, nor the values of this Host's secret variables. Raises
-        NotFound, Damaged, and UsageError for a Job with a redacted event, or a Job that is too large.
+        Raises NotFound, Damaged, and UsageError for a Job that is too large or has a redacted event.
         """
         return await record_job(self._reader.storage, await self._reader.resolve(job_id), self._source.current.env)
 
@@ -174,10 +173,7 @@ class JobExports:
         return await job_document(self._reader.storage, await self._reader.job(job_id))
 
     async def export(self, form: str, job_id: str | None = None) -> Mapping[str, bytes]:
-        """Return the files of a Job in the format of another program, by relative path.
-
-        `form` is the name that a plugin gives the format. Raises UsageError that lists the installed formats.
-        """
+        """Return a Job's files, by relative path, in the format `form` of another program. Raises UsageError."""
         return await foreign_files(
             self._reader.storage, await self._reader.resolve(job_id), self._source.current.plugins.format(form)
         )

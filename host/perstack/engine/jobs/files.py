@@ -36,8 +36,7 @@ class FilesDiff:
     """File changes: by a Job, a Run or a step, or from one snapshot to another."""
 
     job_id: str
-    of: str
-    """Description of what made the changes."""
+    of: str  # description of what made the changes
     files: tuple[FileDiff, ...]
 
 
@@ -53,9 +52,8 @@ class JobFiles:
         """Return the file changes of a Job; with `run_id` only those of that Run, without its delegates.
 
         `what` is a step of the Run (by default of the latest Coordinator's), a checkpoint, which means the step that it
-        ends, or two checkpoints with `..` between: from the files at one to those at the other. An omitted first one
-        means the beginning of the Run, an omitted second one the current files. Changes that somebody made between two
-        Runs belong to no Run. Raises UsageError if there is no snapshot, NotFound and StorageError.
+        ends, or two checkpoints with `..` between. An omitted first one is the beginning of the Run, an omitted second
+        one the current files. Raises UsageError if there is no snapshot, NotFound and StorageError.
         """
         from perstack.engine.files.changes import file_diffs
         from perstack.engine.files.trees import Trees
@@ -90,16 +88,15 @@ class JobFiles:
     ) -> Rewind:
         """Restore the files of this workspace to a checkpoint: all of them or, after an error, none.
 
-        The current files are recorded first, so that a rewind to `undo` of the result reverts this one. Files that the
-        snapshots do not know stay. `expected` is the `digest` of the Rewind that `plan_rewind` returned: any other
-        change is refused. Raises as `plan_rewind`.
+        The current files are recorded first: `undo` of the result names them. `expected` is the `digest` of the plan:
+        any other change is refused. Raises as `plan_rewind`.
         """
         at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
         who = by or this_user()
         return await self._rewinder().rewind(job_id, at, checkpoint_id, only, who, expected)
 
     async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
-        """Write the files of a checkpoint to a new or empty folder, and return the number of files and folders.
+        """Write a checkpoint's files to a new or empty folder; return their number.
 
         Raises UsageError, NotFound and StorageError.
         """
@@ -108,7 +105,7 @@ class JobFiles:
         return await self._rewinder(_made(Path(folder))).write(job_id, at, checkpoint_id)
 
     async def is_recorded(self, job_id: str) -> bool:
-        """Return whether the current files are those of the Job's latest snapshot, which left out only ignored files.
+        """Return whether the latest snapshot has all current files that are not ignored.
 
         Raises NotFound and StorageError.
         """
@@ -125,8 +122,8 @@ class JobFiles:
     async def check_present(self, job_id: str) -> None:
         """Raise UsageError if this workspace has none of a Job's changes to its files, or none of its files.
 
-        A file that merely differs does not show a wrong workspace: the Jobs of a worker share one, and an interrupted
-        call may have changed the file after the latest snapshot. Raises NotFound and StorageError.
+        A file that merely differs does not show a wrong workspace: the Jobs of a worker share one. Raises NotFound and
+        StorageError.
         """
         from perstack.core.files.trees import File, Link
         from perstack.engine.files.changes import snapshots_of
@@ -156,10 +153,9 @@ class JobFiles:
             )
 
     async def settle_rewind(self) -> str | None:
-        """Finish or undo a rewind of this workspace that was killed. Returns a message, or None if there was none.
+        """Finish or undo a killed rewind of this workspace. Returns a message, or None if there was none.
 
-        Every Host does it when it is entered, and every driver before it drives a Job. Raises Conflict while another
-        process uses the workspace, and StorageError.
+        Raises Conflict while another process uses the workspace, and StorageError.
         """
         return await self._rewinder().settle()
 
@@ -279,7 +275,6 @@ def _ends(what: str) -> tuple[str, str]:
 
 
 def _works_in(start: StartRun, workspace: Path) -> bool:
-    """Return whether a Run worked in that folder, as far as its log still says it."""
     instruction = start.instruction
     return instruction == REDACTED or names_directory(instruction, str(workspace))
 

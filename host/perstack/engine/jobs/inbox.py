@@ -23,22 +23,16 @@ _ASKING = ("human_approval", "human_input")
 class InboxItem:
     """An open question, or a Job or task that cannot be read."""
 
-    id: str
-    """The id for `answer`; of two answers to one question the second is refused."""
-    who: str
-    """The key of the Expert that asks, or the agent of a task."""
+    id: str  # the id for `answer`; of two answers to one question the second is refused
+    who: str  # the key of the Expert that asks, or the agent of a task
     text: str
-    since: int
-    """Milliseconds since 1970."""
+    since: int  # milliseconds since 1970
     is_approval: bool
     job_id: str | None = None
-    asking: OpenQuestion | None = None
-    """The question of a Job; None for a task."""
+    asking: OpenQuestion | None = None  # the question of a Job; None for a task
     task_id: str | None = None
-    damaged: bool = False
-    """True for a Job or a task that cannot be read, whose `text` says where the damage is."""
-    next_steps: tuple[NextStep, ...] = ()
-    """Alternatives for what to do if no answer helps."""
+    damaged: bool = False  # True for a Job or a task that cannot be read, whose `text` says where the damage is
+    next_steps: tuple[NextStep, ...] = ()  # alternatives for what to do if no answer helps
 
     @property
     def next(self) -> str | None:
@@ -52,10 +46,7 @@ async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
-    """Return the open questions of tasks, oldest first.
-
-    Also tasks that wait for a task which will not be completed by itself.
-    """
+    """Return the open questions of tasks, and tasks that wait for one which will not be completed; oldest first."""
     found: list[InboxItem] = []
     async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
         for task in page.tasks:

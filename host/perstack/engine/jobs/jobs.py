@@ -57,10 +57,7 @@ class Jobs(JobReader):
     def __init__(
         self, source: ContextSource, tasks: Callable[[], TaskMemory], active: ActiveJobs | None = None
     ) -> None:
-        """Operate on Jobs with the context in force when an operation begins.
-
-        `tasks` returns the tasks that agents pause and resume. `active`: the Jobs that this process drives already.
-        """
+        """Operate on Jobs. `tasks` returns the tasks that agents resume, `active` has the Jobs driven already."""
         super().__init__(source.current.storage)
         self.source = source
         self._tasks = tasks
@@ -101,9 +98,8 @@ class Jobs(JobReader):
     ) -> JobSummary:
         """Start a new Job and drive it until it ends or stops. A cancelled call is recorded as an interrupt.
 
-        Nothing is written before the Expert, the model and the provider have been checked. `labels` are used to find
-        the Job later. `attachments` are files, bytes, or Blobs with a name, which the model sees with the query. Raises
-        UsageError if `job_id` exists, and for an attachment that cannot be read, or that the model does not take.
+        `attachments` are files, bytes, or Blobs with a name, which the model sees with the query. Raises UsageError,
+        before anything is written, if `job_id` exists, or the Expert, the model or an attachment cannot be used.
         """
         context, labels = self.source.current, check_labels(labels or {})
         return await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event)
@@ -143,7 +139,7 @@ class Jobs(JobReader):
         labels: Mapping[str, str] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Start a new Run of the Coordinator, with the messages of its last one, or of the checkpoint `resume_from`.
+        """Start a new Run with the messages of the Coordinator's last one, or of the checkpoint `resume_from`.
 
         `job_id` None means the latest Job. Today's definition is used. `labels` are added to the Job's.
         """
@@ -178,14 +174,12 @@ class Jobs(JobReader):
         """Answer the question that a Job is stopped at, and continue the Job.
 
         `perstack.core.jobs.answers` defines how an answer is read. `question_id` guards against answering another
-        question; an approval of a call (`job.asking.call_digest`) needs it, and is `yes`, `always` or `no`. `signal`
-        names the event that answers, if it is not a person: the Job takes each only once. `by` is recorded with the
-        answer; by default it is this process's user. `resume_from` is a checkpoint at which a question was open: a new
-        Run, a branch, answers it anew.
+        question; an approval of a call needs it, and is `yes`, `always` or `no`. `signal` names the event that answers,
+        if it is not a person. `resume_from` is a checkpoint with an open question, which a new Run answers again. With
+        `drive` false a worker continues the Job: the default with a named dispatcher, and for a submitted Job.
 
-        With `drive` false the answer is only recorded, and a worker continues the Job; this is the default if a
-        dispatcher was named, and for a Job that was submitted. Raises UsageError if nothing is asked or the answer does
-        not fit, and Conflict if the question `question_id` has been answered already.
+        Raises UsageError if nothing is asked or the answer does not fit, and Conflict if the question was answered
+        already.
         """
         named = question_id or (resume_from if job_id is None else None)
         job_id = place_of(named)[0] if named is not None else await self.resolve(job_id)
@@ -210,11 +204,9 @@ class Jobs(JobReader):
         return () if questions is None else questions.open
 
     async def answer_live(self, text: str, question_id: str, *, by: By | None = None) -> None:
-        """Answer a delegate's question while other Runs of its Job are active in this process: it continues at once.
+        """Answer a delegate's question while other Runs of its Job are active here. Returns when it is recorded.
 
-        Returns when the answer is recorded; the caller that drives the Job sees the result. Raises UsageError if the
-        answer does not fit, and Conflict if the question does not wait here: once the Job has come to rest use
-        `answer`.
+        Raises UsageError if the answer does not fit, and Conflict if the question does not wait here: use `answer`.
         """
         from perstack.core.jobs.answers import GivenAnswer
 
@@ -238,13 +230,10 @@ class Jobs(JobReader):
     ) -> JobSummary:
         """Resume the same Runs of a Job that crashed, failed, was interrupted or reached a limit.
 
-        New limits, from these arguments or the options of this Host, are recorded with who gave them: `by`, or this
-        process's user. A Run that failed before its model replied resumes under today's definition and settings.
-
-        `on_unsettled` is called, before anything is done, with the calls that began and have no result. `settle`
-        decides them, by key or call id; the model is told that the others were interrupted. `drive` is as for `answer`,
-        and true by default. Raises UsageError for a Job that is completed or waits for an answer, and for a call that
-        is not open.
+        New limits are recorded with who gave them: `by`, or this process's user. A Run that failed before its model
+        replied resumes under today's definition. `settle` decides the calls that began and have no result, by key or
+        call id; `on_unsettled` is called with them before anything is done. Raises UsageError for a Job that is
+        completed or waits for an answer, and for a call that is not open.
         """
         job_id, context = await self.resolve(job_id), self.source.current
         asked = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
@@ -278,8 +267,7 @@ class Jobs(JobReader):
     ) -> JobSummary:
         """Branch from the state before the Coordinator's latest compaction: the new Run sees the full history again.
 
-        Its context is not reduced until compaction is turned on again, by the options of this Host now or of one that
-        resumes the Job. Raises UsageError if there was no compaction.
+        Its context is not reduced until compaction is turned on again. Raises UsageError without a compaction.
         """
         job_id, context = await self.resolve(job_id), self.source.current
         asked = context.overrides
@@ -305,10 +293,9 @@ class Jobs(JobReader):
         drive: bool | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Answer the question that a Job is stopped at with an external event's data, or resume the Job.
+        """Answer a Job's question with an external event's data, or resume the Job.
 
-        An event of the same source and id is taken only once; repeated, it only returns the Job's summary. `drive` is
-        as for `answer`.
+        An event of one source and id is taken once; repeated, it only returns the Job's summary.
         """
         job = await self.load(check_job_id(job_id))
         if event.key in job.signals:
@@ -320,16 +307,11 @@ class Jobs(JobReader):
         return await self.answer(event.text, question_id=asked, signal=event.key, by=by, drive=drive, on_event=on_event)
 
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
-        """Stop a Job, in whichever process it is driven.
+        """Stop a Job, in whichever process it is driven. On return its Runs are recorded as interrupted.
 
-        On return its Runs are recorded as interrupted, and its skills are closed. The caller of `run` gets
-        CancelledError; the rest of its task is not waited for. The order of a queued Job is withdrawn. Raises
-        UsageError if nobody drives the Job, Conflict if another process drives it and does not stop, and the error that
-        prevented the record.
-
-        With `final` the Job is then closed for good, or at once if nobody drives it: its status stays, its lifecycle is
-        `failed`, and nothing answers, resumes or continues it any more. `by`, or this process's user, and `reason` are
-        recorded. Repeating it changes nothing. Raises UsageError for a Job that is completed.
+        The caller of `run` gets CancelledError. With `final` the Job is also closed for good: nothing continues it any
+        more. Raises UsageError if nobody drives the Job, or to close a completed one; Conflict if another process does
+        not stop it; and the error that prevented the record.
         """
         is_driven = self.runner.active.task(job_id) is not None
         is_driven = is_driven or await self.storage.lease_info(check_job_id(job_id)) is not None
@@ -346,11 +328,7 @@ class Jobs(JobReader):
                 await self.queue.withdraw(job_id)
 
     async def _close(self, loaded: Job, by: By, reason: str) -> None:
-        """Record in the log of each Run that is not completed that it is closed, the Coordinator's first.
-
-        The first of these events closes the whole Job; if the process ends before the last one, repeating the call
-        records the rest. Raises UsageError for a Job that is completed.
-        """
+        """Close each Run that is not completed, the Coordinator's first, which closes the Job. Can be repeated."""
         job, last, context = loaded, loaded.coordinator, self.source.current
         if last.status == "completed":
             step = Continue(job.id, last.start.expert_key)
@@ -368,10 +346,9 @@ class Jobs(JobReader):
         await summary_file.write(is_driven=False)
 
     def stop_after_step(self, job_id: str) -> bool:
-        """Stop a Job of this process, as interrupted, when each of its Runs has finished its current step.
+        """Stop a Job of this process when each of its Runs has finished its step; a worker's is queued again.
 
-        A Job served by a worker is queued again then. The caller that drives the Job gets its summary. Returns False
-        for a Job that this process does not drive.
+        Returns False for a Job that this process does not drive.
         """
         return self.runner.active.stop_after_step(job_id)
 
@@ -392,10 +369,7 @@ class Jobs(JobReader):
             raise error
 
     async def delete(self, job_id: str) -> None:
-        """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven.
-
-        Its delegates that other workers drive are stopped afterwards.
-        """
+        """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven."""
         ordered = await self.queue.ordered_runs(check_job_id(job_id))
         async with self.source.current.audit.anchored_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
@@ -437,7 +411,6 @@ class Jobs(JobReader):
         return await in_workspace(self.source.current, place)
 
     async def _base(self, loaded: Job, resume_from: str | None) -> Run:
-        """Return the state that a new Run continues from: the Coordinator's latest, or a checkpoint's."""
         if resume_from is None:
             return loaded.coordinator
         base = await self.state_at(resume_from, loaded.id)

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from perstack.ports.dispatcher import Order
 
 _MOST_PRIORITY = 1_000_000
-_LAST_DUE = 253_402_300_800_000
-"""Milliseconds since 1970: the start of the year 10000."""
+_LAST_DUE = 253_402_300_800_000  # milliseconds since 1970: the start of the year 10000
 
 
 class JobQueue:
@@ -58,13 +57,10 @@ class JobQueue:
     ) -> JobSummary:
         """Record a new Job for a worker to drive, and return its summary, with the status `queued`.
 
-        The Experts and settings of this Host are recorded and used, whatever a worker's own are; keys, plugins and
-        programs are the worker's. The Job is not begun before `at`, in milliseconds since 1970, and before others of a
-        lower `priority`. A worker with labels takes only Jobs that have one of them among `labels`. `by`, or this
-        process's user, is recorded.
-
-        Raises UsageError without a dispatcher, for an id that has begun, and as `run` for Expert and attachments;
-        DispatcherError, with the Job's id, if it was recorded and could not be queued: a worker finds it later.
+        This Host's Experts and settings are recorded and used; keys, plugins and programs are the worker's. `at` is in
+        milliseconds since 1970. A worker with labels takes only Jobs that have one of them. Raises UsageError without a
+        dispatcher, for an id that has begun, and as `run`; DispatcherError, with the Job's id, if it was recorded and
+        could not be queued: a worker finds it later.
         """
         context, labels = self._source.current, check_labels(labels or {})
         context.dispatching.required()
@@ -75,10 +71,7 @@ class JobQueue:
         return job
 
     async def requeue_lost(self) -> tuple[str, ...]:
-        """Order queued or abandoned Jobs that have no order, and return their ids.
-
-        A process may end between the record and the order. Quick for thousands of Jobs that are not queued.
-        """
+        """Order recorded Jobs without an order, and return their ids: a process may end between record and order."""
         dispatcher, ordered = self._source.current.dispatching.required(), list[str]()
         for job_id in await self._queued_once():
             try:
@@ -132,12 +125,10 @@ class JobQueue:
             await self._source.current.dispatching.required().withdraw(job_id, run_id)
 
     async def _queued_once(self) -> list[str]:
-        """Return the Jobs that may ever have been queued, by their summaries."""
         summaries = await self._reader.storage.summaries()
         return [job_id for job_id, written in summaries.items() if _may_be_queued(written)]
 
     async def _is_left(self, job_id: str) -> bool:
-        """Return whether a Job that was ever queued should be driven, and is not."""
         if await self._reader.storage.lease_info(job_id) is not None:
             return False
         job = await self._reader.job(job_id)
@@ -207,7 +198,6 @@ def _order_of(job: JobSummary, now: int) -> Order:
 
 
 def _check_order(at: int | None, priority: int) -> None:
-    """Raise UsageError for an invalid time, or a priority that is out of range."""
     if at is not None and not 0 <= at < _LAST_DUE:
         raise UsageError(f"at = {at} is not a time: give milliseconds since 1970")
     if abs(priority) > _MOST_PRIORITY:

@@ -28,8 +28,7 @@ from perstack.ports.storage import Storage
 class QueuedDefinition(SeriesDefinition):
     """Everything from the definition that a queued Job is driven with, so that its worker needs none of it."""
 
-    lock: Lock | None = None
-    """The part of perstack.lock for the Experts and their skills; None without one."""
+    lock: Lock | None = None  # the part of perstack.lock for the Experts and their skills; None without one
     agent_skills: tuple[BundledSkill, ...] = Field(default=(), exclude_if=falsy)
 
 
@@ -47,8 +46,7 @@ class QueueRequest:
 async def enqueue(job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:
     """Record the start of a Job or Run, and that it waits for a worker.
 
-    The definition, and the Agent Skills that it names, are on disk before the event that names it. Until all is written
-    job.json says that the Job runs, so that readers read the logs.
+    The definition is on disk before the event that names it. Until all is written job.json says that the Job runs.
     """
     run = session.run
     digest = run.definition
@@ -68,10 +66,7 @@ async def enqueue(job: JobContext, session: RunSession, request: QueueRequest) -
 
 
 async def _record_answer_of(job: JobContext, asks: Run) -> None:
-    """Record the answer to a delegate's question in the delegate's log.
-
-    The Coordinator's log says already that the Job continues.
-    """
+    """Record the answer to a delegate's question in its log; the Coordinator's says already that the Job continues."""
     parent = asks if asks.start.delegated_by is None else job.runs[asks.start.delegated_by.run_id]
     session = RunStarter(job).resume(ResumedRun(asks, "parent", above=parent.permissions))
     await session.flush()
@@ -79,7 +74,6 @@ async def _record_answer_of(job: JobContext, asks: Run) -> None:
 
 
 async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDefinition:
-    """Add the contents of files beside perstack.toml to the definition: the lock and Agent Skills."""
     known = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
     carried: tuple[BundledSkill, ...] = ()
     if any(agent_skills(expert.skills) for expert in definition.experts):
@@ -88,10 +82,7 @@ async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDe
 
 
 async def load_queued_context(context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:
-    """Return the context and lock that a Job was queued with, its Agent Skills unpacked on this machine.
-
-    Raises StorageError, and UsageError if the skills cannot be written.
-    """
+    """Return the context and lock of a queued Job; unpack its Agent Skills. Raises StorageError, UsageError."""
     definition = await definition_kept(context.storage, job_id, digest)
     laid_out = await unpack_skills(context.storage, job_id, definition.agent_skills, context.env)
     return replace(context.with_recorded(definition), laid_out=laid_out), definition.lock or NO_LOCK

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.checkpoints import Checkpoint
     from perstack.core.jobs.summary import PlacedRun
 
-_AT_ONCE = 16
-"""Jobs that are read concurrently: on a server each read waits for an answer."""
+_AT_ONCE = 16  # Jobs that are read concurrently: on a server each read waits for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +63,11 @@ class JobNeedingAttention:
 
     job_id: str
     asking: OpenQuestion | None = None
-    damaged: JobSummary | None = None
-    """Readable part of a damaged Job; None for an intact one."""
+    damaged: JobSummary | None = None  # readable part of a damaged Job; None for an intact one
 
 
 class JobReader:
-    """Reader of the Jobs in a storage.
-
-    Summaries are trusted unless they say «running», or that delegates of a queued Job run: more may have happened
-    since.
-    """
+    """Reader of the Jobs in a storage."""
 
     def __init__(self, storage: Storage) -> None:
         """Read the Jobs of this storage."""
@@ -114,14 +108,14 @@ class JobReader:
     @overload
     async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ...) -> str | None: ...
     async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ("job",)) -> str | None:
-        """Return the id for what a person typed: a complete id, an unambiguous prefix, `@last` or `@last~N`.
+        """Return the id for what a person typed: a complete id, a unique prefix, `@last` or `@last~N`; None for None.
 
-        None stays None. Raises UsageError that lists all matches of an ambiguous prefix.
+        Raises UsageError that lists all matches of an ambiguous prefix.
         """
         return None if typed is None else await resolve_id(self.storage, typed, kinds)
 
     async def waiting(self) -> Sequence[JobNeedingAttention]:
-        """Return every Job that asks a person something or cannot be read, in no order. Quick for thousands of Jobs.
+        """Return every Job that asks a person something or cannot be read, in no order.
 
         The logs of a Job with an intact summary are not read: `verify` finds their damage.
         """
@@ -147,10 +141,7 @@ class JobReader:
             return _unreadable(job_id, error)
 
     async def row_to_delete(self, job_id: str) -> JobSummary:
-        """Return the row of a Job that a person wants to delete, which need not read nor have an event.
-
-        Raises NotFound if there is no such Job.
-        """
+        """Return the row of a Job to delete, which need not read nor have an event. Raises NotFound."""
         try:
             return await self.row(job_id) or await self.job(job_id)
         except NotFound as error:
@@ -163,10 +154,7 @@ class JobReader:
         return await nth_latest_job(self.storage, 0) if job_id is None else check_job_id(job_id)
 
     async def load(self, job_id: str | None = None) -> Job:
-        """Return a Job with the full state of each of its Runs.
-
-        Raises NotFound, and StorageError if job.json names events that do not exist.
-        """
+        """Return a Job with the states of its Runs. Raises NotFound, and StorageError for a wrong job.json."""
         job_id = await self.resolve(job_id)
         loaded = await load_job(self.storage, job_id)
         if loaded.runs and not loaded.coordinators:
@@ -193,8 +181,8 @@ class JobReader:
     async def runs(self, job_id: str | None = None, *, limit: int = 100, after: str | None = None) -> RunPage:
         """Return a page of a Job's Runs, in the order of creation. `after` is the `next` of the page before.
 
-        Without an id the Runs of all Jobs, most recently written Job first, each with its `job_id`. Raises NotFound,
-        and UsageError for an invalid cursor.
+        Without an id the Runs of all Jobs, most recently written Job first. Raises NotFound, and UsageError for an
+        invalid cursor.
         """
         if job_id is None:
             return await self._all_runs(limit, after)
@@ -232,10 +220,7 @@ class JobReader:
         after: int = 0,
         limit: int | None = None,
     ) -> Sequence[StoredLine[StoredEvent]]:
-        """Return a Run's events after place `after`, at most `limit`.
-
-        `job_id` is needed only for Runs that another program wrote.
-        """
+        """Return a Run's events after place `after`. `job_id` is needed only for Runs that another program wrote."""
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
         return [line async for line in run_logs(self.storage).events(ref, after=after, limit=limit)]
 
@@ -249,10 +234,7 @@ class JobReader:
         return [RunLog(one, *await readable(self.storage, RunRef(job_id, one))) for one in wanted]
 
     async def ends(self, job_id: str | None = None, *, count: int) -> Sequence[RunLog]:
-        """Return the last lines of each log, at most `count`, unparsed.
-
-        They are not checked if the storage can read them without reading the whole log.
-        """
+        """Return the last lines of each log, at most `count`, unparsed and possibly unchecked."""
         job_id = await self.resolve(job_id)
         ids = await run_ids(self.storage, job_id)
         return [RunLog(one, await self.storage.end(RunRef(job_id, one), count)) for one in ids]
@@ -276,8 +258,8 @@ class JobReader:
     ) -> AsyncGenerator[StoredLine[StoredEvent]]:
         """Yield every stored event of a Job, in whichever process it is driven, until it is not driven any more.
 
-        `queued`: also wait for a Job that is queued, or was left by a worker that ended. `after`: the number of events
-        of each Run that are known already. `on_caught_up` is called each time all stored events were yielded.
+        `queued`: also wait for a Job without a driver that a worker may claim. `after`: the number of events of each
+        Run that are known already. `on_caught_up` is called each time all stored events were yielded.
         """
         watched = await self.resolve(job_id)
 
@@ -321,7 +303,6 @@ class JobReader:
         return tree_of(job.runs, {run.id: await self._place(job.id, run) for run in job.runs if run.continued_from})
 
     async def _place(self, job_id: str, run: RunSummary) -> ContinuedFrom:
-        """Return where a Run continues another one, from its log, or from its summary if the log cannot be read."""
         with suppress(StorageError, ValueError):
             for line in await self.storage.read(RunRef(job_id, run.id), limit=1):
                 start = parse_event(open_line(line).payload)
@@ -397,7 +378,6 @@ class JobReader:
         return summarize(job, is_driven=False).model_copy(update={**failed, **unset})
 
     async def _place_of(self, checkpoint_id: str, job_id: str | None) -> tuple[RunRef, str]:
-        """Return the Run that has this checkpoint, and the id that its log has for it."""
         check_id(checkpoint_id, "checkpoint")
         if is_place(checkpoint_id):
             owner, run_id, _ = place_of(checkpoint_id)
@@ -413,14 +393,12 @@ class JobReader:
 
 
 def _may_be_behind(kept: JobSummary) -> bool:
-    """Return whether other workers may have driven delegates of a Job since it was queued."""
     if kept.status != "queued":
         return False
     return any(run.delegated_by is not None and run.status in (*ACTIVE, "queued") for run in kept.runs)
 
 
 def _cursor(after: str | None) -> tuple[str | None, str | None]:
-    """Return the place in the list of Jobs, and the Run of the next Job, at which a page ended."""
     if after is None:
         return None, None
     place, separator, run_id = after.partition("/")
@@ -443,7 +421,6 @@ class _Kept(Fact):
 
 
 def _asking(job_id: str, written: bytes) -> tuple[bool, OpenQuestion | None]:
-    """Return whether job.json can be trusted, and its open question."""
     try:
         kept = _Kept.model_validate_json(written)
     except ValueError:

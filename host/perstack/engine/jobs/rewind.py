@@ -1,8 +1,7 @@
 """Rewind the files of a workspace to a checkpoint: plan, apply, record, and recover after a crash.
 
-A rewind is all or nothing. `startRewind` is on disk before a file changes, a journal in the file system lists the
-steps, and `finishRewind` records the end. The next Host that opens the workspace finishes or undoes a rewind that was
-killed (`settle`). A lock keeps drivers and other rewinds out of the workspace meanwhile.
+`startRewind` is on disk before a file changes, a journal lists the steps, and `finishRewind` records the end. The next
+Host that opens the workspace finishes or undoes a rewind that was killed (`settle`).
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ _RULES = (b".gitignore", b".perstackignore")
 
 
 async def ignored_then(trees: Trees, tree: str, changes: Sequence[Change]) -> frozenset[bytes]:
-    """Return the changed paths that a tree lacks and could not have, because its own ignore rules exclude them.
-
-    Raises NotFound and StorageError.
-    """
+    """Return changed paths that a tree lacks because its ignore rules exclude them. Raises NotFound, StorageError."""
     if not any(change.path.rpartition(b"/")[2] in _RULES for change in changes):
         return frozenset()  # the same rules recorded both trees
     top = await trees.folder(tree)
@@ -95,13 +91,11 @@ class Rewind:
     job_id: str
     checkpoint_id: str
     workspace: str
-    files: tuple[FileDiff, ...]
-    """Differences from the current files to the restored ones."""
+    files: tuple[FileDiff, ...]  # differences from the current files to the restored ones
     kept: tuple[KeptPath, ...]
     digest: str
     """Identifies the changes and the files that they start from: a `rewind` given it makes these changes or none."""
-    undo: str | None = None
-    """The checkpoint to rewind to in order to revert this rewind; None if nothing was changed."""
+    undo: str | None = None  # the checkpoint to rewind to in order to revert this rewind; None if nothing was changed
 
 
 class Rewinder:
@@ -117,10 +111,7 @@ class Rewinder:
         snapshots: Callable[[str], JobSnapshots],
         check_not_driven: Callable[[], Awaitable[None]],
     ) -> None:
-        """Rewind this workspace. `snapshots` returns the recorder of a Job.
-
-        `check_not_driven` raises Conflict while a Job is driven in the workspace.
-        """
+        """Rewind this workspace. `check_not_driven` raises Conflict while a Job is driven in it."""
         self._storage = storage
         self._workspace = workspace.resolve()
         self._audit = audit
@@ -132,10 +123,7 @@ class Rewinder:
         self._journal = JournalFile(journal_path(storage, self._workspace), self._workspace)
 
     async def seen(self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str]) -> Rewind:
-        """Return what a rewind to the snapshot of a Run's state would change. Records nothing.
-
-        Raises UsageError, StorageError, and Conflict if a Job is driven in the workspace.
-        """
+        """Return what a rewind to a Run's snapshot would change. Raises UsageError, StorageError, Conflict."""
         await self._check_not_driven()
         loaded = await load_job(self._storage, job_id)
         present = await self._present(loaded)
@@ -145,10 +133,7 @@ class Rewinder:
     async def rewind(
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
     ) -> Rewind:
-        """Restore the files and record it: all of it, or nothing.
-
-        Raises as `seen`, and Conflict if the changes are not those `expected`.
-        """
+        """Restore the files and record it, or nothing. Raises as `seen`, and Conflict unless it is as `expected`."""
         with self._alone():
             await self._check_not_driven()
             async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
@@ -159,9 +144,9 @@ class Rewinder:
         return await self._present(await load_job(self._storage, job_id))
 
     async def write(self, job_id: str, at: Run, checkpoint_id: str) -> int:
-        """Write the files of a Run's snapshot to this workspace, which must be empty.
+        """Write the files of a Run's snapshot to this workspace, which must be empty. Returns their number.
 
-        Returns the number of files and folders. Records nothing. Raises UsageError, Conflict and StorageError.
+        Records nothing. Raises UsageError, Conflict and StorageError.
         """
         with self._alone():
             if any(self._workspace.iterdir()):
@@ -173,7 +158,7 @@ class Rewinder:
         return len(looked.plan.changes)
 
     async def settle(self) -> str | None:
-        """Finish or undo a rewind of this workspace that was killed. Returns a message, or None if there was none.
+        """Finish or undo a killed rewind of this workspace. Returns a message, or None if there was none.
 
         Raises Occupied while another process uses the workspace, and StorageError.
         """
@@ -228,7 +213,6 @@ class Rewinder:
         rewound: Rewound | None,
         record: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Put all files in place and record it, or nothing."""
         try:
             restorer = await asyncio.to_thread(StagedRewind, self._journal)
         except OSError as error:
@@ -301,7 +285,6 @@ class Rewinder:
         return Rewind(job_id, checkpoint_id, str(self._workspace), files, kept, digest)
 
     async def _present(self, loaded: Job) -> str:
-        """Return the tree of the current files, which no event names yet. Raises StorageError."""
         session = self._session(loaded)
         event = await self._snapshots(loaded.id).record(session.run, session.stamp)
         if event.tree is None:

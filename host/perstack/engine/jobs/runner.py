@@ -70,10 +70,7 @@ class _Active:
 
 
 class ActiveJobs:
-    """The Jobs, and single Runs, that this process drives.
-
-    A key is the id of a Job, or for a Run that is driven apart from its Job the key of its order.
-    """
+    """The Jobs that this process drives, by id, and Runs driven apart from their Jobs, by the key of the order."""
 
     def __init__(self) -> None:
         """Start with none."""
@@ -202,8 +199,8 @@ class JobRunner:
     ) -> JobSummary:
         """Continue a Job: drive it, or queue it for a worker. Returns its summary.
 
-        `resumes`: the Coordinator's latest Run itself is resumed, under the definition that it was queued with.
-        `queue` returns how the Job is queued; None to drive it.
+        `resumes`: the Coordinator's latest Run is resumed, under the definition that it was queued with. `queue`
+        returns how the Job is queued; None to drive it.
         """
         context.audit.check()
         lock = context.lock()  # report a broken lock before the lease is taken
@@ -329,9 +326,9 @@ class JobRunner:
     # --- stopping -------------------------------------------------------------------------------------------------
 
     async def stop_remote(self, loaded: Job, below: str | None = None) -> None:
-        """Stop the remote Runs of a Job whose lease the caller holds, or only the descendants of the Run `below`.
+        """Stop the remote Runs of a leased Job, or the descendants of the Run `below`, and update their states.
 
-        Brings the loaded states up to date. Raises StorageError.
+        Raises StorageError.
         """
         if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
             from perstack.engine.runs.remote_delegates import stop_elsewhere
@@ -380,10 +377,7 @@ class JobRunner:
         return job_id
 
     async def _check_not_begun(self, job_id: str) -> None:
-        """Raise UsageError for a Job that has begun, or whose logs were removed, so that its id must not be used again.
-
-        A Job whose process ended before its first event can be used.
-        """
+        """Raise UsageError for a Job with an event, or whose logs were removed: its id must not be used again."""
         begun = await self._reader.begun(job_id)
         if begun == "begun":
             raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), SetOption("job_id")))

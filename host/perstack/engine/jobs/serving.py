@@ -93,14 +93,11 @@ class JobServer:
 
         With `run_id` only that Run and its descendants: a delegate that another process awaits. `on_waiting` is called
         with True when this process starts waiting only for such delegates, with False when it stops. With `apart` false
-        they are driven here, whatever `[workers]` says.
+        they are driven here.
 
-        The Job is driven if it is queued, was left by a worker that has ended, or paused for a limit that is over; for
-        any other Job, such as one that waits for a person, only its summary is returned. If the caller is cancelled,
-        the Job is interrupted and queued again; if a person cancels the Job, this returns.
-
-        Raises Conflict while another process drives it, and CannotServe, before anything is written, if this host lacks
-        what the Job needs; NotFound, Damaged and StorageError.
+        A Job that no worker should drive, such as one that waits for a person, is not driven. A cancelled Job is queued
+        again. Raises Conflict while another process drives it, and CannotServe, before anything is written, if this
+        host lacks what the Job needs; NotFound, Damaged and StorageError.
         """
         context, task = self._source.current, asyncio.current_task()
         context.audit.check()
@@ -137,10 +134,7 @@ class JobServer:
                 raise CannotServe(str(error)) from error
 
     async def _serve_run(self, service: _Service, job_id: str, run_id: str) -> JobSummary:
-        """Drive a delegate's Run that another process awaits; the other process records the summary of its Job.
-
-        A Run that is not awaited any more is left unchanged.
-        """
+        """Drive a delegate's Run, if another process awaits it; that process records the summary of its Job."""
         holders = DelegateLeases(self._reader.storage)
         try:
             loaded = await self._served_run(service, job_id, run_id)
@@ -192,7 +186,6 @@ class JobServer:
 
     @asynccontextmanager
     async def _leased_run(self, job_id: str, run_id: str) -> AsyncGenerator[StopFlags]:
-        """Hold the lease of the Run, prevent rewinds of its files, and stop the Run if that is requested."""
         holder, storage = this_process(), self._reader.storage
         holders = DelegateLeases(storage)
         leased = self._files.without_rewind(lambda: holders.lease(run_id, holder))
@@ -209,10 +202,7 @@ class JobServer:
 
 
 async def check_requirements(context: HostContext, loaded: Job, start: StartRun) -> None:
-    """Raise an error that names the key, plugin, program, variable or sandbox that a Run of the Job lacks here.
-
-    Each Run of the team is checked: a delegate that lacks something would fail in the middle of the work.
-    """
+    """Raise an error that names the key, plugin, program, variable or sandbox that any Run of the Job lacks here."""
     for expert in with_delegates(context.project, (start.expert_key,)) or (start.expert,):
         settings = context.providers.settings(context.project, expert, context.overrides)
         context.providers.check(settings, context.project, expert)

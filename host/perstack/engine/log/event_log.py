@@ -103,8 +103,7 @@ E_co = TypeVar("E_co", bound=Fact, covariant=True)
 
 _EVENTS_PER_READ = 10_000
 
-_EVENTS_PER_TURN = 500
-"""Events that are folded before other tasks of the event loop run."""
+_EVENTS_PER_TURN = 500  # events that are folded before other tasks of the event loop run
 
 
 class LogFormat(Protocol[S, E]):
@@ -131,11 +130,9 @@ class LogFormat(Protocol[S, E]):
 class StoredLine(Generic[E_co]):
     """An event as stored in a log."""
 
-    head: Head
-    """The end of the log if this line is its last."""
+    head: Head  # the end of the log if this line is its last
     event: E_co
-    line: bytes
-    """The JSON, with the digest and hash of the chain, without newline."""
+    line: bytes  # the JSON, with the digest and hash of the chain, without newline
 
     @property
     def seq(self) -> int:
@@ -155,11 +152,9 @@ class Loaded(Generic[S]):
 class PartialLog(Generic[S, E]):
     """A log as far as it can be read."""
 
-    loaded: Loaded[S] | None = None
-    """The last state that could be folded; None without any."""
+    loaded: Loaded[S] | None = None  # the last state that could be folded; None without any
     lines: list[StoredLine[E]] = field(default_factory=list[StoredLine[E]])
-    damage: Damaged | None = None
-    """The damage after the last line; None without any."""
+    damage: Damaged | None = None  # the damage after the last line; None without any
 
     def or_raise(self) -> PartialLog[S, E]:
         """Return the log itself. Raises Damaged if not all of it could be read."""
@@ -172,26 +167,20 @@ class PartialLog(Generic[S, E]):
 class Appended(Loaded[S]):
     """A state after events were appended."""
 
-    lines: list[bytes]
-    """The appended lines."""
+    lines: list[bytes]  # the appended lines
 
 
 @dataclass(slots=True)
 class CheckedLog(Generic[S]):
     """Result of checking one log."""
 
-    lines: list[bytes]
-    """The lines up to the first damage."""
-    damage: Damaged | None
-    """The damage after the last line; None without any."""
-    chain: dict[int, str] = field(default_factory=dict[int, str])
-    """The hash at each place, as far as the chain holds."""
+    lines: list[bytes]  # the lines up to the first damage
+    damage: Damaged | None  # the damage after the last line; None without any
+    chain: dict[int, str] = field(default_factory=dict[int, str])  # the hash at each place, as far as the chain holds
     wrong: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """The place and reason of each violation."""
-    unknown: list[int] = field(default_factory=list[int])
-    """The places of events that this version cannot read."""
-    state: S | None = None
-    """The state after the last event that could follow; None without one."""
+    unknown: list[int] = field(default_factory=list[int])  # the places of events that this version cannot read
+    state: S | None = None  # the state after the last event that could follow; None without one
     first_invalid: Damaged | NotFound | None = None
     """First event that could not be folded although the chain holds; None if `state` includes the whole log."""
 
@@ -205,10 +194,7 @@ class EventLog(Generic[S, E]):
         self._definition = definition
 
     async def events(self, ref: RunRef, *, after: int = 0, limit: int | None = None) -> AsyncGenerator[StoredLine[E]]:
-        """Yield the events after place `after`, at most `limit`; none without a log.
-
-        Raises Damaged after the events before the damage.
-        """
+        """Yield the events after place `after`; none without a log. Raises Damaged after the intact events."""
         seq, last = after, None if limit is None else after + limit
         while last is None or seq < last:
             size = _EVENTS_PER_READ if last is None else min(_EVENTS_PER_READ, last - seq)
@@ -225,10 +211,7 @@ class EventLog(Generic[S, E]):
     async def folded(
         self, ref: RunRef, *, limit: int | None = None, since: Loaded[S] | None = None
     ) -> AsyncGenerator[tuple[StoredLine[E], S]]:
-        """Yield each event of a log, or those after `since`, at most `limit`, with the state after it.
-
-        Raises what `events` and `Definition.follow` raise.
-        """
+        """Yield each event after `since` with its state. Raises what `events` and `LogFormat.follow` raise."""
         state, after = (None, 0) if since is None else (since.state, since.head.seq)
         async with aclosing(self.events(ref, after=after, limit=limit)) as events:
             async for one in events:
@@ -251,8 +234,7 @@ class EventLog(Generic[S, E]):
     async def append(self, ref: RunRef, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
         """Append at least one event after the loaded state, all or nothing.
 
-        Raises InvalidTransition, and writes nothing, if one of them cannot follow; Conflict if the log has grown since
-        `loaded`.
+        Raises InvalidTransition if one of them cannot follow, and Conflict if the log has grown since `loaded`.
         """
         start = EMPTY_LOG if loaded is None else loaded.head
         lines, _ = seal(start, [event.to_json() for event in events])
@@ -267,8 +249,7 @@ class EventLog(Generic[S, E]):
     async def check(self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed, S | None], None]) -> CheckedLog[S]:
         """Check each line of a log against the chain, and each event against those before it.
 
-        `observe` is called with each event that this version can read, and the state after it; None once an event did
-        not follow.
+        `observe` gets each event that can be read, and the state after it; None once an event did not follow.
         """
         found = CheckedLog[S](*await readable(self._storage, ref))
         try:

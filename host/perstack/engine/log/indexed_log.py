@@ -1,8 +1,4 @@
-"""Logs with a stored summary for lists: one log for each task and each series of iterations.
-
-The summary has the length and hash of the log that it was made of. A log that is shorter, or that has another hash at
-that place, was cut or rewritten, and is damaged.
-"""
+"""Logs with a stored summary for lists. A log that does not have the summary's head was cut or rewritten."""
 
 from __future__ import annotations
 
@@ -39,25 +35,18 @@ class IndexedLogFormat(Generic[S, E, M]):
     """Definition of one kind of these logs."""
 
     kind: OwnerKind
-    title: str
-    """The text before an id in messages."""
-    missing: str
-    """The text of NotFound, with `{of}` for the id and `{location}` for the storage."""
-    listed: Inspect
-    """The next step that lists all logs of the kind."""
-    check: Callable[[str], str]
-    """Returns the id. Raises UsageError if it is not a valid one."""
-    parse: Callable[[bytes], E]
-    """Returns the event of its JSON. Raises ValidationError for an event of a newer version."""
-    owner: Callable[[E], str]
-    """Returns the id of the owner that an event names."""
+    title: str  # the text before an id in messages
+    missing: str  # the text of NotFound, with `{of}` for the id and `{location}` for the storage
+    listed: Inspect  # the next step that lists all logs of the kind
+    check: Callable[[str], str]  # returns the id. Raises UsageError if it is not a valid one
+    parse: Callable[[bytes], E]  # returns the event of its JSON. Raises ValidationError for an event of a newer version
+    owner: Callable[[E], str]  # returns the id of the owner that an event names
     after: Callable[[S | None, E], S]
     """Returns the state after one more event. Raises ValueError, LookupError or UsageError if it cannot follow."""
     summary: Callable[[S], M]
     damaged: Callable[[str, S | None, str], M]
     """Returns the summary of an unreadable log, from its id, its last readable state, and the error."""
-    jobs: Callable[[S], Sequence[str]]
-    """Returns the ids of the Jobs that the state refers to."""
+    jobs: Callable[[S], Sequence[str]]  # returns the ids of the Jobs that the state refers to
     store: SummaryStore
 
     def name(self, ref: RunRef) -> str:

@@ -31,10 +31,8 @@ async def leftover_programs_ended(storage: Storage) -> AsyncGenerator[None]:
 #
 # A request names the holder of the lease, so that a late request does not stop the next holder.
 
-_POLL_INTERVAL_S = 0.5
-"""Seconds between two polls of a driver."""
-_STOP_TIMEOUT_S = 30.0
-"""Seconds to wait for the driver to stop: one poll, and cleaning up."""
+_POLL_INTERVAL_S = 0.5  # seconds between two polls of a driver
+_STOP_TIMEOUT_S = 30.0  # seconds to wait for the driver to stop: one poll, and cleaning up
 _STOP_CHECK_INTERVAL_S = 0.1
 
 
@@ -115,10 +113,7 @@ class DelegateLeases:
 
     @asynccontextmanager
     async def lease_all_idle(self, job_id: str, holder: str, also: Iterable[str] = ()) -> AsyncGenerator[None]:
-        """Hold the leases of all delegates of a Job that were ever driven apart, and of `also`.
-
-        Raises Conflict, naming the holder, if another has one.
-        """
+        """Hold the leases of all delegates ever driven apart, and of `also`. Raises Conflict, naming the holder."""
         known = await self._known(job_id)
         new = [run_id for run_id in also if run_id not in known]
         async with AsyncExitStack() as stack:
@@ -144,10 +139,7 @@ class DelegateLeases:
             await self._space.delete_job(run_id)
 
     async def forget_job(self, job_id: str) -> None:
-        """Request drivers of a deleted Job's delegates to stop, and delete the leases.
-
-        Drivers that cannot be reached now find by themselves that the Job does not exist any more.
-        """
+        """Request drivers of a deleted Job's delegates to stop, and delete the leases."""
         with suppress(StorageError):
             await asyncio.gather(*(self._end(run_id) for run_id in await self._known(job_id)))
 

@@ -1,7 +1,4 @@
-"""Logs of Runs: parse their events, load Runs and Jobs, derive caches, and follow a Job from another process.
-
-A Run may continue from a checkpoint of another Run of its Job, so that folding one log may read another.
-"""
+"""Logs of Runs: parse their events, load Runs and Jobs, derive caches, and follow a Job from another process."""
 
 from __future__ import annotations
 
@@ -40,10 +37,8 @@ class RunLog:
     """The unparsed log of a Run, up to the first damage."""
 
     run_id: str
-    lines: list[bytes]
-    """The JSON of one event each, with the digest and hash of the chain, without newline."""
-    damage: Damaged | None = None
-    """The damage after the last line; None without any."""
+    lines: list[bytes]  # the JSON of one event each, with the digest and hash of the chain, without newline
+    damage: Damaged | None = None  # the damage after the last line; None without any
 
 
 class RunLogFormat:
@@ -103,10 +98,7 @@ def run_logs(storage: Storage, known: dict[str, Run] | None = None) -> EventLog[
 async def load_job(
     storage: Storage, job_id: str, observe: Callable[[StoredEvent, Run], None] = lambda event, run: None
 ) -> Job:
-    """Fold all logs of a Job. Raises NotFound and Damaged.
-
-    `observe` is called with each event and the state of its Run after it.
-    """
+    """Fold all logs of a Job; `observe` gets each event and the state after it. Raises NotFound and Damaged."""
     loaded = Job(job_id)
     for run_id in await run_ids(storage, job_id):
         run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=observe)
@@ -124,10 +116,9 @@ async def load_run(
     known: dict[str, Run] | None = None,
     observe: Callable[[StoredEvent, Run], None] = lambda event, run: None,
 ) -> Run | None:
-    """Return the state of a Run at its end, or right after the event (so, at the checkpoint) with the id `through`.
+    """Return a Run's state at its end, or after the event with the id `through`; None for an empty log.
 
-    `observe` is called with each event and the state after it. Returns None for an empty log. Raises Damaged, and
-    NotFound if `through` is not in the log.
+    `observe` gets each event and the state after it. Raises Damaged, and NotFound if `through` is not in the log.
     """
     log = run_logs(storage, known)
     run: Run | None = None
@@ -143,10 +134,7 @@ async def load_run(
 
 
 def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
-    """Parse the event at place `seq`, upgraded to today's shape.
-
-    Raises UnknownEvent, and InvalidEvent if its ids name another place.
-    """
+    """Parse the event at place `seq`. Raises UnknownEvent, and InvalidEvent if its ids name another place."""
     try:
         event = upgrade(parse_event(payload))
     except TooNew as error:
@@ -199,10 +187,8 @@ class Derived:
     """The caches of a Job, derived from its logs."""
 
     job: Job
-    settings: dict[str, RunSetting]
-    """The content of each Run's run-setting.json."""
-    checkpoints: dict[str, CheckpointFile]
-    """The stored checkpoints that are in the logs."""
+    settings: dict[str, RunSetting]  # the content of each Run's run-setting.json
+    checkpoints: dict[str, CheckpointFile]  # the stored checkpoints that are in the logs
 
 
 async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
@@ -227,10 +213,8 @@ async def derive(storage: Storage, job_id: str) -> Derived:
 
 # Following a Job that another process drives.
 
-_POLL_INTERVAL_S = 1.0
-"""Maximum seconds between two reads of the logs."""
-_EVENTS_PER_READ = 2_000
-"""Events that are read together: checking them blocks the event loop for a moment."""
+_POLL_INTERVAL_S = 1.0  # maximum seconds between two reads of the logs
+_EVENTS_PER_READ = 2_000  # events that are read together: checking them blocks the event loop for a moment
 
 
 async def watch_job(
@@ -244,8 +228,7 @@ async def watch_job(
     """Yield every stored event of a Job, each Run's in order, until the Job is not driven and all were yielded.
 
     `after`: the place, by Run, after which to start. `is_over`: continue with a Job that is not driven until this
-    returns True, because a worker may be about to claim it. `on_caught_up` is called each time all stored events were
-    yielded.
+    returns True. `on_caught_up` is called each time all stored events were yielded.
     """
     seen = dict(after or {})
     async with storage.watch(job_id) as watch:

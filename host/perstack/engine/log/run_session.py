@@ -30,8 +30,7 @@ from perstack.version import VERSION
 
 # Show events to listeners.
 
-OnEvent = Callable[[Event, bytes], None]
-"""Listener that receives an event and its line as stored in the log."""
+OnEvent = Callable[[Event, bytes], None]  # listener that receives an event and its line as stored in the log
 
 
 class DisplayStamp(TypedDict):
@@ -87,8 +86,7 @@ class Emitter:
 
 # job.json of a driven Job: updated while it runs, and once more at its end.
 
-_WRITE_INTERVAL_S = 0.1
-"""Minimum seconds between two writes while a Job runs."""
+_WRITE_INTERVAL_S = 0.1  # minimum seconds between two writes while a Job runs
 
 
 class JobSummaryFile:
@@ -256,8 +254,7 @@ class RunSession:
     async def flush(self) -> None:
         """Write the recorded events, all or nothing, and show them. Raises Conflict if another driver wrote first.
 
-        After a failed write nothing more is written, because it would not continue the log: each later flush raises the
-        error of the first failure.
+        After a failed write each later flush raises the error of the first failure: it would not continue the log.
         """
         if not self._waiting and not self._writing.locked():  # events that another task is writing are not on disk yet
             return

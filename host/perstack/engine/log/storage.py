@@ -68,10 +68,8 @@ def log_of(of: str) -> RunRef:
 class StoredSummary:
     """Stored summary of one log."""
 
-    text: bytes | None
-    """The unparsed summary; None without one, or while it is being written."""
-    floor: int = 0
-    """Minimum length of the log, known even without a summary."""
+    text: bytes | None  # the unparsed summary; None without one, or while it is being written
+    floor: int = 0  # minimum length of the log, known even without a summary
 
     @cached_property
     def head(self) -> Head | None:
@@ -82,8 +80,7 @@ class StoredSummary:
 class IndexEntries:
     """Summaries in the storage's index, so that ten thousand logs are listed without opening one.
 
-    The entry is emptied before its log is appended to, and filled after. If the writer dies in between, a list finds an
-    empty entry and reads the log.
+    The entry is empty while its log is appended to: if the writer dies, a list reads the log.
     """
 
     name = "its entry"
@@ -137,8 +134,7 @@ class SummaryFiles:
         await space.put_summary(of, with_head(summary.to_json(), head))
 
 
-SummaryStore = IndexEntries | SummaryFiles
-"""Place of the summaries of one kind of logs."""
+SummaryStore = IndexEntries | SummaryFiles  # place of the summaries of one kind of logs
 
 
 async def read_summary(space: Storage, of: str, model: type[M]) -> M | None:
@@ -164,14 +160,11 @@ def heads_in_summary(summary: bytes | None) -> list[tuple[str, Head]]:
 class OwnerKindInfo:
     """Storage spaces and names of one kind of owner."""
 
-    space: str
-    """Space of the logs; empty for Jobs, which are in the storage itself."""
-    outbox: str
-    """Space of the records that an anchor has not accepted yet."""
+    space: str  # space of the logs; empty for Jobs, which are in the storage itself
+    outbox: str  # space of the records that an anchor has not accepted yet
     singular: str
     plural: str
-    none: str
-    """Text between "there" and "yet" in the message that no owner of this kind exists."""
+    none: str  # text between "there" and "yet" in the message that no owner of this kind exists
 
 
 OWNER_KINDS: Mapping[OwnerKind, OwnerKindInfo] = {
@@ -215,10 +208,7 @@ async def storage_name(storage: Storage) -> str | None:
 
 
 async def ensure_storage_name(storage: Storage) -> str | None:
-    """Return the storage's name, and create it if there is none. Raises StorageError.
-
-    If two processes create one concurrently, the first is kept.
-    """
+    """Return the storage's name, and create it if there is none; the first of two is kept. Raises StorageError."""
     if (found := await storage_name(storage)) is not None:
         return found
     space = storage.space(_IDENTITY_SPACE)
@@ -240,9 +230,8 @@ _MAX_MATCHES_SHOWN = 10
 async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
     """Return the complete id for a typed one; the suffix of a Run, checkpoint or question is kept.
 
-    `@last` is the most recently written owner of the first kind, `@last~1` the one before. An id that fits nothing is
-    returned unchanged: the lookup reports it. Raises UsageError that lists all matches of an ambiguous prefix, and
-    NotFound if there are not so many.
+    `@last` is the most recently written owner of the first kind, `@last~1` the one before. An unknown id is returned
+    unchanged. Raises UsageError for an ambiguous prefix, and NotFound if there are not so many.
     """
     last = re.fullmatch(_LAST_PATTERN, typed)
     if last is not None:

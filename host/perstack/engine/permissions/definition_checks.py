@@ -158,19 +158,14 @@ def _covers(wide: PermissionRule, narrow: PermissionRule) -> bool:
 
 
 def _is_within(wide: str, narrow: str) -> bool:
-    """Return whether the wide name glob matches every name that the narrow one does."""
     return wide == narrow or Glob(wide).matches(narrow)
 
 
-_FINISHING_TOOL = "attemptCompletion"
-"""Both the kind and the name of the tool that ends a Run."""
+_FINISHING_TOOL = "attemptCompletion"  # both the kind and the name of the tool that ends a Run
 
 
 async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
-    """Report what the installed plugins lack or reject in the valid parts of the file.
-
-    Keys and libraries are not checked: they belong to the machine, not to the file.
-    """
+    """Report what the installed plugins lack or reject in the valid parts of the file. Keys are not checked."""
     _check_storage(definition, plugins, env)
     for runtime, at, report in _runtimes(definition):
         try:

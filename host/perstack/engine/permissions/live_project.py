@@ -1,8 +1,4 @@
-"""Reload a definition when its files change, for a process that runs for days.
-
-Changes of text apply at once. If the new definition would execute or reach something new, the previous definition stays
-in use until a person agrees: a user who can write the files need not be the person that started the process.
-"""
+"""Reload a definition when its files change. One that would execute or reach something new waits for an agreement."""
 
 from __future__ import annotations
 
@@ -59,8 +55,7 @@ class PendingChange:
 
     file: str
     loaded: LoadedProject
-    new: tuple[Item, ...]
-    """Items that it would execute and nobody has agreed to."""
+    new: tuple[Item, ...]  # items that it would execute and nobody has agreed to
 
     @property
     def digest(self) -> str:
@@ -133,9 +128,9 @@ class ReloadedProject:
         )
 
     def agree(self, digest: str) -> bool:
-        """Store a person's agreement to the change, and use it. Raises StorageError.
+        """Store a person's agreement to the change, and use it. Return False for a change with another digest.
 
-        Return False, without effect, if the present change has another digest.
+        Raises StorageError.
         """
         held = self.pending_change
         if held is None or held.digest != digest:
@@ -185,7 +180,6 @@ class ReloadedProject:
             )
 
     def _with_last_good_experts(self, loaded: LoadedProject) -> LoadedProject:
-        """Return the project with Experts that have errors replaced by their previous versions."""
         before = self.loaded.project.experts
         kept = {key: expert for key, expert in before.items() if key in loaded.project.broken}
         experts = {**loaded.project.experts, **kept}

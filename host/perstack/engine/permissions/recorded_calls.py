@@ -1,7 +1,4 @@
-"""Judge recorded calls again: with the rules in the log for replay, or with other rules for a backtest.
-
-What a tool's arguments mean is taken from today's definitions and plugins; no skill is opened.
-"""
+"""Judge recorded calls again, by today's meaning of their arguments: for replay, or with other rules for a backtest."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ def names_and_subjects(
 ) -> Mapping[tuple[str, str], tuple[str, Subject | None]]:
     """Return each tool's own name and the meaning of its arguments, by skill and by the name that models see.
 
-    Of servers' tools only what definitions declare is known; the declarations of `today` replace the Expert's own.
+    The declarations of `today` replace the Expert's own.
     """
     declared = {skill.name for skill in expert.skills}
     own = (spec for spec in (search_spec(()), pin_spec(), recall_spec()) if spec.skill_name not in declared)

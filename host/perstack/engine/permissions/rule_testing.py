@@ -1,7 +1,4 @@
-"""Test permission rules: on all calls that stored Jobs have made, or on one call that a person describes.
-
-No model is asked, no tool is run, and nothing is written.
-"""
+"""Test permission rules on the calls of stored Jobs, or on a described call. Runs and writes nothing."""
 
 from __future__ import annotations
 
@@ -34,8 +31,7 @@ from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Page, RunRef, Storage
 
 _JOBS_PER_PAGE = 200
-_JOBS_PER_BATCH = 20
-"""Jobs that are held in memory and judged in one call of a thread."""
+_JOBS_PER_BATCH = 20  # Jobs that are held in memory and judged in one call of a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +51,9 @@ class BacktestResult:
 
     job_id: str
     calls: int = 0
-    unknown: int = 0
-    """Calls whose arguments were redacted."""
+    unknown: int = 0  # calls whose arguments were redacted
     otherwise: tuple[ChangedRuling, ...] = ()
-    problem: str | None = None
-    """Reason why the Job cannot be read; None if it can."""
+    problem: str | None = None  # reason why the Job cannot be read; None if it can
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,11 @@
-"""Apply the permission rules in force to the calls of a Run.
+"""Apply the permission rules in force to the calls of a Run. `core.permissions.call_rulings` decides.
 
-The decision itself (allow, ask or deny) is pure code in `core.permissions.call_rulings`. This module supplies what it
-needs: the spec of the called tool from the Run's catalogue, and where the paths in the arguments lead on disk, through
-links and out of the workspace. The disk is read in a thread. `call_rulings` is imported at the first use, so that a Run
-without rules never imports it.
+This module supplies the spec of the called tool, and where the paths in the arguments lead on disk. These names are
+recorded in `DecidedCall.ways`, so that a replay can repeat the decision without the disk. After a stop, calls that have
+not begun are judged again (`again`), because the rules may be stricter by then.
 
-The names that a path resolved to are recorded in `DecidedCall.ways`, so that a replay can repeat the decision without
-the disk. After a stop, calls that were decided but have not begun are judged again (`again`), because the rules may be
-stricter by then.
-
-Rules see a call as a `PolicyCall`. Three places build one, and must agree: `Rulings._policy_call` from a live call,
-`recorded_calls` from a log (for replay and backtests), and `rule_testing.described` from a person's description. A new
-field of `PolicyCall` has to be filled in by all three.
+Three places build a `PolicyCall`, and must agree: `Rulings._policy_call` from a live call, `recorded_calls` from a log,
+and `rule_testing.described` from a person's description.
 """
 
 from __future__ import annotations
@@ -73,7 +67,6 @@ def _seen_from(root: str, name: str) -> str:
 
 
 def _has_not_begun(call: Call) -> bool:
-    """Return whether a call that was open after a stop has had no effect yet."""
     is_at_work = call.began or call.question is not None or bool(call.answers)
     return not is_at_work and call.delegation is None and call.settlement in (None, "retry")
 
@@ -103,7 +96,7 @@ class Rulings:
         return await asyncio.to_thread(rule)
 
     async def again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
-        """Judge the calls that have not begun again, because rules may have become stricter since they were decided.
+        """Judge the calls that have not begun again, because rules may have become stricter.
 
         Return the calls that may no longer run as decided, each with the message for the model.
         """

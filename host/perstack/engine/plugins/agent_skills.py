@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 class UnpackedSkill:
     """An Agent Skill that was stored with a Job, unpacked on this machine."""
 
-    path: str
-    """The original path, by which Experts name the skill."""
+    path: str  # the original path, by which Experts name the skill
     folder: Path
-    in_workspace: bool
-    """True if it was below the workspace, which all programs may read."""
+    in_workspace: bool  # True if it was below the workspace, which all programs may read
 
 
 class SkillLibrary:
@@ -71,7 +69,7 @@ class SkillLibrary:
         return self._agents_md
 
     def with_skill_digests(self, expert: Expert) -> Expert:
-        """Return the Expert with the descriptions of its skills, and the digests of their files, which a Run records.
+        """Return the Expert with its skills' descriptions and digests, which a Run records.
 
         Raises UsageError for a folder that is not a skill, and for a skill that differs from perstack.lock.
         """

@@ -19,8 +19,7 @@ from perstack.engine.plugins.tool_catalogue import OfferedTool, builtin_tool
 from perstack.ports.skill import ToolCall, ToolResult
 from perstack.ports.storage import RunRef, Storage
 
-_MAX_RUNS_SEARCHED = 50
-"""Runs, each continued from the one before, that one search reads at most."""
+_MAX_RUNS_SEARCHED = 50  # Runs, each continued from the one before, that one search reads at most
 _MAX_NOTE_CHARACTERS = 2_000
 
 
@@ -45,11 +44,7 @@ def pin_spec() -> ToolSpec:
 
 
 def context_tools(run: Run, storage: Storage) -> tuple[OfferedTool, ...]:
-    """Return the tools that a Run needs for its context.
-
-    `recallHistory` is offered once something was left out. `pin` is offered with it, or from the beginning if the
-    definition configures a context policy that includes it.
-    """
+    """Return the tools that a Run needs for its context: `recallHistory` once something was left out, and `pin`."""
     policy, has_dropped = policy_of(run), run.context.has_dropped
     recall = (builtin_tool(recall_spec(), _HistorySearch(storage, run).answer),) if has_dropped else ()
     offers_pin = policy is not None and (policy.offers_pin or has_dropped)
@@ -69,7 +64,6 @@ class _HistorySearch:
         self._ref = RunRef(run.start.job_id, run.id)
 
     async def answer(self, call: ToolCall) -> ToolResult:
-        """Search the logs and return the matching entries as text."""
         wanted = Wanted.of(call.args)
         found: list[Entry] = []
         place: tuple[RunRef, int | None] | None = (self._ref, None)
@@ -83,7 +77,6 @@ class _HistorySearch:
     async def _entries(
         self, ref: RunRef, limit: int | None, wanted: Wanted
     ) -> tuple[list[Entry], tuple[RunRef, int] | None]:
-        """Return the matching entries of one log, and the place in another log that it continues from, if any."""
         lines, _ = await readable(self._storage, ref, 0, limit)
         chosen = await asyncio.to_thread(_worth, lines, wanted)
         definition = RunLogFormat(self._storage)

@@ -1,8 +1,4 @@
-"""Rate limiter: Runs in this process that share an endpoint and key share one queue.
-
-Endpoints are identified by a digest that their providers compute from address and key (`endpoint_id`), so that no key
-is stored here. A queue belongs to an event loop, like the connections do.
-"""
+"""Rate limiter: Runs in this process that share an endpoint and key share one queue per event loop."""
 
 from __future__ import annotations
 
@@ -36,10 +32,8 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Generation, Provider
 from perstack.system.user import notice
 
-_SHOWN_AFTER_S = 0.5
-"""Seconds of waiting after which a person is shown that a Run waits."""
-_GRACE_S = 0.25
-"""Seconds after the end of a rate limit for which the queue position of a rejected generation is kept."""
+_SHOWN_AFTER_S = 0.5  # seconds of waiting after which a person is shown that a Run waits
+_GRACE_S = 0.25  # seconds after the end of a rate limit for which the queue position of a rejected generation is kept
 
 _tickets = count(1)
 
@@ -50,8 +44,7 @@ class Waiting:
 
     reason: WaitReason
     ahead: int
-    seconds: float | None
-    """Seconds until the queue moves; None if unknown."""
+    seconds: float | None  # seconds until the queue moves; None if unknown
 
 
 OnWait = Callable[[Waiting], None]

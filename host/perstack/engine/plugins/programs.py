@@ -17,14 +17,12 @@ from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
 from perstack.system.process_groups import signal_group
 from perstack.system.processes import await_start, owned
 
-MOST_OUTPUT = 16 << 20
-"""Maximum bytes that a program may write to stdout."""
+MOST_OUTPUT = 16 << 20  # maximum bytes that a program may write to stdout
 
 _MAX_ERROR_CHARACTERS = 400
 _CHUNK_BYTES = 1 << 16
 _MAX_CHUNKS_AFTER_END = 32
-"""Chunks read after the program has ended: more than a pipe holds, but bounded, as a process left behind may write on.
-"""
+"""Chunks read after the end: more than a pipe holds, but bounded, as a process left behind may write on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +31,7 @@ class ProgramResult:
 
     status: int
     out: bytes
-    last_words: str
-    """The last line of its stderr, truncated."""
+    last_words: str  # the last line of its stderr, truncated
 
 
 async def run_program(
@@ -50,10 +47,9 @@ async def run_program(
 ) -> ProgramResult:
     """Run a program with `given` on stdin, for at most `timeout` milliseconds, and end all its processes.
 
-    While it runs it is recorded in the folder `records`, if given. `readable` are paths that it must be able to read in
-    addition to the paths of the runtime. Raises SkillError, whose message starts with `name`, if the program cannot be
-    started, exceeds its timeout, is ended by a signal or by a limit of its runtime, or writes more than `MOST_OUTPUT`
-    bytes, after which it is killed at once.
+    While it runs it is recorded in the folder `records`. `readable` are paths that its sandbox lets it read. Raises
+    SkillError if it cannot be started, exceeds its timeout, is ended by a signal or a limit, or writes more than
+    `MOST_OUTPUT` bytes.
     """
     with tempfile.TemporaryFile() as stdin, _Output() as out, _Output() as err:
         stdin.write(given)
@@ -116,7 +112,6 @@ class _Output:
         self._begin(keep)
 
     def read_end(self) -> None:
-        """Keep only the end of the output."""
 
         def keep() -> None:
             del self._data[: -4 * _MAX_ERROR_CHARACTERS]
@@ -124,7 +119,6 @@ class _Output:
         self._begin(keep)
 
     def finished(self) -> bytes:
-        """Return the kept output, including what is still in the pipe."""
         for _ in range(_MAX_CHUNKS_AFTER_END):
             if self._is_full or not self._take():
                 break
@@ -137,7 +131,6 @@ class _Output:
         asyncio.get_running_loop().add_reader(self._pipe, self._take)
 
     def _take(self) -> bool:
-        """Read one chunk; return False if there is none."""
         try:
             chunk = os.read(self._pipe, _CHUNK_BYTES)
         except BlockingIOError:

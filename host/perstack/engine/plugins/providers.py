@@ -1,7 +1,4 @@
-"""Resolve the endpoint and model of a Run, open each endpoint once, and look up prices.
-
-`ProviderPool` is shared by all Runs of a process; `Prices` completes the usage that a provider reports.
-"""
+"""Resolve the endpoint and model of a Run, open each endpoint once per process, and look up prices."""
 
 from __future__ import annotations
 
@@ -34,8 +31,7 @@ from perstack.system.user import notice
 
 # Cost of a generation and context size of its model, as far as the provider's plugin knows.
 
-_TOKENS_COMPARED = 1_000_000
-"""Tokens: the sample size from which the price of one token is derived."""
+_TOKENS_COMPARED = 1_000_000  # tokens: the sample size from which the price of one token is derived
 
 
 class Prices:
@@ -78,10 +74,7 @@ class Prices:
         return None if loading is None else (await self._looked_up(provider, loading, model, NO_USAGE))[1]
 
     async def dearest(self, provider: str, model: str, sent: int) -> tuple[int, int] | None:
-        """Return the highest cost of `sent` tokens, and of each token generated after them, in billionths of a dollar.
-
-        The higher of the cached and the uncached price counts. None if the price is unknown.
-        """
+        """Return the highest cost of `sent` tokens, and of a generated one, in billionths of a dollar, if known."""
         own = self._own.get(f"{provider}/{model}")
         if own is not None:
             return nano(sent * own.dearest_input / 1_000_000), nano(own.output / 1_000_000)
@@ -116,8 +109,7 @@ class Prices:
             return None, None
 
 
-_MAX_NAMED = 3
-"""Ways to configure a provider that an error message lists at most."""
+_MAX_NAMED = 3  # ways to configure a provider that an error message lists at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +136,7 @@ class RunSettings:
 
     model: str
     provider: ProviderSetting
-    fallbacks: tuple[str, ...]
-    """`provider/model` of the fallback models, in the order in which they are tried."""
+    fallbacks: tuple[str, ...]  # `provider/model` of the fallback models, in the order in which they are tried
     reasoning_budget: ReasoningBudget | None
     limits: Limits
 
@@ -167,10 +158,7 @@ class ProviderPool:
         return self._plugins.providers
 
     def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
-        """Resolve a Run's settings, with defaults.
-
-        Raises UsageError, or MissingCredential that lists the ways to configure a provider.
-        """
+        """Resolve a Run's settings. Raises UsageError, or MissingCredential that lists how to configure a provider."""
         chosen = resolve_settings(project, expert, overrides, steps_before=steps_before)
         found = next((kept for one in chosen.models if (kept := self._kept(one, chosen.provider))), ())
         own = chosen.provider
@@ -189,7 +177,6 @@ class ProviderPool:
         return RunSettings(model, setting, fallbacks, chosen.reasoning_budget, chosen.limits)
 
     def _kept(self, written: Candidates, provider: ProviderSetting | None) -> tuple[tuple[str | None, str], ...]:
-        """Return the usable models of one configuration level, each with the provider that it names, if any."""
         kept: list[tuple[str | None, str]] = []
         for one in written.models:
             name, model = split(one.name, self.factories) if one.may_name_provider else (None, one.name)
@@ -201,7 +188,7 @@ class ProviderPool:
     def check(self, settings: RunSettings, project: Project, expert: Expert) -> None:
         """Check that the endpoint of a Run's first model can be opened. Raises the errors of `get`.
 
-        A fallback model without a key is skipped, with one notice per process; a fallback with wrong settings raises.
+        A fallback model without a key is skipped, with one notice per process.
         """
         self.get(settings.provider)
         for name in settings.fallbacks:
@@ -233,8 +220,7 @@ class ProviderPool:
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
         """Return the endpoint of the Run's current model, with its present settings.
 
-        Raises UsageError if the Run's provider is unknown or a recording would start in the middle, and the errors of
-        `get`.
+        Raises UsageError if the provider is unknown or a recording would start in the middle, and as `get`.
         """
         if run.start.provider == UNKNOWN:
             step = Continue(run.start.job_id, run.start.expert_key)

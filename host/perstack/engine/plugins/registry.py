@@ -1,18 +1,12 @@
 """Load plugins through pluggy and return what they registered, with types.
 
-Only this module and `ports.hooks` use pluggy. Plugins come from three sources, in this order: the entry points of group
-`perstack`, the modules named in PERSTACK_PLUGINS, and the objects passed to `load_plugins`. An object that is found
-twice is registered once.
+Only this module and `ports.hooks` use pluggy. Plugins come from entry points of group `perstack`, from modules named in
+PERSTACK_PLUGINS, and from the objects passed to `load_plugins`. Names and schemes are unique over all plugins. Skills
+have no lookup by name: the first factory that handles a definition provides the skill, and plugins loaded later come
+first, so an object passed in Python overrides an installed plugin.
 
-There are seven kinds: storages, providers, skills, formats, listeners, runtimes and dispatchers. Each has a hook in
-`ports.hooks`. `pm.hook` is untyped, so `_collect` calls the hooks of one plugin at a time, by the table `_KINDS`, and
-is the only place that narrows their results. Names and schemes are unique over all plugins. Skills have no lookup by
-name: the first factory that handles a definition provides the skill, and plugins loaded later come first, so an object
-passed in Python overrides an installed plugin.
-
-Errors: an installed plugin that cannot be imported, or is written for another plugin API, is left out with a notice, so
-that one such package does not stop perstack. All other errors raise, because the caller asked for that plugin or its
-author has to fix it.
+An installed plugin that cannot be imported, or is written for another plugin API, is left out with a notice. All other
+errors raise, because the caller asked for that plugin or its author has to fix it.
 
 A new kind needs a hook in `ports.hooks`, a field of that name in `PluginInfo` and `Plugins`, and a line in `_KINDS`.
 """
@@ -109,10 +103,7 @@ class Plugins:
         return _registered("storage", scheme, self.storages)
 
     def open_storage(self, address: str, folder: Path, setting: JsonObject | None = None) -> Storage:
-        """Open the storage at an address such as `file:perstack`, relative to a folder.
-
-        Raises UsageError if there is no such storage, or if it does not accept settings.
-        """
+        """Open the storage at an address such as `file:perstack`, relative to a folder. Raises UsageError."""
         factory, location = self.storage_at(address)
         if setting and not factory.has_settings:
             raise UsageError(f"storageSetting: storage {factory.scheme} has no settings: leave the table out")
@@ -175,10 +166,7 @@ class _Found:
 
 
 class _Manager(pluggy.PluginManager):
-    """A plugin manager that skips the attributes of a module that cannot be hooks.
-
-    pluggy inspects every name that a module imports; skipping them takes most of the time off opening a Host.
-    """
+    """A plugin manager that inspects only hooks: other attributes take most of the time of opening a Host."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         if type(plugin) is ModuleType and not isinstance(vars(plugin).get(name), _HOOKS):
@@ -186,16 +174,14 @@ class _Manager(pluggy.PluginManager):
         return super().parse_hookimpl_opts(plugin, name)
 
 
-_HOOKS = (FunctionType, MethodType, staticmethod, classmethod)
-"""Types that pluggy accepts as hook implementations."""
+_HOOKS = (FunctionType, MethodType, staticmethod, classmethod)  # types that pluggy accepts as hook implementations
 
 
 def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
     """Load the installed plugins, those named in PERSTACK_PLUGINS, and `extra` objects.
 
-    An installed plugin that cannot be imported, or is written for another plugin API, is left out, with a notice on
-    stderr and in `perstack plugins`. Raises UsageError for a name in PERSTACK_PLUGINS that cannot be imported, and
-    PluginError for a misspelt hook, a hook that raises, a name that two plugins register, or another plugin API.
+    Raises UsageError for a name in PERSTACK_PLUGINS that cannot be imported, and PluginError for a misspelt hook, a
+    hook that raises, a name that two plugins register, or another plugin API; an installed plugin may be left out.
     """
     manager = _Manager(hooks.PROJECT)
     manager.add_hookspecs(hooks)

@@ -78,10 +78,8 @@ class CommandSandbox:
     """The runtime of a program that no tool starts: an evaluator, or the command of a task."""
 
     runtime: Runtime = LOCAL_RUNTIME
-    variables: tuple[str, ...] = ()
-    """Names of additional environment variables to pass to the program."""
-    confines: bool = False
-    """True if the program has fewer rights than the host's user."""
+    variables: tuple[str, ...] = ()  # names of additional environment variables to pass to the program
+    confines: bool = False  # True if the program has fewer rights than the host's user
 
 
 NO_SANDBOX = CommandSandbox()

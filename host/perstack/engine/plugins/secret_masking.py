@@ -1,12 +1,8 @@
 """Mask the output of tools in a Run with `maskSecrets`: the model and the disk get `[secret:N]` in place of a value.
 
-A `SecretVault` holds the values of one Job, in the memory of one process. `MaskedCall` masks all output of a tool:
-results, stored blobs, questions, progress and sampling requests. In the other direction, placeholders in arguments are
-filled in for the tool only.
-
-A number never refers to two values. Numbers continue after the highest that `finishToolCall` records, and each process
-that drives a delegate of the Job has its own block of numbers. A placeholder from a process that has ended has no value
-any more: a call that contains it is refused.
+A `SecretVault` holds the values of one Job, in the memory of one process. A number never refers to two values: numbers
+continue after the highest recorded one, and each process that drives a delegate has its own block. A call with the
+placeholder of a process that has ended is refused.
 """
 
 from __future__ import annotations
@@ -39,11 +35,9 @@ NUMBERS_PER_PROCESS = 10_000
 """Values that one process may number; further values become `[redacted]` and cannot be filled in."""
 _MIN_KNOWN_CHARACTERS = 8
 """Minimum characters of a value that is masked wherever it occurs: a shorter one may occur in any text."""
-_LONG_TEXT_CHARACTERS = 20_000
-"""Characters from which a text is masked in a thread instead of on the event loop."""
+_LONG_TEXT_CHARACTERS = 20_000  # characters from which a text is masked in a thread instead of on the event loop
 _MAX_INLINE_CHARACTERS = 200_000
-_PLAIN = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
-"""Text that no shell interprets."""
+_PLAIN = re.compile(r"[\w@%+=:,./-]*", re.ASCII)  # text that no shell interprets
 _CODE_FOLLOWS = r"-[A-Za-z]*[ce]|--(?:eval|command|exec)"
 
 
@@ -82,8 +76,7 @@ class SecretVault:
     def filled(self, args: JsonObject, subject: Subject | None) -> JsonObject:
         """Return the arguments with values in place of placeholders.
 
-        Raises SkillError, with a message for the model, for a placeholder without a value, and for a value in a command
-        line that a shell could interpret as more than text.
+        Raises SkillError for a placeholder without a value, and for a value that a shell could interpret.
         """
         lines = {*_lines(args, subject)}
 

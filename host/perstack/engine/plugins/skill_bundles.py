@@ -27,8 +27,7 @@ from perstack.system.files import FileTooLarge, read_below
 from perstack.system.user import user_directory
 
 MOST_FILES = 1_000
-MOST_BYTES = 16 << 20
-"""Maximum bytes of all skills of one Job."""
+MOST_BYTES = 16 << 20  # maximum bytes of all skills of one Job
 _CONCURRENT_BLOBS = 8
 _PROGRAM_MODE = 0o500
 _FILE_MODE = 0o400
@@ -37,10 +36,8 @@ _FILE_MODE = 0o400
 class BundledFile(Fact):
     """A file of a skill, stored as a blob of the Job."""
 
-    path: str
-    """Path relative to the skill's folder, with slashes."""
-    sha256: str
-    """Name of the blob, in hex."""
+    path: str  # path relative to the skill's folder, with slashes
+    sha256: str  # name of the blob, in hex
     size: int
     is_executable: bool = Field(default=False, exclude_if=falsy)
 
@@ -55,8 +52,7 @@ class BundledFile(Fact):
 class BundledSkill(Fact):
     """A skill whose files are stored with the Job."""
 
-    path: str
-    """The original path, by which Experts name the skill."""
+    path: str  # the original path, by which Experts name the skill
     digest: str = Field(pattern="^sha256:[0-9a-f]{64}$")
     files: tuple[BundledFile, ...]
     in_workspace: bool = Field(default=False, exclude_if=falsy)

@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from perstack.config.context_files import SkillFolder
 
 LOAD_TOOL = "loadSkill"
-SKILL_NAME = "agentSkills"
-"""The skill name of `loadSkill` in permission rules."""
+SKILL_NAME = "agentSkills"  # the skill name of `loadSkill` in permission rules
 
-MOST_CHARACTERS = 100_000
-"""Characters that one call returns at most: about 25,000 tokens."""
+MOST_CHARACTERS = 100_000  # characters that one call returns at most: about 25,000 tokens
 _MAX_FILES_NAMED = 100
 
 
@@ -46,15 +44,10 @@ def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
 
 
 def loading_tools(skills: Sequence[AgentSkill], knowledge: SkillLibrary) -> tuple[OfferedTool, ...]:
-    """Return `loadSkill`, if there are skills; otherwise nothing.
-
-    Files that changed since the Run began are not read: nobody has agreed to them, and the recorded start of the Run
-    would not explain what its model did.
-    """
+    """Return `loadSkill`, if there are skills. Files changed since the Run began are not read: not agreed to."""
     named = {one.name: one for one in skills}
 
     async def load(call: ToolCall) -> ToolResult:
-        """Return the requested text. Raises SkillError for a file that is missing, has changed, or is not text."""
         path, begin = call.args.get("path"), call.args.get("from")
         path, begin = path if isinstance(path, str) else "", begin if isinstance(begin, int) else 0
         return ToolResult.text(await asyncio.to_thread(_answer, knowledge, named[str(call.args["name"])], path, begin))

@@ -66,10 +66,7 @@ if TYPE_CHECKING:
 
 
 class LockedSession(SkillSession):
-    """A session that offers the locked tools until it is connected, then the skill's own tools if they differ.
-
-    `connect` asks the skill for its tools and shows that it does. `show` receives one line about what differs.
-    """
+    """A session that offers the locked tools until it is connected, then the skill's own tools if they differ."""
 
     def __init__(
         self,
@@ -160,14 +157,12 @@ def _by_name(toolset: Toolset) -> dict[str, ToolSpec]:
     return {spec.name: spec.model_copy(update={"skill_name": ""}) for spec in toolset.specs}
 
 
-PATIENCE = 10.0
-"""Seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it."""
+PATIENCE = 10.0  # seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it
 
 _T = TypeVar("_T")
 
 _NO_TOOLS = Toolset()
-_MAX_GUIDANCE_CHARACTERS = 8_000
-"""Maximum characters of a skill's instructions: the model reads them at every step."""
+_MAX_GUIDANCE_CHARACTERS = 8_000  # maximum characters of a skill's instructions: the model reads them at every step
 _MAX_PROBLEM_CHARACTERS = 2_000
 
 
@@ -186,20 +181,14 @@ class _SkillConnection:
 
     name: str
     run_id: str
-    session: asyncio.Task[SkillSession]
-    """Creates the session from the definition, without starting anything."""
-    may_start: asyncio.Event
-    """Set once a Run has all its sessions, so that none of them lacks a variable."""
+    session: asyncio.Task[SkillSession]  # creates the session from the definition, without starting anything
+    may_start: asyncio.Event  # set once a Run has all its sessions, so that none of them lacks a variable
     work: asyncio.Task[_ConnectedSkill] = field(init=False)
-    is_shown: bool = False
-    """True if a start was shown without an end."""
+    is_shown: bool = False  # True if a start was shown without an end
 
 
 class JobSkills:
-    """The skills of one Job, opened concurrently when a Run first needs them, with events for display.
-
-    A skill in the lock offers its locked tools, and is connected to when one of them is first called.
-    """
+    """The skills of one Job, opened concurrently when a Run first needs them, with events for display."""
 
     def __init__(
         self,
@@ -242,11 +231,9 @@ class JobSkills:
         """Open the skills of a Run of this Expert.
 
         Skills with `lazyInit` are not waited for, unless they are required. Runs with different sandbox policies share
-        no skill. Skills in `played` are not opened: their calls, and the tool search, are answered
-        from a recording. From the first `vault` on, stderr of servers is shown masked.
-
-        Raises SkillError if no plugin provides a skill, if its definition or environment must change, or if it is
-        required and cannot be reached.
+        no skill. Skills in `played` are not opened: a recording answers. From the first `vault` on, stderr of servers
+        is shown masked. Raises SkillError if a skill has no plugin or a wrong definition, or is required and cannot be
+        reached.
         """
         definitions = with_base(expert.skills)
         self._vault = vault or self._vault
@@ -444,10 +431,7 @@ class RunSkills:
             self._own, self._revealed = context_tools(run, storage), context.revealed
 
     async def refresh(self) -> Catalogue:
-        """Return the current catalogue; it is replaced only after a skill has changed its tools.
-
-        A skill that cannot be reached, or is still being opened, is left out. Raises the errors of opening a skill.
-        """
+        """Return the current catalogue, without skills that cannot be reached. Raises the errors of opening a skill."""
         now = {name: await _toolset(work) for name, work in self._work.items()}
         if not self._known or any(now[name] is not known for name, known in self._known.items()):
             self.catalogue = self._made(now)

@@ -73,15 +73,13 @@ class PlayedSession(BuiltinSession):
 
 
 async def _not_recorded(call: ToolCall) -> ToolResult:
-    """Return an error result: recorded calls are answered before they reach a session."""
     return ToolResult.text(f"{call.tool_name} is not in the recording.", is_error=True)
 
 
 _RESERVED = frozenset({SEARCH_TOOL, PIN_TOOL, RECALL_TOOL})
 """Names of tools that the host offers in some Runs: a result under one of these names is always the host's."""
 
-_MOST_RENAMED = 10
-"""Tools that one notice lists at most."""
+_MOST_RENAMED = 10  # tools that one notice lists at most
 
 _DELEGATE_SCHEMA: JsonObject = {
     "type": "object",
@@ -96,12 +94,9 @@ class OfferedTool:
 
     spec: ToolSpec
     session: SkillSession | None = None
-    own_name: str = ""
-    """The tool's name in its skill, which may differ from the one the model sees."""
-    may_sample: bool = False
-    """True if the skill may ask the Run's model for generations."""
-    may_wait: bool = False
-    """True if the tool may be deferred behind the tool search."""
+    own_name: str = ""  # the tool's name in its skill, which may differ from the one the model sees
+    may_sample: bool = False  # True if the skill may ask the Run's model for generations
+    may_wait: bool = False  # True if the tool may be deferred behind the tool search
 
     @cached_property
     def checker(self) -> Checker:
@@ -216,7 +211,6 @@ class Catalogue:
         )
 
     async def _search(self, call: ToolCall) -> ToolResult:
-        """Answer the search for deferred tools."""
         most = call.args.get("most")
         found = search(str(call.args["query"]), self.deferred, most if isinstance(most, int) else MOST_FOUND)
         return ToolResult.text(result_text(found, self.deferred))
@@ -305,8 +299,8 @@ def delegate_infos(offered: Sequence[OfferedTool]) -> list[DelegateInfo]:
 def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
     """Return the tools under unique names, which do not depend on their order.
 
-    A tool keeps its name if no other tool of that rank or a higher one has it; otherwise its skill's name is
-    prefixed. So no server can take a name from the host, and a name that two servers use belongs to neither.
+    A tool whose name another tool of its rank or a higher one has gets its skill's name as prefix, so that no server
+    can take a name from the host.
     """
     ranks = Counter((one.spec.name, one.rank) for one in offered)
     names = {index: one.spec.name for index, one in enumerate(offered) if _keeps_name(one, ranks)}

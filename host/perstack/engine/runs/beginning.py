@@ -1,8 +1,4 @@
-"""Begin and resume Runs: compute their recorded settings and record their first event.
-
-The settings of a new Run are its instruction, model, limits, sandbox and permission rules. A Run that failed before its
-model replied resumes under today's definition.
-"""
+"""Begin and resume Runs: compute their recorded settings and record their first event."""
 
 from __future__ import annotations
 
@@ -51,11 +47,9 @@ class NewRun:
     answer: PersonAnswer | None = None  # to the question that `base` asks
     run_id: str | None = None  # None for the Job's next number
     delegated_by: DelegatedBy | None = None
-    within: SandboxPolicy | None = None
-    """Sandbox policy of the parent Run; this Run's policy is narrowed to it."""
+    within: SandboxPolicy | None = None  # sandbox policy of the parent Run; this Run's policy is narrowed to it
     above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
-    shared: Limits | None = None
-    """Limits that a delegate shares with the whole Job; None for a Coordinator."""
+    shared: Limits | None = None  # limits that a delegate shares with the whole Job; None for a Coordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +62,7 @@ class ResumedRun:
     above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
     answer: PersonAnswer | None = None
     """Answer to the question that the Run asks; None for that in the decisions of the Job, if any."""
-    decisions: PersonDecisions = NO_DECISIONS
-    """Decisions that the whole Job resumes with; empty for a delegate."""
+    decisions: PersonDecisions = NO_DECISIONS  # decisions that the whole Job resumes with; empty for a delegate
 
 
 class RunStarter:
@@ -130,10 +123,7 @@ class RunStarter:
         return session
 
     def begin_delegate(self, parent: RunSession, delegation: Delegation, shared: Limits) -> RunSession:
-        """Record the start of a delegate's Run. Raises PerstackError if it cannot be set up.
-
-        `shared`: limits that the delegate shares with the whole Job.
-        """
+        """Record the start of a delegate's Run; `shared` are the Job's limits. Raises PerstackError."""
         expert = self._job.host.project.expert(delegation.expert_key)
         if expert is None:
             raise PerstackError(f"there is no Expert {delegation.expert_key!r} in perstack.toml any more")
@@ -156,10 +146,9 @@ class RunStarter:
         )
 
     def resume(self, resumed_run: ResumedRun) -> RunSession:
-        """Record that a stopped Run resumes, and the answer to its question.
+        """Record that a stopped Run resumes, and the answer to its question. Raises PerstackError, recording nothing.
 
-        Raises PerstackError before anything is recorded if its provider is unavailable. A Run that failed before its
-        model replied resumes under today's definition and settings.
+        A Run that failed before its model replied resumes under today's definition and settings.
         """
         job, host, run, decisions = self._job, self._job.host, resumed_run.run, self._job.decisions
         definition, limits = None, resumed_run.limits
@@ -221,10 +210,7 @@ class _Instruction(TypedDict):
 
 
 def masks_secrets(project: Project, expert: Expert, *held: StartRun | None) -> bool:
-    """Return True if a new Run masks secrets in the output of its tools.
-
-    It does if its definition says so, or if a Run in `held` does: its parent and the Run that it continues.
-    """
+    """Return True if a new Run masks secrets: by its definition, or because a Run in `held` (parent, base) does."""
     own = project.mask_secrets if expert.mask_secrets is None else expert.mask_secrets
     return bool(own) or any(start is not None and start.mask_secrets for start in held)
 
@@ -232,7 +218,6 @@ def masks_secrets(project: Project, expert: Expert, *held: StartRun | None) -> b
 def _told(
     job: JobContext, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
 ) -> _Instruction:
-    """Render the instruction of a new Run."""
     wants = wants_agents_md(job.host.project, expert, is_coordinator=is_coordinator)
     agents_md, files = job.knowledge.agents_md() if wants else ("", ())
     instruction = render_instruction(
@@ -272,10 +257,7 @@ def _stricter_today(job: JobContext, run: Run, above: tuple[RuleSet, ...]) -> tu
 
 
 def _settings(job: JobContext, expert: Expert, of_job: Limits | None, steps_before: int) -> RunSettings:
-    """Return the settings of a new Run. Raises UsageError or MissingCredential.
-
-    `of_job`: limits of the Job, whose steps, depth and budget a delegate shares; None for a Coordinator.
-    """
+    """Return a new Run's settings; `of_job`: limits that a delegate shares. Raises UsageError, MissingCredential."""
     settings = job.host.providers.settings(job.host.project, expert, job.host.overrides, steps_before=steps_before)
     if of_job is None:
         return settings
@@ -284,10 +266,7 @@ def _settings(job: JobContext, expert: Expert, of_job: Limits | None, steps_befo
 
 
 def _redefinition(job: JobContext, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
-    """Return an Expert's definition and limits today, where they differ from those of its Run, which may be redefined.
-
-    The recorded definition of a Run that waits for a worker stays: only its working directory changes.
-    """
+    """Return today's definition and limits of an Expert, where they differ from its Run's, if it may be redefined."""
     expert = job.host.project.expert(run.start.expert_key)
     if expert is None:
         return None, limits

@@ -1,7 +1,6 @@
 """Budgets of a driven Job: reservations for generations, waiting for room in the budget, and time limits.
 
-Each generation reserves the most that it may cost before it begins. A Run that finds no room waits while parallel Runs
-may still release some, and is stopped otherwise.
+Each generation reserves the most that it may cost. A Run without room waits while parallel Runs may release some.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from perstack.errors import NotFound, ProviderError
 from perstack.ports.provider import BlobReader
 from perstack.system.user import notice
 
-LARGEST_WINDOW = 10_000_000
-"""Tokens of the largest context window of any known model."""
+LARGEST_WINDOW = 10_000_000  # tokens of the largest context window of any known model
 
 
 class UnknownPrice(ProviderError):
@@ -64,8 +62,7 @@ class JobBudget:
         """Create the ledger from the states of `runs`.
 
         `root` is the Run that is driven apart from its Job, with `limit` for it and its descendants; "" for a whole
-        Job. `read` returns the Job's images and documents, which are read to bound their tokens. `sessions` are the
-        writers of the Runs that are driven now.
+        Job. `read` returns the Job's media. `sessions` are the writers of the Runs that are driven now.
         """
         self._job = job
         self.ledger = Ledger(limit, root)
@@ -98,9 +95,9 @@ class JobBudget:
                 await self._cost(*parts_of(name), 1)
 
     async def reserve(self, run: Run, tools: KeptTools, instruction: str, settings: JsonObject) -> Grant | Exceeded:
-        """Return what the next generation of a Run may use; wait while parallel generations may release some.
+        """Return what the next generation may use; wait while parallel ones may release some. Raises UnknownPrice.
 
-        Nothing is reserved yet: the caller must record the grant before anything else happens. Raises UnknownPrice.
+        Nothing is reserved yet: the caller must record the grant before anything else happens.
         """
         given = settings.get("maxTokens")
         most = given if isinstance(given, int) and given > 0 else None
@@ -130,8 +127,7 @@ class JobBudget:
     ) -> Grant | Exceeded:
         """Do what `reserve` does for a generation that a tool asks for, with these messages of `sent` bytes.
 
-        `before`: usage and assumed charge of earlier generations of the same call, which are not released while it
-        waits.
+        `before`: usage of earlier generations of the call, which is not released while it waits.
         """
         sent = await self._with_media(run, sent, messages)
         bound = await self._bound(run, sent + OF_ENDPOINT, wanted or WANTED, LEAST)
@@ -166,10 +162,7 @@ class JobBudget:
                     await session.flush()
 
     async def _most_sent(self, run: Run, tools: KeptTools, instruction: str) -> int:
-        """Return the maximum tokens of a request: one for each byte, plus what images and documents have beyond that.
-
-        The endpoint's own count of earlier messages is used where there is one.
-        """
+        """Return the maximum tokens of a request: one per byte, or as the endpoint counted, plus media beyond that."""
         messages, before, every = run.messages, run.counted, len(run.messages)
         size = messages.size(every)
         # a format may send the schema in a field of its own, in addition to the copy in the instruction
@@ -183,10 +176,7 @@ class JobBudget:
         return await self._with_media(run, since, messages[before.messages :])
 
     async def _with_media(self, run: Run, sent: int, messages: Iterable[Message]) -> int:
-        """Add the tokens that images of these messages have beyond their bytes.
-
-        Media without a bound count as the model's whole window: no endpoint takes more than that.
-        """
+        """Add the tokens of images beyond their bytes; media without a bound count as the model's whole window."""
         self._unbounded.discard(run.id)
         for part in (one for message in messages for one in blobs_of(message)):
             if not _is_read_as_text(part.mime_type):
@@ -271,5 +261,4 @@ def _wanted(run: Run, *, thinks: bool) -> int:
 
 
 def _is_read_as_text(mime_type: str) -> bool:
-    """Return whether endpoints are sent its text or a line in its place: no more tokens than bytes."""
     return mime_type != PDF and not mime_type.startswith(("image/", "audio/", "video/"))

@@ -1,8 +1,7 @@
 """Free space in a full context: old results become blobs, and a model summarizes the older turns.
 
-Intent before effect, as with every generation: `startCompaction`, with what it may cost, is on disk before the model is
-called; `compactHistory` has the text. A process that is killed between the two leaves a state that asks for the same
-again. A failed summary never stops a Run: an outline made without a model takes its place.
+`startCompaction` is on disk before the model is called; a killed process leaves a state that asks again. A failed
+summary never stops a Run: an outline made without a model takes its place.
 """
 
 from __future__ import annotations
@@ -47,10 +46,8 @@ class Summarizer:
     model: str
     instruction: str = INSTRUCTION
     reasoning_budget: ReasoningBudget | None = None
-    expert_key: str = ""
-    """The key of the Expert that the policy names; "" without one."""
-    is_own: bool = True
-    """True for the Run's own model, for which its fallback models may take over."""
+    expert_key: str = ""  # the key of the Expert that the policy names; "" without one
+    is_own: bool = True  # True for the Run's own model, for which its fallback models may take over
 
     @property
     def name(self) -> str:
@@ -68,7 +65,6 @@ class _Summary:
 
 
 def _summarizer_of(context: RunContext) -> Summarizer | ErrorInfo:
-    """Return the summarizer of a Run, or the reason why there is none."""
     run, providers, project = context.session.run, context.job.host.providers, context.job.host.project
     policy = run.limits.context
     if policy is None or policy.expert is None:
@@ -94,7 +90,6 @@ async def make_room(context: RunContext, command: Shrink | Compact) -> None:
 
 
 async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None:
-    """Keep the full texts of old results as blobs, and record that the model sees only their ends from now on."""
     wanted = {(one.at, one.tool_call_id): one.blob for one in command.results}
     messages = session.run.messages
     for index in range(len(messages)):
@@ -109,7 +104,6 @@ async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None
 
 
 async def _compact(context: RunContext, command: Compact) -> None:
-    """Summarize a part of the history and record the text that replaces it, or that no budget allows it."""
     session, summarizer = context.session, _summarizer_of(context)
     window = window_of(session.run) or 0
     if isinstance(summarizer, ErrorInfo):
@@ -181,7 +175,6 @@ async def _summarized(context: RunContext, command: Compact, summarizer: Summari
 async def _begin(
     session: RunSession, command: Compact, summarizer: Summarizer, request: GenerationRequest, budget: JobBudget | None
 ) -> bool:
-    """Record that a try begins, with what it may cost. Returns False, and records why, if no budget allows it."""
     granted: Grant | None = None
     if budget is not None:
         sent = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))

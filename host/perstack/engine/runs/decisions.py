@@ -1,8 +1,4 @@
-"""People's decisions on a Job: answers and settlements that a resumed Job begins with, and answers while it is driven.
-
-A delegate that asks a person waits in `LiveQuestions` while other Runs of its Job are active; its log says that it is
-stopped. When the last active Run stops, the Job rests and shows all its questions.
-"""
+"""People's decisions on a Job: answers and settlements that it resumes with, and answers while it is driven."""
 
 from __future__ import annotations
 
@@ -28,8 +24,7 @@ if TYPE_CHECKING:
 class PersonAnswer:
     """Answer to a question, and who gave it."""
 
-    answer: str | Answer | Approval
-    """A text answers an interactive tool."""
+    answer: str | Answer | Approval  # a text answers an interactive tool
     by: By
 
 
@@ -61,9 +56,9 @@ class PendingQuestion:
 
 
 class LiveQuestions:
-    """Questions that delegates of a driven Job ask while other Runs are active.
+    """Questions that delegates of a driven Job ask while other Runs are active; their logs say that they are stopped.
 
-    It counts the active Runs. A Run that awaits its delegates gives its place in the count to them.
+    It counts the active Runs. When the last one stops, the Job rests and shows all its questions.
     """
 
     def __init__(self) -> None:

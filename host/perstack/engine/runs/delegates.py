@@ -1,8 +1,4 @@
-"""Drive delegates in this process or on other workers, and record each result for the call that asked for it.
-
-Delegates in this process run concurrently. One that asks a person waits while other Runs of the Job are active; when
-the last active Run stops, the Job rests with all its questions.
-"""
+"""Drive delegates in this process or on other workers, and record each result for the call that asked for it."""
 
 from __future__ import annotations
 
@@ -53,10 +49,7 @@ class Delegates:
     def __init__(
         self, job: JobContext, allowance: Allowance, drive: Callable[[RunSession, str | None], Awaitable[None]]
     ) -> None:
-        """Serve the Runs of this Job.
-
-        `drive` drives a Run until it ends or stops, for as long as the budget of the Expert with that key allows.
-        """
+        """Serve the Runs of this Job. `drive` drives a Run within the time of the Expert with that key."""
         self._job = job
         self._allowance = allowance
         self._drive = drive
@@ -65,8 +58,7 @@ class Delegates:
     async def await_all(self, parent: RunSession, delegations: Sequence[Delegation]) -> bool:
         """Drive all delegates of a Run. Record each result as it arrives, and a stop if some have none.
 
-        Returns True if some have none because this process is leaving: then the caller records an interrupt. The
-        parent's model sees at most `resultLimit` characters of a result.
+        Returns True if some have none because this process is leaving: then the caller records an interrupt.
         """
         remote = self._remote(parent, delegations)
         if remote is not None:
@@ -89,7 +81,6 @@ class Delegates:
         return remote if remote.may_be_distributed else None
 
     async def _await_local(self, parent: RunSession, delegations: Sequence[Delegation]) -> list[Run]:
-        """Drive all of them concurrently. Returns those that stopped without a result."""
         stopped: list[Run] = []
         left = len(delegations)
         questions = self._job.questions
@@ -147,7 +138,6 @@ class Delegates:
     # --- one delegate in this process -----------------------------------------------------------------------------
 
     async def _driven(self, parent: RunSession, delegation: Delegation) -> DelegateResult:
-        """Drive a delegate from the point that its log has reached. An error in setting it up is its failure."""
         known = self._job.runs.pop(delegation.run_id, None)
         if known is not None and not has_ended(known) and known.queued is not None:
             return await self._reclaimed(parent, delegation, known)
@@ -215,11 +205,7 @@ class Delegates:
         return self._starter.resume(ResumedRun(known, "parent", limits, parent.run.permissions, answer))
 
     def _result(self, parent: RunSession, run: Run) -> DelegateResult:
-        """Return the result of a Run.
-
-        A delegate that its Expert's own budget stopped has failed; one that the Job's budget stopped stops its
-        ancestors.
-        """
+        """Return the result of a Run: a failure if its Expert's own budget stopped it, a stop if the Job's did."""
         result, exceeded, budget = DelegateResult.of(run), run.exceeded, self._allowance.budget
         if result.stopped is None or exceeded is None or budget is None:
             return result

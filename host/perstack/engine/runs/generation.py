@@ -1,8 +1,7 @@
 """Ask a model for one reply, with retries, a time limit and fallback models.
 
-Intent before effect: each try records `startGeneration`, with the most that it may cost, and flushes it before the
-model is called. A failed try is retried, or another model of the Run takes over, or the Job pauses, or the Run fails;
-`after_failure` (core/runs/fallbacks.py) decides which. compaction.py uses the same tries for summaries.
+Each try flushes `startGeneration`, with the most that it may cost, before the model is called. `after_failure`
+(core/runs/fallbacks.py) decides what follows a failed try. compaction.py uses the same tries for summaries.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ from perstack.system.user import notice
 
 
 class Trying:
-    """The tries of one generation with one model: its place in the endpoint's queue, and its time limit.
-
-    Time spent in the queue does not count against the limit: nothing has been tried yet.
-    """
+    """The tries of one generation with one model. Time in the endpoint's queue does not count against the limit."""
 
     def __init__(self, session: RunSession, endpoint: OpenProvider, on_wait: OnWait = lambda waiting: None) -> None:
         """Start the clock. Each fallback model gets an equal share of the time that is left."""
@@ -98,10 +94,7 @@ class Trying:
         return time.monotonic() - self._began
 
     async def once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
-        """Make one try when the queue allows it, within its time limit. Raises ProviderError.
-
-        `tokens`: about how many tokens it sends, for the endpoint's rate limit.
-        """
+        """Make one try, of about `tokens` tokens, when the queue allows it, in its time limit. Raises ProviderError."""
         asked = time.monotonic()
 
         async def work() -> Generation:
@@ -193,8 +186,7 @@ async def _tried(
 async def open_endpoint(job: JobContext, session: RunSession) -> OpenProvider | None:
     """Open the endpoint of the model in force. Returns None if the Run failed, and records that.
 
-    A fallback model without a key is skipped, or the first model is tried again if it has rested. Raises PerstackError
-    if the first model's endpoint cannot be opened, as at the start of the Run.
+    A fallback model without a key is skipped. Raises PerstackError if the first model's endpoint cannot be opened.
     """
     host, prices = job.host, job.prices
     while True:
@@ -296,10 +288,7 @@ async def _reply(
     prices: Prices,
     begin: Callable[[], Awaitable[bool]] | None,
 ) -> Generation | None:
-    """Return the model's reply after as many tries as needed; None without one, and record why.
-
-    `begin` reserves the cost of a further try; None without a budget.
-    """
+    """Return the model's reply after as many tries as needed; None without one, and record why."""
     for attempt in count(1):
         try:
             return await trying.once(request, show, load(session.run))
@@ -353,7 +342,6 @@ def _started(
 
 
 async def _goes_on(session: RunSession, error: ProviderError, attempt: int, trying: Trying, prices: Prices) -> bool:
-    """Record a failed try and wait. Returns whether the same model is tried again."""
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
         await _overflowed(session, error, attempt)
@@ -372,7 +360,6 @@ async def _goes_on(session: RunSession, error: ProviderError, attempt: int, tryi
 
 
 async def _overflowed(session: RunSession, error: ProviderError, attempt: int) -> None:
-    """Record that the request exceeded the context window: send it once more with content left out, then fail."""
     run, info = session.run, error_info(error)
     uncharged = run.reserved is not None and is_uncharged(info)
     if run.context.is_relieved:
@@ -428,7 +415,6 @@ def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
 
 
 def _with_unique_ids(reply: ExpertMessage, *, final: bool, step: int) -> ExpertMessage:
-    """Give calls without an id, or with a duplicate id, a generated one. Remove the calls of a final reply."""
     calls = reply.tool_calls
     if final and calls:
         return ExpertMessage(contents=tuple(part for part in reply.contents if not isinstance(part, ToolCallPart)))

@@ -1,9 +1,4 @@
-"""Contexts of a driven Job and of each of its Runs: the services and facts that every step needs.
-
-A `JobContext` lasts for one drive of a Job: it adds to the `HostContext` the state of the Job, its open skills, and how
-the drive may be stopped. An `Allowance` holds the limits and the budget that the driven Run shares with all its
-descendants. A `RunContext` lasts as long as one Run uses one model.
-"""
+"""Contexts of a driven Job, for one drive of it, and of each of its Runs, for as long as it uses one model."""
 
 from __future__ import annotations
 
@@ -79,10 +74,7 @@ class JobContext:
         stop: StopFlags,
         is_driven_here: bool = True,
     ) -> None:
-        """Create the context of a loaded Job.
-
-        With `is_driven_here` false this process only records how Runs begin: another one has the providers.
-        """
+        """Create the context of a loaded Job. `is_driven_here` false: another process has the providers."""
         self.host = host
         self.job = loaded
         self.runs = dict(loaded.runs)  # loaded states; a delegate that is continued is taken out
@@ -167,11 +159,9 @@ class Allowance:
     """Limits and budget that the Run that was given to drive shares with all its descendants."""
 
     job: Job
-    root_id: str
-    """The id of that Run: the Coordinator, or a delegate whose Job another process drives."""
+    root_id: str  # the id of that Run: the Coordinator, or a delegate whose Job another process drives
     limits: Limits
-    outside_steps: int
-    """Steps of the Job outside that Run and its descendants."""
+    outside_steps: int  # steps of the Job outside that Run and its descendants
     budget: JobBudget | None
 
     @property
@@ -181,10 +171,7 @@ class Allowance:
 
     @classmethod
     async def open(cls, job: JobContext, root: RunSession) -> Allowance:
-        """Compute the allowance of a Run, and watch what is spent of it if there is a budget.
-
-        A delegate that is driven apart from its Job has its share of the budget in its limits. Raises UnknownPrice.
-        """
+        """Compute the allowance of a Run; one driven apart has its share in its limits. Raises UnknownPrice."""
         run, limits = root.run, root.run.limits
         known = {**job.runs, run.id: run}
         outside = 0
@@ -215,8 +202,7 @@ class RunContext:
     endpoint: OpenProvider
     model: str  # the model in force, as `provider/model`
     budget: JobBudget | None
-    vault: SecretVault | None
-    """The secrets to mask in tool output; None in a Run that masks none."""
+    vault: SecretVault | None  # the secrets to mask in tool output; None in a Run that masks none
 
     @property
     def catalogue(self) -> Catalogue:

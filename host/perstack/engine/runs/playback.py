@@ -32,10 +32,7 @@ class Played:
 
 
 def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
-    """Return the skills of a Run that are not opened because a recording answers for their tools, by name.
-
-    The tool search is under its own name. Empty with a provider that plays no recording.
-    """
+    """Return the skills of a Run that are not opened because a recording answers for their tools, by name."""
     player = provider.player
     if player is None:
         return {}
@@ -45,10 +42,9 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
 
 
 async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[str, Played] | None:
-    """Return the recorded results of these calls, by id, without the calls that are really run.
+    """Return the recorded results of these calls, by id, without calls that are really run.
 
-    Returns None if one is missing from the recording: then nothing runs, and the Run has failed with an error that
-    names the call.
+    Returns None, and fails the Run, if one is missing from the recording.
     """
     session, player = context.session, context.endpoint.provider.player
     if player is None:

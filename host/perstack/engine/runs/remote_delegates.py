@@ -1,7 +1,6 @@
 """Delegates on other workers: begin and queue them, follow their logs, and grant each a share of the budget.
 
-The process that awaits them writes how each begins and that it is queued. From then on the log belongs to the worker
-that drives it, until the Run has ended or stopped. This process drives no other Run of the Job meanwhile.
+The process that awaits them writes how each begins and that it is queued. From then on the log belongs to its worker.
 """
 
 from __future__ import annotations
@@ -82,10 +81,7 @@ class RemoteRuns:
         return (run_id, *(one for child in below for one in self.whole(child)))
 
     async def look(self, run_id: str) -> Run | None:
-        """Read new events of a Run and its descendants, and return its state; None if it has no log.
-
-        Raises Damaged and StorageError.
-        """
+        """Read new events of a Run and its descendants; return its state, if any. Raises Damaged, StorageError."""
         run = self._runs.get(run_id)
         if run is None or not has_ended(run):
             run = await self._further(run_id, run)
@@ -114,8 +110,7 @@ class RemoteRuns:
 
 # Stopping remote Runs of a Job: record them as interrupted as soon as their workers release them.
 
-_RELEASE_TIMEOUT_S = 20.0
-"""Maximum time for a worker to release a Run."""
+_RELEASE_TIMEOUT_S = 20.0  # maximum time for a worker to release a Run
 _RELEASE_POLL_INTERVAL_S = 0.1
 
 
@@ -188,11 +183,9 @@ async def stop_elsewhere(
         runs.update({one: run for run_id in away for one in following.whole(run_id) if (run := following.run(one))})
 
 
-_READ_INTERVAL_S = 0.5
-"""Maximum time between two reads of the logs, if the storage reports no new event."""
+_READ_INTERVAL_S = 0.5  # maximum time between two reads of the logs, if the storage reports no new event
 _MAX_CONFLICTS = 10
-_ORDER_CHECK_INTERVAL_S = 10.0
-"""Time between two checks that a delegate is driven or queued."""
+_ORDER_CHECK_INTERVAL_S = 10.0  # time between two checks that a delegate is driven or queued
 
 
 @dataclass(slots=True)
@@ -200,20 +193,16 @@ class _Member:
     """One delegate of the batch."""
 
     delegation: Delegation
-    run: Run | None = None
-    """The latest known state; None before it has begun."""
-    is_ours: bool = False
-    """True if this process began or resumed it, so that the reason of its latest stop is new."""
+    run: Run | None = None  # the latest known state; None before it has begun
+    is_ours: bool = False  # True if this process began or resumed it, so that the reason of its latest stop is new
     needs: dict[What, int] = field(default_factory=dict[What, int])
     """The amounts for lack of which it has stopped, since it last used anything."""
     used: Amounts = field(default_factory=dict[What, int])
     """Amounts that it and its descendants had used at its latest stop."""
     result: DelegateResult | None = None
-    looks_at: float = 0.0
-    """Time of the next check that it is driven, by `time.monotonic`."""
+    looks_at: float = 0.0  # time of the next check that it is driven, by `time.monotonic`
 
-    conflicts: int = 0
-    """Consecutive append conflicts."""
+    conflicts: int = 0  # consecutive append conflicts
 
     @property
     def id(self) -> str:
@@ -227,10 +216,7 @@ class _Member:
 
 
 class RemoteDelegates:
-    """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops.
-
-    Only delegates of the Run that this process was given to drive are distributed.
-    """
+    """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops."""
 
     def __init__(
         self, job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
@@ -249,11 +235,7 @@ class RemoteDelegates:
 
     @property
     def may_be_distributed(self) -> bool:
-        """True if other workers may drive these delegates.
-
-        All or none, so that nothing here spends in addition to their shares. No Expert below them may have a budget of
-        its own, whose share could not be computed.
-        """
+        """True if other workers may drive these delegates: all or none, so that nothing here exceeds their shares."""
         if self._parent.run.id != self._allowance.root_id or not self._job.job.may_be_distributed:
             return False
         return all(may_be_elsewhere(one.run_id) and self._has_one_budget(one) for one in self._delegations)
@@ -283,10 +265,7 @@ class RemoteDelegates:
         return self._project.expert(member.delegation.expert_key) if run is None else run.start.expert
 
     def _account(self, member: _Member) -> str:
-        """Return the account that the delegate uses in addition to the Job's.
-
-        It is its Expert's, unless the Run that is driven here uses it already.
-        """
+        """Return the account, besides the Job's, of the delegate's Expert; None if the Run driven here uses it."""
         expert, root = self._expert(member), self._job.job.runs[self._allowance.root_id].start
         is_above = root.delegated_by is not None and expert is not None and expert.key == root.expert_key
         return WHOLE if expert is None or expert.budget is None or is_above else expert.key
@@ -346,7 +325,6 @@ class RemoteDelegates:
         return run.status == "stoppedByInteractiveTool" and not is_answered
 
     def _at_the_end(self, member: _Member, left: dict[str, Amounts]) -> DelegateResult:
-        """Return the result of a delegate that needs more than is left, when no other can release anything."""
         run = member.run
         if run is None or run.exceeded is None or self._allowance.budget is None:
             return DelegateResult(None, False, run)
@@ -361,7 +339,6 @@ class RemoteDelegates:
     # --- shares ---------------------------------------------------------------------------------------------------
 
     async def _grant(self) -> None:
-        """Begin or resume the delegates that there is room for."""
         open_now = [one for one in self._open if one.result is None and self._result(one) is None]
         waiting = [one for one in open_now if not one.is_at_work]
         if not waiting:
@@ -425,7 +402,6 @@ class RemoteDelegates:
     # --- beginning and continuing one -----------------------------------------------------------------------------
 
     async def _begin(self, member: _Member, cap: Amounts) -> None:
-        """Record that a delegate begins or resumes with this share, and queue it."""
         try:
             session = self._session(member, cap)
         except PerstackError as error:
@@ -456,7 +432,6 @@ class RemoteDelegates:
         return self._starter.resume(ResumedRun(run, "parent", changed, parent.run.permissions))
 
     def _limits(self, member: _Member, cap: Amounts) -> Limits:
-        """Return the Job's limits, with the share in place of its steps and budget."""
         expert, budget, run = self._expert(member), self._allowance.budget, member.run
         seconds: int | None = None
         if expert is not None and expert.budget is not None and expert.budget.max_time is not None:

@@ -1,8 +1,4 @@
-"""Run the tool calls of one reply.
-
-Calls run concurrently. If one may have a side effect, all are on disk before any begins. Results are recorded as they
-arrive; an error in a tool becomes an error result for the model and never ends the Run.
-"""
+"""Run the tool calls of one reply. An error in a tool becomes an error result and never ends the Run."""
 
 from __future__ import annotations
 
@@ -136,7 +132,6 @@ class Sampling:
                 budget.recorded_sample(f"{self._key}/{number}")
 
     async def _record_start(self, reserved: Charge) -> None:
-        """Record what a generation may cost, before the model is called."""
         session = self._context.session
         session.record(StartSample(**session.stamp(), tool_call_id=self._call.decided.id, reserved=reserved))
         await session.flush()
@@ -160,8 +155,7 @@ class Sampling:
         return granted
 
 
-_PATIENCE = 0.05
-"""Seconds to wait for the first result before flushing the started calls, so that they are shown."""
+_PATIENCE = 0.05  # seconds to wait for the first result before flushing the started calls, so that they are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +165,14 @@ class ToolOutcome:
     result: ToolResult | Question
     duration_ms: int = 0
     usage: Usage | None = None
-    sampling: Sampling | None = None
-    """Generations that the tool asked the model for."""
-    secrets: int = 0
-    """The highest number of a secret's placeholder when the call ended."""
+    sampling: Sampling | None = None  # generations that the tool asked the model for
+    secrets: int = 0  # the highest number of a secret's placeholder when the call ended
 
 
 async def run_tools(context: RunContext, command: RunTools) -> None:
     """Run the calls concurrently and record each result, or question, as it arrives.
 
-    Intent before effect: if one of them may have a side effect, all are on disk before any begins. In a Run that plays
-    a recording, none begins if one is missing from it.
+    Intent before effect: if one of them may have a side effect, all are on disk before any begins.
     """
     session, played = context.session, await _played(context, command.calls)
     if played is None:
@@ -352,7 +343,6 @@ async def _called(skill: SkillSession, request: ToolCall) -> ToolResult | Questi
 async def _called_masked(
     offered: OfferedTool, skill: SkillSession, request: ToolCall, vault: SecretVault
 ) -> ToolResult | Question:
-    """Call the tool with the secrets in place of their placeholders, and mask the secrets in its result."""
     from perstack.engine.plugins.secret_masking import MaskedCall  # only for Runs that mask
 
     try:

@@ -16,15 +16,11 @@ from perstack.errors import UsageError
 if TYPE_CHECKING:
     from perstack.engine.iterations.iterations import Iterations
 
-SERIES_LABEL = "iterations"
-"""Label with the id of the series, in an order for iterations."""
+SERIES_LABEL = "iterations"  # label with the id of the series, in an order for iterations
 
 
 class JobLauncher:
-    """Launches Jobs and series: drives them in this process, or queues them for workers.
-
-    Workers take over Jobs whose process has died, so a launcher that queues does not resume interrupted Jobs.
-    """
+    """Launches Jobs and series: drives them in this process, or queues them for workers, which also resume them."""
 
     def __init__(self, jobs: Jobs, iterations: Callable[[], Iterations], source: ContextSource, *, queue: bool) -> None:
         """Create; `source` has the context in force. With `queue`, everything is left to workers."""
@@ -35,7 +31,7 @@ class JobLauncher:
         """True if this launcher resumes interrupted Jobs."""
 
     async def check(self, expert_key: str) -> None:
-        """Raise what would prevent a Job of the Expert from starting. Records nothing.
+        """Raise what would prevent a Job of the Expert from starting.
 
         For a queued Job only the Expert is checked; keys, plugins and programs are checked by its worker.
         """
@@ -61,10 +57,7 @@ class JobLauncher:
         return job if stands(job) or job.queued is not None else await self._resume(job_id, drive=False)
 
     async def resume_series(self, series_id: str) -> SeriesState | None:
-        """Drive a paused series until it ends or stops, or queue it; None if it was queued already.
-
-        The worker that gets the order drives the series with all its Jobs.
-        """
+        """Drive a paused series until it ends or stops, or queue it with its Jobs; None if it was queued already."""
         iterations = self._iterations()
         if self.resumes:
             return await iterations.resume(series_id)

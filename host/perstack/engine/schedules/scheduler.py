@@ -1,18 +1,14 @@
 """The scheduler: find what is due in a storage and process it.
 
 Due are: tasks whose wake time, answer or condition has come; Jobs and iterations that paused for a provider's rate
-limit; and occurrences of schedules. A woken task of an Expert gets a Job. `once` makes one pass, and `watch` repeats
-passes. `[retention]` is applied by `once`, and hourly by `watch`.
-
-Any number of processes may run schedulers on one storage. What to do next is a pure function of the state
-(`next_step`); the resulting events are appended at the version on which they were decided. So if several processes
-decide at once, one of them wins, and the others get a Conflict and do nothing. The id of a task's Job is recorded in
-that append, before the Job starts; a Job whose process died in between is started again under the same id.
-
-Errors are isolated: an error of one item becomes a `DueWorkResult` with `error`, and the next pass tries it again.
+limit; and occurrences of schedules. Any number of processes may run schedulers on one storage. What to do next is a
+pure function of the state (`next_step`); the events are appended at the version on which they were decided, so if
+several processes decide at once, one wins, and the others get a Conflict. The id of a task's Job is recorded in that
+append: a Job whose process died before its start is started again under the same id. An error of one item becomes a
+`DueWorkResult` with `error`, and the next pass tries it again.
 
 A new kind of due item needs a literal in `DueItem.kind`, a source in `_candidates`, and a case in `_process` and
-`_failed`. How Jobs are started (in this process or through the queue) is decided by the `JobLauncher`.
+`_failed`.
 """
 
 from __future__ import annotations
@@ -63,8 +59,7 @@ _CONCURRENT_ITEMS = 8
 
 _ITEMS_PER_PAGE = 500
 
-_MIN_PASS_INTERVAL_S = 1.0
-"""Minimum seconds between two passes, if the second was requested."""
+_MIN_PASS_INTERVAL_S = 1.0  # minimum seconds between two passes, if the second was requested
 
 _RETENTION_INTERVAL_MS = 3_600_000
 """Milliseconds between two applications of `[retention]`, for which all Jobs have to be listed."""
@@ -80,8 +75,7 @@ class DueItem:
     id: str
     kind: Literal["task", "job", "iterations", "schedule", "list"] = "task"
     """`list`: all items of a kind, whose list cannot be read."""
-    problem: str | None = field(default=None, compare=False)
-    """Reason why it cannot be processed; None if it can."""
+    problem: str | None = field(default=None, compare=False)  # reason why it cannot be processed; None if it can
 
 
 class Scheduler:
@@ -96,11 +90,7 @@ class Scheduler:
         source: ContextSource,
         launcher: JobLauncher,
     ) -> None:
-        """Create the scheduler.
-
-        `source` has the context in force; `schedules` is called only if the project has schedules; `launcher` starts
-        the Jobs of tasks and resumes series.
-        """
+        """Create the scheduler. `schedules` is called only if the project has schedules."""
         self._memory = memory
         self._jobs = jobs
         self._iterations = iterations
@@ -120,10 +110,9 @@ class Scheduler:
         return (*done, *[one async for one in self._delete_expired()])
 
     async def watch(self, interval: int, on_woken: Callable[[DueWorkResult], None], *, with_jobs: bool = True) -> None:
-        """Repeat `once` every `interval` milliseconds until cancelled. A long Job delays nothing else.
+        """Repeat `once` every `interval` milliseconds until cancelled. A repeated error is reported once.
 
-        Without `with_jobs`, paused Jobs that belong to no task are left to others, and need not be listed. An error
-        affects only its item, which the next pass tries again; an error that repeats is reported once.
+        Without `with_jobs`, paused Jobs that belong to no task are left to others.
         """
         errors: dict[DueItem, str] = {}
 
@@ -164,7 +153,6 @@ class Scheduler:
                 await self._soon.wait()
 
     async def _delete_expired(self) -> AsyncGenerator[DueWorkResult]:
-        """Delete the Jobs that `[retention]` no longer keeps. Errors are yielded as work."""
         try:
             gone = await self._jobs.not_retained()
         except StorageError as error:

@@ -1,8 +1,7 @@
 """Schedules: start their occurrences, each once over all processes and machines.
 
-An occurrence starts with an event that is appended at the version on which it was decided, so if several processes
-decide at once, one of them starts it. The id of its Job follows from its time, so a Job whose process died in between
-is started again under that id.
+The event of an occurrence is appended at the version on which it was decided, and the id of its Job follows from its
+time, so that a Job whose process died in between is started again under that id.
 """
 
 from __future__ import annotations
@@ -91,11 +90,7 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
         self._audit = audit
 
     async def latest(self, name: str) -> Loaded[ScheduleState] | None:
-        """Return the state of a schedule; None if nothing has happened to it. Raises Damaged.
-
-        A schedule that occurs each minute has a million events a year, so the fold starts from the index entry, if its
-        hash is in the log.
-        """
+        """Return a schedule's state, folded from its index entry on; None if nothing has happened. Raises Damaged."""
         kept = await SCHEDULES.store.read(self._space, name)
         return await self._since(name, kept) or (await self.readable(name)).or_raise().loaded
 
@@ -150,14 +145,12 @@ class DueWorkResult:
     task_id: str | None = None
     task: TaskState | None = None
     schedule: str | None = None
-    occurrence: int | None = None
-    """The time that the cron line names, in milliseconds since 1970."""
+    occurrence: int | None = None  # the time that the cron line names, in milliseconds since 1970
     job_id: str | None = None
     job: JobSummary | None = None
     series_id: str | None = None
     series: SeriesState | None = None
-    question: str | None = None
-    """A question of the Job, which waits for a person."""
+    question: str | None = None  # a question of the Job, which waits for a person
     error: str | None = None
 
 
@@ -180,17 +173,12 @@ class ScheduleStatus:
     """The state of a schedule, for lists."""
 
     schedule: Schedule
-    next: int | None = None
-    """Time of the next occurrence, in milliseconds since 1970; a time in the past is due."""
+    next: int | None = None  # time of the next occurrence, in milliseconds since 1970; a time in the past is due
     last: Occurrence | None = None
-    job: JobSummary | None = None
-    """The Job of `last`; None if it was not created yet, or was deleted."""
-    waiting: int | None = None
-    """The occurrence that waits for the end of that Job."""
-    skipped: int | None = None
-    """The occurrence that was skipped last."""
-    error: str | None = None
-    """Reason why the state is unknown or incomplete; None if it is complete."""
+    job: JobSummary | None = None  # the Job of `last`; None if it was not created yet, or was deleted
+    waiting: int | None = None  # the occurrence that waits for the end of that Job
+    skipped: int | None = None  # the occurrence that was skipped last
+    error: str | None = None  # reason why the state is unknown or incomplete; None if it is complete
 
 
 class Schedules:
@@ -224,12 +212,7 @@ class Schedules:
             return DueWorkResult(did="failed", schedule=name, error=error_line(error))
 
     async def process_due(self, name: str) -> DueWorkResult | None:
-        """Process what is due of one schedule; start one Job at most.
-
-        None if nothing was due, or another process was faster.
-
-        Raises the error that prevents it, and Conflict if another process is processing the schedule.
-        """
+        """Start at most one due Job of a schedule; None if nothing was due. Raises Conflict if another process does."""
         schedule = self._schedule(name)
         if schedule is None:
             return None

@@ -56,8 +56,7 @@ from perstack.system.user import this_user
 
 _R = TypeVar("_R")
 
-_EVER_MS = 1 << 53
-"""Milliseconds after which no task was changed."""
+_EVER_MS = 1 << 53  # milliseconds after which no task was changed
 
 
 class ExecutionMemory(TaskMemory):
@@ -250,8 +249,7 @@ class ExecutionMemory(TaskMemory):
     async def signal(self, token: Text, payload: Json = None, *, event_id: Text | None = None) -> TaskState:
         """Answer the task that waits for an external dependency, by the token that `pause` returned.
 
-        Raises NotFound if no task has this token, and Conflict if it was used already; an event whose `event_id` was
-        seen before changes nothing.
+        Raises NotFound for an unknown token, and Conflict for a used one; a seen `event_id` changes nothing.
         """
         task_id, _, _ = token.partition(".")
         nobody = NotFound("no task waits for this token")

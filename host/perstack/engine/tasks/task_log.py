@@ -1,7 +1,4 @@
-"""Store tasks: each is the single log of a Job in the space `tasks`, with an index entry for lists.
-
-Also here: checks of the tasks that a task depends on, which have to read other tasks.
-"""
+"""Store tasks, each the single log of a Job in the space `tasks`, and check the tasks that a task depends on."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
 
-_MAX_ATTEMPTS = 50
-"""Attempts to append a change; after a conflict it is decided again on the new state."""
+_MAX_ATTEMPTS = 50  # attempts to append a change; after a conflict it is decided again on the new state
 
 _INDEX = IndexEntries(frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt")))
 
@@ -80,10 +76,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
     async def change(
         self, task_id: str, decide: Callable[[TaskState], Sequence[StoredTaskEvent]], expected_version: int | None
     ) -> TaskState:
-        """Append the events that `decide` returns for the task's state; nothing if there are none.
-
-        Raises NotFound, the errors of `decide`, and Conflict if the version is not, or is no longer, the expected one.
-        """
+        """Append the events that `decide` returns. Raises NotFound, its errors, and Conflict for another version."""
         for _ in range(_MAX_ATTEMPTS):
             loaded = await self.load(task_id)
             _check_version(loaded.state, expected_version)

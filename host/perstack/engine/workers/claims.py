@@ -86,12 +86,10 @@ class DispatcherConnection:
             )
 
 
-_MAX_COUNTED_JOBS = 1_000
-"""Maximum number of Jobs for which failed attempts to begin are counted."""
+_MAX_COUNTED_JOBS = 1_000  # maximum number of Jobs for which failed attempts to begin are counted
 
 
-Live = Callable[[], Awaitable[frozenset[str]]]
-"""A function that returns the names of the existing workers."""
+Live = Callable[[], Awaitable[frozenset[str]]]  # a function that returns the names of the existing workers
 
 
 @dataclass(slots=True)
@@ -99,14 +97,10 @@ class HeldClaim:
     """A claim, and the task that drives its Job."""
 
     claim: Claim
-    task: asyncio.Future[Served] | None = None
-    """The task; None before the Job is driven."""
-    is_lost: bool = False
-    """True if another worker has the order."""
-    is_left: bool = False
-    """True if it must end because this worker leaves."""
-    waits: bool = False
-    """True if it only waits for delegates that other claims drive, and so takes no place."""
+    task: asyncio.Future[Served] | None = None  # the task; None before the Job is driven
+    is_lost: bool = False  # True if another worker has the order
+    is_left: bool = False  # True if it must end because this worker leaves
+    waits: bool = False  # True if it only waits for delegates that other claims drive, and so takes no place
 
 
 class ClaimHandler:
@@ -291,7 +285,6 @@ class ClaimHandler:
             return Outcome("unreachable", None, error or unread)
 
     async def _count_takeover(self, seat: Seat, held: HeldClaim) -> None:
-        """Store with the order how often it was taken over, and how much work was done by then."""
         self._counters.takeovers += 1
         order = held.claim.order
         work = await self._work.work_of(order)
@@ -299,11 +292,9 @@ class ClaimHandler:
         held.claim = await self._connection.call(lambda: seat.change(held.claim, changed))
 
     async def _is_with_suspect(self, held: HeldClaim) -> bool:
-        """Return whether another Job that may have ended workers is being driven here.
+        """Return whether another suspect is driven here: one at a time, to see which one ends the worker.
 
-        Suspects are driven one at a time, so that it is clear which one ends the worker. A Job that has made progress
-        since its takeover is no suspect any more. A Job that only waits for delegates does not count: it ends no
-        worker, and its delegates would wait for it.
+        A Job that has made progress, or only waits for delegates, is no suspect.
         """
         if not is_suspect(held.claim.order.takeovers):
             return False

@@ -1,7 +1,4 @@
-"""A workspace folder for each Job that a worker drives, filled from the Job's latest snapshot.
-
-A Job's folder has one path on all workers with equal roots, because its model knows the path.
-"""
+"""A workspace folder for each Job that a worker drives, at one path on all workers: its model knows the path."""
 
 from __future__ import annotations
 
@@ -21,18 +18,14 @@ from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
 from perstack.system.concurrency import uninterrupted
 from perstack.system.user import this_process
 
-_MARKER_FILE = ".perstack-workspaces"
-"""Marker file in a root that belongs to workers."""
+_MARKER_FILE = ".perstack-workspaces"  # marker file in a root that belongs to workers
 
 
 class WorkerFolders:
     """The Jobs' folders below one root on this machine, which is used by workers only."""
 
     def __init__(self, jobs: Jobs, root: Path) -> None:
-        """Create or open the root.
-
-        Raises UsageError if that fails, or if it has other files: its folders get removed.
-        """
+        """Create or open the root. Raises UsageError on errors, and for other files: its folders get removed."""
         self._jobs = jobs
         self.root = root.absolute()
         try:
@@ -71,10 +64,7 @@ class WorkerFolders:
                 await uninterrupted(self._remove_recorded(job_id, folder))
 
     async def remove_leftovers(self) -> tuple[str, ...]:
-        """Remove the folders of Jobs that nobody drives, left by killed workers, if their content is in a snapshot.
-
-        Return the names of folders that belong to no Job of this storage; they are kept.
-        """
+        """Remove the folders of Jobs that nobody drives, if a snapshot has their content. Return foreign names."""
         strange: list[str] = []
         for folder in await asyncio.to_thread(self._folders):
             try:
@@ -92,7 +82,6 @@ class WorkerFolders:
             raise _unusable(self.root, error) from error
 
     async def _remove_recorded(self, job_id: str, folder: Path) -> None:
-        """Remove a folder, if nobody drives the Job and its latest snapshot has every file. Raises PerstackError."""
         if not await self._jobs.storage.has_job(job_id):
             raise NotFound(f"there is no Job {job_id}")
         async with self._jobs.storage.lease(job_id, this_process()):
@@ -100,7 +89,6 @@ class WorkerFolders:
                 await asyncio.to_thread(partial(shutil.rmtree, folder, ignore_errors=True))
 
     async def _prepare(self, job_id: str, folder: Path) -> None:
-        """Replace the folder's content with the latest snapshot, if any. Raises UsageError and StorageError."""
         shots = snapshots_of(job_id, await self._jobs.logs(job_id))
         await uninterrupted(asyncio.to_thread(_clear if shots else _make, folder))
         if shots:

@@ -46,9 +46,7 @@ async def work_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int:
 async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
     """Return whether the Job ends whichever worker drives it. `live` is called for the existing workers if needed.
 
-    While the Job waits for delegates with orders of their own, these are suspected instead. No work may have been done
-    since the takeovers were counted: otherwise such a delegate may just have ended, or a worker that survived has
-    driven the Job.
+    Work done since the takeovers were counted clears it: then its delegate may have ended a worker, or one survived.
     """
     if order.takeovers < MOST_TAKEOVERS:
         return False
@@ -101,8 +99,7 @@ async def _fail(jobs: Jobs, loaded: Job, run: Run, clock: Clock) -> None:
     await session.flush()
 
 
-_WORK_PER_FACT = 1_000_000
-"""Work that an event of a series counts for: more than any of its Jobs can do."""
+_WORK_PER_FACT = 1_000_000  # work that an event of a series counts for: more than any of its Jobs can do
 _POISON_SERIES_ERROR = (
     "all workers that took them over, one after the other, ended or fell silent at this place: see why, then resume"
 )
@@ -146,10 +143,9 @@ class OrderedWork:
         return job
 
     async def is_for_this_storage(self, order: Order) -> bool | None:
-        """Return whether the order refers to this storage; None if it names none, as when the storage failed to answer.
+        """Return whether the order refers to this storage; None if it names none, unless it is a delegate's.
 
-        A delegate's order without a name counts as of this storage: the parent's driver queues it again. Raises
-        StorageError.
+        Raises StorageError.
         """
         if order.storage is None:
             return None if order.run_id is None else True
@@ -163,11 +159,7 @@ class OrderedWork:
     async def drive(
         self, served: Served, order: Order, on_event: OnEvent, on_waiting: Callable[[bool], None]
     ) -> Served:
-        """Drive it until it ends or stops; a cancellation is recorded.
-
-        `on_waiting` is called with True when only delegates with other drivers are awaited, and with False when that is
-        over.
-        """
+        """Drive it until it ends or stops. `on_waiting` is called with True while only remote delegates are awaited."""
         if isinstance(served, JobSummary):
             return await self._drive(served.id, run_id=order.run_id, on_event=on_event, on_waiting=on_waiting)
         if served.pause_reason == "rate_limit" and not is_over(served, self._clock.now()):

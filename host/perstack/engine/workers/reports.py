@@ -38,13 +38,10 @@ class Outcome:
     """The outcome of driving a Job or a series, and its state afterwards."""
 
     came: Came
-    served: Served | None = None
-    """The state; None if it is unknown, or there is no such Job."""
+    served: Served | None = None  # the state; None if it is unknown, or there is no such Job
     error: BaseException | None = None
-    seconds: float | None = None
-    """Seconds for which it was driven; None if it was not."""
-    is_poison: bool = False
-    """True if it was stopped because it ends every worker."""
+    seconds: float | None = None  # seconds for which it was driven; None if it was not
+    is_poison: bool = False  # True if it was stopped because it ends every worker
 
 
 _MAX_ERROR_CHARACTERS = 500
@@ -73,8 +70,7 @@ class WorkerReport:
     """One thing that happened to a worker."""
 
     event: Kind
-    text: str
-    """A line for a person, without the Job's id."""
+    text: str  # a line for a person, without the Job's id
     level: Level = "info"
     job: str | None = None
     facts: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])

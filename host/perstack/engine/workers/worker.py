@@ -1,12 +1,7 @@
 """A worker: claim orders from a dispatcher, drive their Jobs, and run the scheduler, until asked to leave.
 
-`run` starts four background tasks in addition to the claim loop (`_claim_orders`): heartbeats (`_send_heartbeats`), a
-health check of the storage, the scheduler for due tasks, iterations and schedules (`_schedule`), and the sweep for
-recorded Jobs without an order (`_sweep`). Each claim gets a task in `claims.ClaimHandler`, which drives the Job,
-decides what happens to the order (done, or back to the queue) and releases it. `orders.OrderedWork` knows what an order
-refers to: a Job, a delegate's Run, or a series of iterations. `reports` formats what happened.
-
-Rules that prevent lost or doubled work:
+Each claim gets a task in `claims.ClaimHandler`, which drives the Job, decides what happens to the order and releases
+it. `orders.OrderedWork` knows what an order refers to. Rules that prevent lost or doubled work:
 
 - A claim is never dropped: `seat.claim()` is not cancelled, and a claim that arrives too late is released in a task
   that `run` waits for. Otherwise its order would stay with this worker until the dispatcher misses its heartbeats.
@@ -50,8 +45,7 @@ from perstack.system.concurrency import uninterrupted
 
 # Health.
 
-SILENT_AFTER = 10.0
-"""Seconds without an answer after which the dispatcher or storage counts as unavailable."""
+SILENT_AFTER = 10.0  # seconds without an answer after which the dispatcher or storage counts as unavailable
 
 _HEALTH_CHECK_INTERVAL_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
@@ -95,12 +89,9 @@ class Health:
 
 _T = TypeVar("_T")
 
-CLAIM_POLL_INTERVAL_S = 1.0
-"""Seconds after which a worker asks for a Job without a notification."""
-DUE_SCAN_INTERVAL_MS = 10_000
-"""Milliseconds between two passes of the scheduler."""
-SWEEP_INTERVAL_S = 60.0
-"""Seconds between two sweeps for Jobs without an order, for which all submitted Jobs are listed."""
+CLAIM_POLL_INTERVAL_S = 1.0  # seconds after which a worker asks for a Job without a notification
+DUE_SCAN_INTERVAL_MS = 10_000  # milliseconds between two passes of the scheduler
+SWEEP_INTERVAL_S = 60.0  # seconds between two sweeps for Jobs without an order, for which all submitted Jobs are listed
 _RELEASE_DELAY_MS = 1_000
 """Milliseconds for which a Job is left to other workers if this one already holds its maximum of Jobs."""
 _HEARTBEAT_TIMEOUT_S = 5.0
@@ -110,14 +101,11 @@ _HEARTBEAT_TIMEOUT_S = 5.0
 class WorkerSettings:
     """The settings of a worker."""
 
-    name: str
-    """Name for display; the dispatcher knows the worker by this name with a random suffix."""
-    concurrency: int = 8
-    """Jobs driven at a time; Jobs that wait for a person do not count."""
+    name: str  # name for display; the dispatcher knows the worker by this name with a random suffix
+    concurrency: int = 8  # Jobs driven at a time; Jobs that wait for a person do not count
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Claim only Jobs with one of these labels; any Job if empty."""
-    drain: float = 30.0
-    """Seconds for current steps to end when the worker leaves."""
+    drain: float = 30.0  # seconds for current steps to end when the worker leaves
 
 
 class Worker:
@@ -150,10 +138,7 @@ class Worker:
         self._claims = ClaimHandler(self.name, work, clock, self.counters, self._connection, report, self._on_released)
         self._leaving = asyncio.Event()
         self._returning = set[asyncio.Task[None]]()
-        """Releases of claims under way.
-
-        A cancellation of `run` does not end them: nobody else knows of these claims.
-        """
+        """Releases of claims under way. A cancelled `run` does not end them: nobody else knows of these claims."""
         self._most_jobs = min(2 * settings.concurrency, job_slots().most)
         """Maximum number of Jobs held, including Jobs that wait for delegates."""
 
@@ -203,7 +188,6 @@ class Worker:
         return await self._connection.call(sit)
 
     async def _disconnect(self, seat: AbstractAsyncContextManager[Seat]) -> None:
-        """Leave the seat. After an error the dispatcher notices by the missing heartbeats."""
         try:
             await seat.__aexit__(None, None, None)
         except DispatcherError as error:
@@ -244,7 +228,6 @@ class Worker:
         await self._until_leaving(asyncio.sleep(_RELEASE_DELAY_MS / 4_000))
 
     async def _next_claim(self, seat: Seat) -> Claim | None:
-        """Return the next claim. The request is never cancelled; a claim that arrives too late is released."""
         asked = asyncio.ensure_future(seat.claim())
         leaving = asyncio.ensure_future(self._leaving.wait())
         is_taken = False
@@ -258,7 +241,6 @@ class Worker:
         return asked.result() if is_taken else None
 
     async def _wait_for_releases(self) -> None:
-        """Wait for claims that are being released, while the seat is still open."""
         if not self._returning:
             return
         done, late = await uninterrupted(asyncio.wait(self._returning, timeout=_ANSWER_TIMEOUT_S))
@@ -322,7 +304,6 @@ class Worker:
             await asyncio.sleep(max(0.0, BEATS_EACH - (time.monotonic() - began)))
 
     async def _schedule(self) -> None:
-        """Run the scheduler. An error is reported, and the scheduler is started again."""
         while True:
             try:
                 # paused Jobs have orders
@@ -348,7 +329,6 @@ class Worker:
             await asyncio.sleep(max(SWEEP_INTERVAL_S, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
 
     def _on_released(self, order: Order) -> None:
-        """Start the scheduler's next pass early, because a task or schedule may have waited for this Job."""
         if TASK_LABEL in order.labels or SCHEDULE_LABEL in order.labels:
             self._scheduler.wake()
 

@@ -133,20 +133,15 @@ class ChaosFinding:
 class Evidence:
     """Stored state of a Job at one moment."""
 
-    status: str | None = None
-    """Status of the Job; None without an event."""
+    status: str | None = None  # status of the Job; None without an event
     question: str | None = None
-    approval: str | None = None
-    """Question id, if the question asks for approval of a call."""
+    approval: str | None = None  # question id, if the question asks for approval of a call
     text: str | None = None
     steps: int = 0
     tokens: int = 0
-    logs: dict[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
-    """Log lines of each Run."""
-    finished: frozenset[str] = frozenset()
-    """Keys of the calls that have a result."""
-    work: Counter[str] = field(default_factory=Counter[str])
-    """Number of events by Expert, step and type."""
+    logs: dict[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])  # log lines of each Run
+    finished: frozenset[str] = frozenset()  # keys of the calls that have a result
+    work: Counter[str] = field(default_factory=Counter[str])  # number of events by Expert, step and type
 
 
 async def evidence_of(host: Host, job_id: str) -> Evidence:
@@ -242,35 +237,28 @@ def _is_stored(line: bytes) -> bool:
         return False
 
 
-_MOST_LIVES = 60
-"""Maximum number of processes for one Job; with more it counts as never ending."""
+_MOST_LIVES = 60  # maximum number of processes for one Job; with more it counts as never ending
 
 
 @dataclass(frozen=True)
 class ExperimentSubject:
     """The Expert to start, and its project."""
 
-    template: Path
-    """A folder with a perstack.toml, copied for each Job."""
+    template: Path  # a folder with a perstack.toml, copied for each Job
     expert: str
     query: str
-    env: Mapping[str, str]
-    """The environment for inspecting the stored state."""
-    storage: str | None = None
-    """Storage address; None: as perstack.toml says."""
+    env: Mapping[str, str]  # the environment for inspecting the stored state
+    storage: str | None = None  # storage address; None: as perstack.toml says
     options: tuple[str, ...] = ("--provider", "scripted")
-    answer: str = "yes"
-    """The answer to every question."""
-    job: str = "chaos"
-    """Prefix of the Job ids."""
+    answer: str = "yes"  # the answer to every question
+    job: str = "chaos"  # prefix of the Job ids
 
 
 @dataclass(frozen=True)
 class Trial:
     """Result of one Job."""
 
-    name: str
-    """Disturbances of the Job, precise enough to repeat them."""
+    name: str  # disturbances of the Job, precise enough to repeat them
     folder: Path
     victims: tuple[Victim, ...]
     end: Evidence

@@ -25,8 +25,7 @@ from typing import Any, Literal, NoReturn, get_args
 from perstack.dataclass import dataclass
 
 FaultKind = Literal["kill", "torn", "EIO", "ENOSPC", "EMFILE"]
-"""`kill`: SIGKILL right before the boundary. `torn`: SIGKILL in the middle of a write, or right after another
-change. The others are system errors: EMFILE when a file is opened, the rest at a change."""
+"""`kill`: SIGKILL right before the boundary. `torn`: SIGKILL in the middle of a write. Others: errors of the system."""
 
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
@@ -88,13 +87,11 @@ class _Injector:
         self._one_at_a_time = threading.Lock()
 
     def change(self) -> FaultKind | None:
-        """Count a change. Return the fault to inject, or None."""
         with self._one_at_a_time:
             self.changes += 1
             return self._met(self.changes, of_opens=False)
 
     def open(self) -> FaultKind | None:
-        """Count an opened file. Return the fault to inject, or None."""
         with self._one_at_a_time:
             self.opens += 1
             return self._met(self.opens, of_opens=True)
@@ -107,18 +104,15 @@ class _Injector:
         return fault.kind if fault is not None and met else None
 
     def is_inside(self, path: object) -> bool:
-        """Return whether a path is inside the root. Relative paths are assumed to be."""
         if isinstance(path, Path | str | bytes):
             text = os.fsdecode(path)
             return not text.startswith("/") or text == self.root or text.startswith(self.root + "/")
         return False
 
 
-write_uncounted = os.write
-"""Writes without counting, for observers of a process."""
+write_uncounted = os.write  # writes without counting, for observers of a process
 
-_state: dict[str, _Injector] = {}
-"""The injector of this process, under the only key "armed", once it is armed."""
+_state: dict[str, _Injector] = {}  # the injector of this process, under the only key "armed", once it is armed
 
 
 def prepare() -> None:
@@ -203,18 +197,15 @@ class _FailingConnection(sqlite3.Connection):
     """Counts the opening of the database and the statements that change it."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        """Connect, or fail as injected."""
         injector = _state.get("armed")
         if injector is not None and injector.open() is not None:
             raise _sqlite_error("EMFILE")
         super().__init__(*args, **named)
 
     def execute(self, sql: str, /, *args: Any) -> sqlite3.Cursor:
-        """Execute a statement, counted."""
         return self._counted(super().execute, sql, args)
 
     def executemany(self, sql: str, /, *args: Any) -> sqlite3.Cursor:
-        """Execute statements, counted as one."""
         return self._counted(super().executemany, sql, args)
 
     def _counted(self, real: Callable[..., sqlite3.Cursor], sql: str, args: Iterable[Any]) -> sqlite3.Cursor:

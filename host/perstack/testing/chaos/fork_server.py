@@ -1,7 +1,4 @@
-"""The fork server: a process that has imported what victims need, so that each starts within milliseconds.
-
-It reads one order per line from stdin, and answers each with the result of the process in one line on stdout.
-"""
+"""The fork server: a process that has imported what victims need. It reads orders from stdin, one per line."""
 
 from __future__ import annotations
 
@@ -132,7 +129,6 @@ def main() -> None:
 
 @cache
 def _command() -> Callable[[], object]:
-    """Return the installed entry point `perstack`."""
     (script,) = entry_points(group="console_scripts", name="perstack")
     found: Callable[[], object] = script.load()
     return found

@@ -15,8 +15,7 @@ from types import TracebackType
 from perstack.dataclass import dataclass
 from perstack.testing.chaos.faults import Fault, FaultKind
 
-_MOST_SECONDS = 60.0
-"""Maximum seconds for a command that nothing ends."""
+_MOST_SECONDS = 60.0  # maximum seconds for a command that nothing ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +23,15 @@ class Victim:
     """Result of one process."""
 
     argv: tuple[str, ...]
-    code: int
-    """Exit status; -9 if it was killed."""
-    changes: int
-    """Number of boundaries it reached."""
-    opens: int
-    """Number of files it opened."""
-    reached: bool
-    """True if it met its fault."""
+    code: int  # exit status; -9 if it was killed
+    changes: int  # number of boundaries it reached
+    opens: int  # number of files it opened
+    reached: bool  # True if it met its fault
     seconds: float
     out: bytes
     err: str
-    began: tuple[str, ...]
-    """Keys of the tool calls that it began, in order."""
-    ended: tuple[str, ...]
-    """Keys of the tool calls that it completed."""
+    began: tuple[str, ...]  # keys of the tool calls that it began, in order
+    ended: tuple[str, ...]  # keys of the tool calls that it completed
 
     @property
     def was_killed(self) -> bool:
@@ -51,10 +44,7 @@ class Victim:
 
 
 class Victims:
-    """Runs commands in a folder, each in a process forked from the fork server.
-
-    As a context manager it leaves no process behind.
-    """
+    """Runs commands in a folder, each in a process forked from the fork server; a context manager that ends them."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         """Start the fork server."""
@@ -71,10 +61,7 @@ class Victims:
         self._orders, self._answers = self._nursery.stdin, self._nursery.stdout
 
     def with_env(self, env: Mapping[str, str]) -> Victims:
-        """Return a view on this fork server whose commands get more variables.
-
-        The original still ends the server.
-        """
+        """Return a view on this fork server whose commands get more variables."""
         other = copy(self)
         other._env = {**self._env, **env}
         return other
@@ -103,10 +90,9 @@ class Victims:
         env: Mapping[str, str] | None = None,
         ahead: float = 0,
     ) -> Victim:
-        """Run one command in `folder` and return its result.
+        """Run one command in `folder` and return its result. It meets the fault, or gets signal `by` `after` seconds.
 
-        It meets the fault, or receives the signal `by` `after` seconds. `aside` is a folder for its input and output.
-        Its clock is `ahead` seconds fast. Raises RuntimeError if the process cannot be started.
+        `aside` is a folder for its input and output. Its clock is `ahead` seconds fast. Raises RuntimeError.
         """
         aside.mkdir(exist_ok=True)
         given, out, err, ledger = (aside / name for name in ("in", "out", "err", "ledger"))

@@ -49,12 +49,9 @@ class Ran:
     """A Job that has ended or stopped, for assertions."""
 
     job: JobSummary
-    workspace: Path
-    """Working directory of its tools."""
-    storage: str
-    """Storage address: `perstack log JOB --storage …` shows the Job."""
-    calls: tuple[PolicyCall, ...]
-    """Calls of all its Runs, with `tool`, `skill` and `args`."""
+    workspace: Path  # working directory of its tools
+    storage: str  # storage address: `perstack log JOB --storage …` shows the Job
+    calls: tuple[PolicyCall, ...]  # calls of all its Runs, with `tool`, `skill` and `args`
 
     @property
     def text(self) -> str:
@@ -89,10 +86,7 @@ class Ran:
         max_steps: int | None = None,
         max_cost: float | None = None,
     ) -> None:
-        """Raise AssertionError with all deviations. The arguments are the keys of perstack.toml.
-
-        Raises UsageError for an invalid rule, pattern or path.
-        """
+        """Raise AssertionError with all deviations; arguments as in perstack.toml. Raises UsageError."""
         given = {
             "status": status,
             "called": tuple(called),
@@ -133,10 +127,7 @@ class HostBench:
 
     @property
     def script(self) -> ScriptedProvider:
-        """The provider that plays the script; its `requests` are what the host sent.
-
-        Raises UsageError without a script.
-        """
+        """The provider that plays the script; its `requests` are what the host sent. Raises UsageError without one."""
         for plugin in self._played.plugins:
             if isinstance(plugin, ScriptedProvider):
                 return plugin
@@ -156,10 +147,7 @@ class HostBench:
         )
 
     def run(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
-        """Drive a new Job until it ends or stops. `answers` are given to its questions in order.
-
-        Raises the errors of `Host.run` and `Host.answer`.
-        """
+        """Drive a new Job until it ends or stops, giving `answers` in order. Raises as `Host.run` and `Host.answer`."""
         return asyncio.run(self.arun(expert, query, answers=answers))
 
     async def arun(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
@@ -190,12 +178,11 @@ class MakeBench:
         workspace: str | Path | None = None,
         live: Iterable[str] = (),
     ) -> HostBench:
-        """Return a bench whose model plays a script (a Python object or a file's path) or a recording.
+        """Return a bench whose model plays a script (an object or a file's path) or a recording; None: the real model.
 
-        Paths are relative to the definition's folder. Without `model` the real model is used. `config` is a
-        perstack.toml; by default the one in the test's folder or above it. `workspace` is a folder that is copied for
-        the Experts; empty by default. `live` are tools that really run although a recording is played. Raises
-        UsageError for unusable arguments.
+        Paths are relative to the definition's folder. `config` is a perstack.toml; by default the one in the test's
+        folder or above it. `workspace` is a folder that is copied for the Experts. `live` are tools that really run
+        although a recording is played. Raises UsageError for unusable arguments.
         """
         found = find_place(self._beside, config).required()
         folder = self._folder / f"perstack-{next(self._numbers)}"

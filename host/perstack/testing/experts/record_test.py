@@ -43,7 +43,7 @@ async def take_test(
 ) -> Taken:
     """Record a Job, play it in a fresh folder or a copy of `fixture`, and add a test that expects the result.
 
-    Raises UsageError if the recording plays to another end or the name is taken. Nothing is kept then.
+    Raises UsageError, and keeps nothing, if the recording plays to another end or the name is taken.
     """
     job = await host.job(job_id)
     project = definition.loaded(strict=False).project
@@ -86,7 +86,6 @@ async def take_test(
 
 
 async def _came_to(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:
-    """Return the expectations that the recording fulfils when played as the test will play it."""
     room = await asyncio.to_thread(_room)
     try:
         played = await judged(written, Bench(bench.project, bench.env, room), room / "played", "played")

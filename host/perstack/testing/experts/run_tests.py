@@ -42,11 +42,7 @@ MOST_FILES = 20_000
 
 
 def copy_folder(folder: Path, to: Path) -> None:
-    """Copy a folder with its contents.
-
-    Raises UsageError for a folder that is too large, and for a link that leads out of it: writing through the link
-    would change files outside the copy.
-    """
+    """Copy a folder. Raises UsageError if it is too large, or a link leads out: writes would change other files."""
     left, number = MOST_BYTES, 0
     root = folder.resolve()
     for base, folders, files in os.walk(folder):
@@ -114,10 +110,7 @@ def model_of(written: WrittenTest, overrides: Overrides) -> TestModel:
 
 
 def played_from(path: Path, live: Iterable[str] = ()) -> TestModel:
-    """Return the options to play a script or a recording.
-
-    With a recording, the tools in `live` really run, as do the tools that write files. Raises UsageError.
-    """
+    """Return the options to play a script or a recording. With `live`, these tools really run. Raises UsageError."""
     script = _script(path)
     if script is not None:
         return played_script(script)
@@ -165,11 +158,9 @@ def _read(path: Path, changed: int, size: int) -> Script | None:
     return load_script(path)
 
 
-PROJECT_VARIABLE = "PERSTACK_PROJECT"
-"""Variable that gives a test's command the folder of the definition file."""
+PROJECT_VARIABLE = "PERSTACK_PROJECT"  # variable that gives a test's command the folder of the definition file
 
-_MOST_READ = 8 << 20
-"""Maximum bytes of a file that is judged."""
+_MOST_READ = 8 << 20  # maximum bytes of a file that is judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,30 +169,23 @@ class Bench:
 
     project: Project
     env: Environment
-    room: Path
-    """An empty folder in which each Job gets its own."""
-    overrides: Overrides = Overrides()
-    """Overrides for tests that use the real model."""
+    room: Path  # an empty folder in which each Job gets its own
+    overrides: Overrides = Overrides()  # overrides for tests that use the real model
 
 
 class Attempt(Fact):
     """Result of one Job of a test."""
 
-    number: int
-    """Number of the attempt, from 1."""
-    reasons: tuple[str, ...] = ()
-    """Deviations from the expectation; empty if it passed."""
-    status: JobStatus | None = None
-    """Status of the Job; None if it did not begin."""
+    number: int  # number of the attempt, from 1
+    reasons: tuple[str, ...] = ()  # deviations from the expectation; empty if it passed
+    status: JobStatus | None = None  # status of the Job; None if it did not begin
     steps: int = 0
     usage: Usage = NO_USAGE
     cost_usd: Cost | None = None
     unpriced_tokens: int = 0
     milliseconds: int = 0
-    job: str = ""
-    """Job id; empty if the Job was not kept."""
-    folder: str = ""
-    """Folder of a kept Job: the workspace in `workspace`, the storage in `state`."""
+    job: str = ""  # Job id; empty if the Job was not kept
+    folder: str = ""  # folder of a kept Job: the workspace in `workspace`, the storage in `state`
 
     @property
     def passed(self) -> bool:
@@ -220,10 +204,7 @@ def storage_in(folder: Path) -> str:
 
 
 async def attempt(written: WrittenTest, number: int, bench: Bench) -> Attempt:
-    """Run a test once. Its files are kept if it failed.
-
-    Cancellation interrupts the Job and removes its files.
-    """
+    """Run a test once. Its files are kept if it failed, and removed if it is cancelled."""
     name = f"{slug(written.title)}-{number}"
     folder = bench.room / name
     began = time.monotonic()
@@ -246,8 +227,7 @@ class JudgedJob:
     """A Job that was driven and judged."""
 
     reasons: tuple[str, ...]
-    job: JobSummary | None = None
-    """Summary of the Job; None if none began."""
+    job: JobSummary | None = None  # summary of the Job; None if none began
     facts: JobFacts | None = None
 
 
@@ -363,10 +343,7 @@ def _content(workspace: Path, path: str) -> str | UnreadableFile:
 
 
 def apart(project: Project) -> Project:
-    """Return the project without effects beyond the test.
-
-    Jobs are not anchored, and tools may only read what they may otherwise write outside the workspace.
-    """
+    """Return the project without effects beyond the test: no anchors, and no writes outside the workspace."""
     update: dict[str, object] = {"audit": None, "retention": None, "workspace": None}
     sandbox = project.sandbox
     if sandbox is not None and sandbox.writable:
@@ -399,8 +376,7 @@ def slug(title: str) -> str:
 
 AT_ONCE = 4
 _ROUNDING = 1e-9
-_MOST_KEPT = 10
-"""Maximum number of failed Jobs kept per test."""
+_MOST_KEPT = 10  # maximum number of failed Jobs kept per test
 
 
 @dataclass(slots=True)
@@ -453,10 +429,7 @@ async def run_tests(
     at_once: int = AT_ONCE,
     on_done: Callable[[ExpertTestOutcome], None] = lambda one: None,
 ) -> None:
-    """Run all planned Jobs and add their results; `on_done` is called with each completed test.
-
-    Cancellation interrupts running Jobs; finished ones stay counted.
-    """
+    """Run all planned Jobs and add their results; `on_done` is called with each completed test."""
     waiting = _planned(outcomes)
 
     async def work() -> None:

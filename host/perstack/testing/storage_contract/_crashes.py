@@ -153,7 +153,6 @@ class CrashContract(ContractBase):
 
 
 async def _three_appends(opener: Opener) -> Writer:
-    """Return the writer of a log of 1 + 2 + 3 records, some with non-ASCII texts."""
     writer = await new_writer(opener())
     await writer.append("one")
     await writer.append("two", "drei ß")

@@ -267,7 +267,6 @@ class LogContract(ContractBase):
 
 
 async def _written(storage: Storage, appends: int) -> Writer:
-    """Return the writer of a log with that number of appends, of one, two, three, one, … records."""
     writer = await new_writer(storage)
     for n in range(appends):
         await writer.append(*(f"{n}.{i}" for i in range(n % 3 + 1)))
@@ -360,8 +359,7 @@ class StorageMachine(RuleBasedStateMachine):
 class ModelContract(ContractBase):
     """All promises, in any order of operations."""
 
-    sequences = 25
-    """Number of random sequences, which do not change between test runs."""
+    sequences = 25  # number of random sequences, which do not change between test runs
 
     def test_no_order_of_operations_breaks_a_promise(self, make_opener: MakeOpener) -> None:
         machine = type("Machine", (StorageMachine,), {"make_opener": staticmethod(make_opener)})
