@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     from perstack.engine.jobs.inbox import InboxItem
     from perstack.engine.log.event_log import StoredLine
     from perstack.engine.log.run_session import OnEvent
-    from perstack.engine.schedules.launcher import JobLauncher
     from perstack.engine.schedules.scheduler import Scheduler
-    from perstack.engine.schedules.schedules import Schedules
+    from perstack.engine.schedules.schedules import JobLauncher, Schedules
     from perstack.engine.tasks.memory import ExecutionMemory
     from perstack.ports.dispatcher import Dispatcher
 
@@ -260,7 +259,7 @@ class Host:
         return Scheduler(self.tasks, self.jobs, self.iterations, schedules, self._source, launcher)
 
     def _launcher(self, *, queue: bool) -> JobLauncher:
-        from perstack.engine.schedules.launcher import JobLauncher
+        from perstack.engine.schedules.schedules import JobLauncher
 
         return JobLauncher(self.jobs, lambda: self.iterations, self._source, queue=queue)
 

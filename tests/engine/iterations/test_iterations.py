@@ -14,7 +14,7 @@ from perstack.core.definitions.experts import Iterate
 from perstack.core.iterations.state import SeriesState, StartSeries, StoredSeriesEvent
 from perstack.core.runs.events import Event
 from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.iterations.series_log import SeriesLog
+from perstack.engine.iterations.series_driver import SeriesLog
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory

@@ -14,8 +14,7 @@ from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.schedules.schedule import StartOccurrence
-from perstack.engine.schedules.launcher import JobLauncher
-from perstack.engine.schedules.schedules import Schedules
+from perstack.engine.schedules.schedules import JobLauncher, Schedules
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef

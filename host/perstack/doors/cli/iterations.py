@@ -28,7 +28,7 @@ from perstack.doors.shared.job_status import next_steps_of_series
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.doors.shared.text import ago, cost, count, duration
-from perstack.engine.iterations.series_log import SeriesPage
+from perstack.engine.iterations.series_driver import SeriesPage
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 from perstack.system.clock import SYSTEM

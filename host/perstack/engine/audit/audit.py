@@ -33,7 +33,7 @@ from perstack.core.jobs.job import Job
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.audit.verify import verify_job
 from perstack.engine.context.host_context import ContextSource
-from perstack.engine.iterations.series_log import SERIES
+from perstack.engine.iterations.series_driver import SERIES
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
 from perstack.engine.log.indexed_log import IndexedLogFormat, M

@@ -3,10 +3,10 @@
     series = await host.iterations.begin("fixer", "Make the tests pass")
     print(series.best_iteration, series.status)
 
-A series is an event log (`series_log`), whose next command (run the Expert, evaluate, finish, pause) is a pure function
-of its state in `core.iterations`. `series_driver` performs the commands. Every run and every evaluation by an Expert is
-a Job whose id derives from the series' id, so after a crash the series continues with it. One process at a time drives
-a series, under a lease. The recorded definition stays in force, except for the evaluator, which is today's.
+A series is an event log, whose next command (run the Expert, evaluate, finish, pause) is a pure function of its state
+in `core.iterations`. `series_driver` performs the commands. Every run and every evaluation by an Expert is a Job whose
+id derives from the series' id, so after a crash the series continues with it. One process at a time drives a series,
+under a lease. The recorded definition stays in force, except for the evaluator, which is today's.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from perstack.core.definitions.secrets import measured_without_secrets
 from perstack.core.iterations.evolve import aimed, check_resumable
 from perstack.core.iterations.state import FailSeries, ResumeSeries, SeriesState, StartSeries
 from perstack.engine.context.host_context import ContextSource
-from perstack.engine.iterations.series_driver import OnFact, SeriesDriver, check_ready
-from perstack.engine.iterations.series_log import SeriesLog, SeriesPage
+from perstack.engine.iterations.series_driver import OnFact, SeriesDriver, SeriesLog, SeriesPage, check_ready
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError

@@ -7,10 +7,10 @@ time, so that a Job whose process died in between is started again under that id
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from pydantic import ValidationError
 
@@ -19,6 +19,7 @@ from perstack.core.base.ids import Owner
 from perstack.core.definitions.project import Schedule
 from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.summary import JobSummary, NeedJob
+from perstack.core.queue.orders import stands
 from perstack.core.schedules.decide import (
     AppendEvents,
     ContinueJob,
@@ -38,7 +39,7 @@ from perstack.core.schedules.schedule import (
     evolve_schedule,
     parse_schedule_event,
 )
-from perstack.core.tasks.due import Action
+from perstack.core.tasks.due import EXPERT_LABEL, Action
 from perstack.core.tasks.state import TaskState
 from perstack.dataclass import dataclass
 from perstack.engine.anchors.trail import AuditTrail
@@ -47,11 +48,80 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
 from perstack.engine.log.storage import IndexEntries, StoredSummary, log_of
-from perstack.engine.schedules.launcher import JobLauncher
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import leaves, uninterrupted
+
+if TYPE_CHECKING:
+    from perstack.engine.iterations.iterations import Iterations
+
+
+# Launch what is due: drive it in this process, or queue it for workers.
+
+SERIES_LABEL = "iterations"  # label with the id of the series, in an order for iterations
+
+
+class JobLauncher:
+    """Launches Jobs and series: drives them in this process, or queues them for workers, which also resume them."""
+
+    def __init__(self, jobs: Jobs, iterations: Callable[[], Iterations], source: ContextSource, *, queue: bool) -> None:
+        """Create; `source` has the context in force. With `queue`, everything is left to workers."""
+        self._jobs = jobs
+        self._iterations = iterations
+        self._source = source
+        self.resumes = not queue
+        """True if this launcher resumes interrupted Jobs."""
+
+    async def check(self, expert_key: str) -> None:
+        """Raise what would prevent a Job of the Expert from starting.
+
+        For a queued Job only the Expert is checked; keys, plugins and programs are checked by its worker.
+        """
+        setup = self._source.current
+        if self.resumes:
+            await setup.check_sandbox(setup.check_ready(expert_key))
+        else:
+            setup.expert(expert_key)
+
+    async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
+        """Start a Job; return when it is queued, has ended, or has stopped.
+
+        Only one Job is ever started under an id: a later caller gets its state, UsageError or Conflict.
+        """
+        start = self._jobs.run if self.resumes else self._jobs.submit
+        return await start(expert_key, query, job_id=job_id, labels=labels)
+
+    async def resume(self, job_id: str) -> JobSummary:
+        """Drive an existing Job until it ends or stops; queue it if it was never queued."""
+        if self.resumes:
+            return await self._resume(job_id, drive=True)
+        job = await self._jobs.job(job_id)
+        return job if stands(job) or job.queued is not None else await self._resume(job_id, drive=False)
+
+    async def resume_series(self, series_id: str) -> SeriesState | None:
+        """Drive a paused series until it ends or stops, or queue it with its Jobs; None if it was queued already."""
+        iterations = self._iterations()
+        if self.resumes:
+            return await iterations.resume(series_id)
+        from perstack.ports.dispatcher import Order
+
+        now = self._source.current
+        series = await iterations.get(series_id)
+        labels = {SERIES_LABEL: series_id, EXPERT_LABEL: series.expert_key}
+        order = Order(series_id, labels=labels, submitted_at=now.clock.now())
+        return series if await now.dispatching.submit(order, now.storage, once=True) else None
+
+    async def _resume(self, job_id: str, *, drive: bool) -> JobSummary:
+        """Resume a Job; if another process was faster, return its state."""
+        try:
+            return await self._jobs.resume(job_id, drive=drive)
+        except UsageError:
+            job = await self._jobs.job(job_id)
+            if stands(job):
+                return job
+            raise
+
 
 # Store schedules: each is the single log of a Job in the space `schedules`, with its state as the index entry.
 
