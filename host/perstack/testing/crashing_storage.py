@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
+from typing_extensions import override
+
 from perstack.core.base.chain import Head
 from perstack.dataclass import dataclass
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
@@ -53,8 +55,8 @@ class CrashingStorage(Storage):
         # a dead process writes nothing more, from any of its tasks
         return self.appends > point.append or (self.appends == point.append and moment == point.moment)
 
+    @override
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Append, or raise Crash."""
         self.appends += 1
         if self._reached("before"):
             raise Crash(f"before append {self.appends}, to {run.run_id}")
@@ -63,122 +65,122 @@ class CrashingStorage(Storage):
             raise Crash(f"after append {self.appends}, to {run.run_id}")
 
     @property
+    @override
     def location(self) -> str:
-        """The wrapped storage's location."""
         return self.storage.location
 
+    @override
     def space(self, name: str) -> Storage:
-        """Return a space of the wrapped storage, which does not crash."""
         return self.storage.space(name)
 
+    @override
     async def create_job(self, job_id: str) -> None:
-        """Call the wrapped storage."""
         await self.storage.create_job(job_id)
 
+    @override
     async def has_job(self, job_id: str) -> bool:
-        """Call the wrapped storage."""
         return await self.storage.has_job(job_id)
 
+    @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Call the wrapped storage."""
         return await self.storage.jobs(limit=limit, after=after)
 
+    @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Call the wrapped storage."""
         return await self.storage.runs(job_id, limit=limit, after=after)
 
+    @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """Call the wrapped storage."""
         return await self.storage.read(run, after, limit)
 
+    @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Call the wrapped storage, or raise Crash after the crash point."""
         if self._reached("after"):
             raise Crash(f"before a redaction in {run.run_id}")
         await self.storage.redact(run, seq, record)
 
+    @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Call the wrapped storage."""
         await self.storage.put_summary(job_id, summary)
 
+    @override
     async def summary(self, job_id: str) -> bytes | None:
-        """Call the wrapped storage."""
         return await self.storage.summary(job_id)
 
+    @override
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Call the wrapped storage."""
         await self.storage.put_entry(job_id, seq, entry, synced=synced, expected=expected)
 
+    @override
     async def entries(self) -> Mapping[str, bytes]:
-        """Call the wrapped storage."""
         return await self.storage.entries()
 
+    @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """Call the wrapped storage."""
         return await self.storage.entry(job_id)
 
+    @override
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Call the wrapped storage."""
         await self.storage.put_run_setting(run, setting)
 
+    @override
     async def run_setting(self, run: RunRef) -> bytes | None:
-        """Call the wrapped storage."""
         return await self.storage.run_setting(run)
 
+    @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Call the wrapped storage."""
         await self.storage.put_checkpoint(job_id, checkpoint_id, data)
 
+    @override
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """Call the wrapped storage."""
         return await self.storage.checkpoint(job_id, checkpoint_id)
 
+    @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Call the wrapped storage."""
         return await self.storage.checkpoints(job_id, limit=limit, after=after)
 
+    @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Call the wrapped storage."""
         return await self.storage.put_blob(job_id, data)
 
+    @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Call the wrapped storage."""
         return await self.storage.blob(job_id, sha256)
 
+    @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """Call the wrapped storage."""
         return await self.storage.blobs(job_id)
 
+    @override
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Call the wrapped storage."""
         await self.storage.remove_blob(job_id, sha256)
 
+    @override
     async def erase_traces(self, job_id: str) -> None:
-        """Call the wrapped storage."""
         await self.storage.erase_traces(job_id)
 
+    @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """Call the wrapped storage."""
         return await self.storage.sizes(job_ids)
 
+    @override
     async def size(self) -> int:
-        """Call the wrapped storage."""
         return await self.storage.size()
 
+    @override
     def lease(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
-        """Call the wrapped storage."""
         return self.storage.lease(job_id, holder)
 
+    @override
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Call the wrapped storage."""
         return await self.storage.lease_info(job_id)
 
+    @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Call the wrapped storage."""
         await self.storage.delete_job(job_id, expected=expected)
 
+    @override
     async def close(self) -> None:
-        """Close the wrapped storage."""
         await self.storage.close()

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import field, replace
 from itertools import count
 
+from typing_extensions import override
+
 from perstack.dataclass import dataclass
 from perstack.ports.dispatcher import (
     SILENT_AFTER,
@@ -63,8 +65,8 @@ class InMemoryDispatchers(DispatcherFactory):
         """Start without engines."""
         self.engines: dict[str, InMemoryOrders] = {}
 
+    @override
     def open(self, location: str) -> InMemoryDispatcher:
-        """Return a dispatcher on the engine of that name."""
         return InMemoryDispatcher(self.engines.setdefault(location, InMemoryOrders()), location)
 
 
@@ -76,8 +78,8 @@ class InMemoryDispatcher(Dispatcher):
         self._orders = orders or InMemoryOrders()
         self.location = f"memory:{name}"
 
+    @override
     async def submit(self, order: Order) -> None:
-        """Queue a Job or a Run, or merge it into the waiting work item."""
         orders = self._orders
         waits = orders.waiting.get(order.key)
         if waits is not None:
@@ -86,21 +88,21 @@ class InMemoryDispatcher(Dispatcher):
         async with orders.changed:
             orders.changed.notify_all()
 
+    @override
     async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
-        """Remove the waiting work item. Return whether there was one."""
         return self._orders.waiting.pop(order_key(job_id, run_id), None) is not None
 
+    @override
     async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
-        """Return the waiting work item, else the claimed one, else None."""
         key = order_key(job_id, run_id)
         held = self._orders.held.get(key)
         return self._orders.waiting.get(key, None if held is None else held.claim.order)
 
     @asynccontextmanager
+    @override
     async def seat(
         self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
     ) -> AsyncGenerator[InMemorySeat]:
-        """Register a worker session. On exit, its claims can be taken over."""
         orders, now = self._orders, self._orders.now()
         number = next(orders.numbers)
         orders.seats[number] = WorkerInfo(name, now, now, dict(labels or {}), concurrency)
@@ -112,8 +114,8 @@ class InMemoryDispatcher(Dispatcher):
                 if held.seat == number:
                     held.seat = None
 
+    @override
     async def workers(self) -> Sequence[WorkerInfo]:
-        """Return the workers whose session has not timed out, by name."""
         orders = self._orders
         found = [
             replace(info, jobs=orders.of_seat(number))
@@ -122,15 +124,16 @@ class InMemoryDispatcher(Dispatcher):
         ]
         return sorted(found, key=lambda info: info.name)
 
+    @override
     async def load(self) -> Load:
-        """Return queue statistics."""
         now, orders = self._orders.now(), self._orders
         due = [one for one in orders.waiting.values() if one.due <= now]
         oldest = min((one.due or one.submitted_at for one in due), default=None)
         return Load(len(due), len(orders.waiting) - len(due), len(orders.held), oldest)
 
+    @override
     async def close(self) -> None:
-        """Do nothing: nothing is open."""
+        pass  # nothing is open
 
 
 class InMemorySeat(Seat):
@@ -142,8 +145,8 @@ class InMemorySeat(Seat):
         self._number = number
         self._had: dict[str, Claim] = {}
 
+    @override
     async def claim(self) -> Claim | None:
-        """Return the next claim: claims of ended sessions first, then by priority."""
         orders, info = self._orders, self._orders.seats[self._number]
         for held in orders.held.values():
             if orders.is_silent(held.seat) and _fits(held.claim.order, info):
@@ -162,16 +165,16 @@ class InMemorySeat(Seat):
         self._had[claim.id] = claim
         return claim
 
+    @override
     async def wait(self, seconds: float) -> None:
-        """Return at the next change of the queue, at the latest after `seconds`."""
         try:
             async with asyncio.timeout(seconds), self._orders.changed:
                 await self._orders.changed.wait()
         except TimeoutError:
             return
 
+    @override
     async def beat(self) -> Sequence[str]:
-        """Send a heartbeat. Return the ids of claims that were taken over."""
         orders = self._orders
         orders.seats[self._number] = replace(orders.seats[self._number], seen=orders.now())
         lost = [id for id, claim in self._had.items() if not self._has(claim)]
@@ -179,15 +182,15 @@ class InMemorySeat(Seat):
             del self._had[id]
         return lost
 
+    @override
     async def change(self, claim: Claim, order: Order) -> Claim:
-        """Store a changed work item with its claim, unless the claim was lost."""
         changed = replace(claim, order=order)
         if self._has(claim):
             self._orders.held[order.key].claim = self._had[claim.id] = changed
         return changed
 
+    @override
     async def release(self, claim: Claim, again: Order | None = None) -> None:
-        """Finish the work item or queue `again` instead. Do nothing if the claim was lost."""
         if self._had.pop(claim.id, None) is None or not self._has(claim):
             return
         del self._orders.held[claim.order.key]

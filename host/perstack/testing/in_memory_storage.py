@@ -8,6 +8,8 @@ from dataclasses import field
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 
+from typing_extensions import override
+
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.core.base.records import JsonObject
@@ -62,10 +64,10 @@ class InMemoryStorages(StorageFactory):
         """Start without stores."""
         self.stores: dict[str, InMemoryStore] = {}
 
+    @override
     def open(
         self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()
     ) -> Storage:
-        """Return a storage on the store of that name."""
         return InMemoryStorage(self.stores.setdefault(location, InMemoryStore()), location)
 
 
@@ -79,37 +81,37 @@ class InMemoryStorage(Storage):
         self._spaces: dict[str, InMemoryStorage] = {}
 
     @property
+    @override
     def location(self) -> str:
-        """The name of the store."""
         return f"memory:{self._name}"
 
+    @override
     def space(self, name: str) -> Storage:
-        """Return a separate set of Jobs in this store."""
         if name not in self._spaces:
             store = self.store.spaces.setdefault(check_space(name), InMemoryStore())
             self._spaces[name] = InMemoryStorage(store, f"{self._name}/{name}")
         return self._spaces[name]
 
+    @override
     async def create_job(self, job_id: str) -> None:
-        """Create an empty Job. Raises Conflict if the id exists."""
         if check_job_id(job_id) in self.store.jobs:
             raise job_exists(job_id)
         self.store.jobs[job_id] = InMemoryJob(self._tick())
 
+    @override
     async def has_job(self, job_id: str) -> bool:
-        """Return whether the Job exists."""
         return check_job_id(job_id) in self.store.jobs
 
+    @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Return Job ids, most recently written summary first."""
         return newest_first(((job.written, name) for name, job in self.store.jobs.items()), limit, after)
 
+    @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return the ids of the Runs that have a log, by their number."""
         return page_of(self._job(job_id).logs, run_order, limit, after)
 
+    @override
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Append records after the first `expected_seq`. Raises Conflict."""
         check_id(run.run_id, "run")
         job = self._job(run.job_id)
         log = job.logs.get(run.run_id, [])
@@ -120,33 +122,33 @@ class InMemoryStorage(Storage):
             job.heads[run.run_id] = head
             job.logs[run.run_id] = [*log, *records]
 
+    @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """Return at most `limit` records after place `after`. Raises Damaged."""
         job = self.store.jobs.get(check_job_id(run.job_id))
         log = [] if job is None else job.logs.get(check_id(run.run_id, "run"), [])
         wanted = log[: None if limit is None else after + limit]
         return verified(list(enumerate(wanted, 1)), 0, f"{self.location}, run {run.run_id}", "the record")[after:]
 
+    @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Replace a record by one without content. Raises NotFound and Conflict."""
         log = self._job(run.job_id).logs.get(run.run_id, [])
         check_redaction(log, seq, record, run.run_id)
         self._job(run.job_id).logs[run.run_id] = [*log[: seq - 1], record, *log[seq:]]
 
+    @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace the Job's summary."""
         job = self._job(job_id)
         job.summary, job.written = summary, self._tick()
 
+    @override
     async def summary(self, job_id: str) -> bytes | None:
-        """Return the summary, or None."""
         job = self.store.jobs.get(check_job_id(job_id))
         return None if job is None else job.summary
 
+    @override
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace the Job's entry unless it describes a later place, or the log is not the expected one."""
         job = self._job(job_id)
         if expected is not None:
             run, head = expected
@@ -156,52 +158,52 @@ class InMemoryStorage(Storage):
         if seq >= job.entry[0]:
             job.entry = (seq, entry)
 
+    @override
     async def entries(self) -> Mapping[str, bytes]:
-        """Return the entry of every Job."""
         return {name: job.entry[1] for name, job in self.store.jobs.items()}
 
+    @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """Return the entry of one Job with the place that it describes, or None."""
         job = self.store.jobs.get(check_job_id(job_id))
         return None if job is None or not job.entry[0] else job.entry
 
+    @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Store bytes once and return their hex sha256."""
         name = new_sha256(data).hexdigest()
         others = (job.blobs[name] for job in self.store.jobs.values() if name in job.blobs)
         self._job(job_id).blobs[name] = next(others, data)
         return name
 
+    @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Return the bytes of a blob. Raises NotFound."""
         job = self.store.jobs.get(check_job_id(job_id))
         data = None if job is None else job.blobs.get(check_id(sha256, "blob"))
         return checked_blob(data, job_id, sha256, self.location, "it")
 
+    @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """Return the size of each Job in bytes."""
         wanted = self.store.jobs if job_ids is None else [one for one in job_ids if one in self.store.jobs]
         return {one: _size_of(self.store.jobs[one]) for one in wanted}
 
+    @override
     async def size(self) -> int:
-        """Return the size of the store in bytes, including its other spaces."""
         return _size_of_all(self.store)
 
+    @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """Return the hex sha256 of the Job's blobs."""
         return tuple(self._job(job_id).blobs)
 
+    @override
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob if it exists."""
         self._job(job_id).blobs.pop(check_id(sha256, "blob"), None)
 
+    @override
     async def erase_traces(self, job_id: str) -> None:
-        """Do nothing for an existing Job: memory keeps no traces. Raises NotFound."""
         self._job(job_id)
 
     @asynccontextmanager
+    @override
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """Hold the Job's lease during the block. Raises Conflict, naming the holder."""
         self._job(job_id)
         if job_id in self.store.leases:
             held = self.store.leases[job_id]
@@ -212,13 +214,13 @@ class InMemoryStorage(Storage):
         finally:
             del self.store.leases[job_id]
 
+    @override
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Return the current holder of the lease, or None."""
         holder = self.store.leases.get(check_job_id(job_id))
         return None if holder is None else LeaseInfo(holder)
 
+    @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Delete a Job. Raises NotFound, and Conflict while it is driven or if its log has another length."""
         async with self.lease(job_id, "the deletion of it"):
             if expected is not None:
                 run, seq = expected
@@ -227,8 +229,9 @@ class InMemoryStorage(Storage):
                     raise stale(run.run_id, seq, found)
             del self.store.jobs[job_id]
 
+    @override
     async def close(self) -> None:
-        """Do nothing: nothing is open."""
+        pass  # nothing is open
 
     def _job(self, job_id: str) -> InMemoryJob:
         job = self.store.jobs.get(check_job_id(job_id))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from typing_extensions import override
+
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.hooks import hookimpl
@@ -24,8 +26,8 @@ class ScriptedProviderFactory(ProviderFactory):
     default_model: str | None = "scripted"
     how_to_configure: str = f"set {SCRIPT_VARIABLE}, or `script` in [provider.setting], to a script's path"
 
+    @override
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Return whether the environment names a script."""
         return bool(env.get(SCRIPT_VARIABLE))
 
     def create(self, config: ProviderConfig) -> Provider:

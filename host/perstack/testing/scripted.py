@@ -30,6 +30,7 @@ from typing import assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
+from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
@@ -284,8 +285,8 @@ class ScriptedProvider(Provider, ProviderFactory):
         self._progress: dict[str, _Progress] = {}
         self._request_log = request_log
 
+    @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """Play the turn that is due. Raises ProviderError if it is a failure or the script has ended."""
         self.requests.append(request)
         if self._request_log is not None:
             _append(self._request_log, request)
@@ -295,15 +296,16 @@ class ScriptedProvider(Provider, ProviderFactory):
             raise played.error.as_error()
         return _generation(played, number)
 
+    @override
     async def close(self) -> None:
-        """Do nothing: nothing is open."""
+        pass  # nothing is open
 
+    @override
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Return True: the script was passed in Python."""
         return True
 
+    @override
     def create(self, config: object) -> "ScriptedProvider":
-        """Return self: the script was passed in Python."""
         return self
 
     @hookimpl

@@ -15,6 +15,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
+from typing_extensions import override
+
 from perstack.config.lock import Lock, shared_definition
 from perstack.config.trust import Agreement, skill_item
 from perstack.core.base.json_schema import unchecked
@@ -112,8 +114,8 @@ class LockedSession(SkillSession):
             )
         return await self._session.call(call)
 
+    @override
     async def close(self) -> None:
-        """Close the session, unless it was closed after a failed connection."""
         if not self._problem:
             await self._session.close()
 

@@ -9,6 +9,8 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import count
 
+from typing_extensions import override
+
 from perstack.core.base.json_schema import Checker
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert, ToolSearch
@@ -52,16 +54,17 @@ class BuiltinSession(SkillSession):
         self._toolset = toolset
         self._answer = answer
 
+    @override
     async def tools(self) -> Toolset:
-        """Return the toolset."""
         return self._toolset
 
+    @override
     async def call(self, call: ToolCall) -> ToolResult:
-        """Return the answer to a call."""
         return await self._answer(call)
 
+    @override
     async def close(self) -> None:
-        """Do nothing: no resource was opened."""
+        pass  # nothing is open
 
 
 class PlayedSession(BuiltinSession):
