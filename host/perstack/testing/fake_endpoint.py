@@ -91,13 +91,13 @@ class FakeEndpoint:
         finally:
             writer.close()
 
-    def _next(self) -> PreparedReply:
-        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request. Return False if the connection must be closed."""
         self.asked.append(await _read(reader))
-        reply = self._next() if self._choose is None else self._choose(self.asked[-1])
+        if self._choose is not None:
+            reply = self._choose(self.asked[-1])
+        else:
+            reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         lines = [f"HTTP/1.1 {reply.status} Told", "transfer-encoding: chunked"]
         lines += [f"{name}: {value}" for name, value in reply.headers.items()]
         writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())

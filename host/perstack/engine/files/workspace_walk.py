@@ -296,7 +296,11 @@ class _WalkState:
         with os.scandir(handle) as entries:
             for entry in entries:
                 name = os.fsencode(entry.name)
-                if not is_name(name) or is_never_recorded(name) or self._is_kept_off(place + name):
+                if (
+                    not is_name(name)
+                    or is_never_recorded(name)
+                    or self._top + b"/" + place + name in self._keep_off.paths
+                ):
                     continue
                 if rules.ignores(name, is_folder=entry.is_dir(follow_symlinks=False)):
                     continue
@@ -386,9 +390,6 @@ class _WalkState:
         self._entries += more
         if self._entries > MOST_ENTRIES:
             raise _too_many()
-
-    def _is_kept_off(self, path: bytes) -> bool:
-        return self._top + b"/" + path in self._keep_off.paths
 
     def _steady(self, stamp: Stamp | None) -> Stamp | None:
         return None if stamp is None or self._is_racy(stamp) else stamp

@@ -246,7 +246,7 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
         return  # a missing plugin name has been reported already
     factory = next((one for one in plugins.skills if one.handles(skill)), None)
     if factory is None and isinstance(skill, PluginSkill):
-        names = [one.name for one in plugins.skills if one.handles(_of_plugin(skill, one.name))]
+        names = [one.name for one in plugins.skills if one.handles(skill.model_copy(update={"plugin": one.name}))]
         known = ", ".join(sorted(names)) or "none"
         near = suggestion(skill.plugin, names)
         report.error((*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {known}{near}")
@@ -281,10 +281,6 @@ def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
     if found.head.allowed_tools:
         tools = " ".join(found.head.allowed_tools)
         report.warn(at, f"{file}: `allowed-tools: {tools}` allows nothing here: say it in [permissions]")
-
-
-def _of_plugin(skill: PluginSkill, name: str) -> PluginSkill:
-    return skill.model_copy(update={"plugin": name})
 
 
 def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[str]) -> None:

@@ -96,7 +96,7 @@ async def unpack_skills(
     """Unpack a Job's skills into the user's cache, each version once. Raises StorageError, NotFound and UsageError."""
     laid: list[UnpackedSkill] = []
     for skill in carried:
-        folder = skill.folder_in(_cache(env))
+        folder = skill.folder_in(user_directory("cache", env).absolute() / "skills")
         if not await asyncio.to_thread(_is_whole, folder, skill):
             contents = await _blobs(storage, job_id, skill)
             await uninterrupted(asyncio.to_thread(partial(_write, folder, skill, contents)))
@@ -152,10 +152,6 @@ async def _blobs(storage: Storage, job_id: str, skill: BundledSkill) -> list[byt
         if sha256(data).hexdigest() != file.sha256:
             raise StorageError(f"Job {job_id}: {file.path} of skill {skill.path} was changed: put {file.sha256} back")
     return contents
-
-
-def _cache(env: Mapping[str, str]) -> Path:
-    return user_directory("cache", env).absolute() / "skills"
 
 
 def _is_whole(folder: Path, skill: BundledSkill) -> bool:

@@ -12,7 +12,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert, Limits, with_skills_required
 from perstack.core.definitions.instruction import AgentsMdFile, render_instruction
 from perstack.core.definitions.permissions import RuleSet, begun_under, missing_from, not_in_force
-from perstack.core.definitions.project import Project, SnapshotPolicy, rule_sets
+from perstack.core.definitions.project import Project, rule_sets
 from perstack.core.definitions.sandbox import SandboxPolicy, narrowed
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.runs.decide import answered, moved, redefined, resumed
@@ -113,7 +113,7 @@ class RunStarter:
                 sandbox=_sandbox(job, expert, new.within, base),
                 output=output,
                 attachments=new.attachments,
-                snapshots=_snapshots(job, None if parent is None else parent.start),
+                snapshots=job.host.project.snapshots if parent is None else parent.start.snapshots,
             )
         )
         if by is None:  # delegates inherit it
@@ -242,11 +242,6 @@ def _sandbox(job: JobContext, expert: Expert, within: SandboxPolicy | None, base
     if base is not None and job.host.overrides.runtime is None:
         within = base.start.sandbox
     return narrowed(own, within)
-
-
-def _snapshots(job: JobContext, caller: StartRun | None) -> SnapshotPolicy | None:
-    """Return the snapshot policy of a new Run: its parent's for a delegate; None records no snapshots."""
-    return job.host.project.snapshots if caller is None else caller.snapshots
 
 
 def _stricter_today(job: JobContext, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:

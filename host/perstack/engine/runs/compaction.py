@@ -31,7 +31,15 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.plugins.providers import OpenProvider
 from perstack.engine.runs.budget import JobBudget
-from perstack.engine.runs.generation import Trying, error_info, fail, reserve_or_stop, retry_or_give_up, switch_model
+from perstack.engine.runs.generation import (
+    Trying,
+    error_info,
+    fail,
+    releases_reservation,
+    reserve_or_stop,
+    retry_or_give_up,
+    switch_model,
+)
 from perstack.engine.runs.job_context import RunContext
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Generation, GenerationRequest
@@ -143,7 +151,8 @@ async def _summarized(context: RunContext, command: Compact, summarizer: Summari
     )
     sent = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summarizer.provider_name)
-    with Trying(session, summarizer.endpoint) as trying:
+    trying = Trying(session, summarizer.endpoint)
+    with trying.ticket:
         for attempt in count(1):
             if not await _begin(session, command, summarizer, request, context.budget):
                 return None
@@ -156,8 +165,8 @@ async def _summarized(context: RunContext, command: Compact, summarizer: Summari
                 if decision is False:
                     return None
                 info, reserved = error_info(error), session.run.reserved
-                uncharged = reserved is not None and is_uncharged(info)
-                if summarizer.is_own and await switch_model(session, info, prices, uncharged=uncharged):
+                released = releases_reservation(session.run, info)
+                if summarizer.is_own and await switch_model(session, info, prices, uncharged=released):
                     return None  # the loop asks the next model for the same summary
                 session.first_try = None
                 if info.name == NOT_RECORDED:

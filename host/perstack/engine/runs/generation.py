@@ -12,8 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import count
-from types import TracebackType
-from typing import Self
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
@@ -42,6 +40,7 @@ from perstack.core.runs.fallbacks import (
 )
 from perstack.core.runs.messages import ExpertMessage, ToolCallPart, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
+from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.pacing import OnWait, Waiting, through
@@ -75,18 +74,7 @@ class Trying:
         self._began = now
         self._session = session
         self._provider = endpoint.provider
-        self._place = endpoint.place(on_wait)
-
-    def __enter__(self) -> Self:
-        """Enter the endpoint's queue."""
-        self._place.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the endpoint's queue."""
-        self._place.__exit__(kind, error, trace)
+        self.ticket = endpoint.place(on_wait)  # for the endpoint's queue, which the caller enters
 
     @property
     def spent(self) -> float:
@@ -104,7 +92,7 @@ class Trying:
                 self._session.first_try += self.try_began - asked
             return await _tried(self._provider, request, show, *time_for_try(self.limits, self.spent))
 
-        return await through(self._place, tokens, work)
+        return await through(self.ticket, tokens, work)
 
 
 async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
@@ -139,8 +127,15 @@ async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: i
     if isinstance(decision, GiveUp):
         return decision
     info, delay = error_info(error), round(decision.delay * 1000)
-    uncharged = session.run.reserved is not None and is_uncharged(info)
-    session.record(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=delay, uncharged=uncharged))
+    session.record(
+        Retry(
+            **session.stamp(),
+            error=info,
+            attempt=attempt,
+            delay_ms=delay,
+            uncharged=releases_reservation(session.run, info),
+        )
+    )
     if isinstance(decision, PauseJob):
         session.record(paused_for_limit(session.clock.now() + delay, session.stamp))
     await session.flush()
@@ -148,6 +143,11 @@ async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: i
         return False
     await asyncio.sleep(decision.delay)
     return True
+
+
+def releases_reservation(run: Run, error: ErrorInfo) -> bool:
+    """Return whether a failed try releases what was reserved for it."""
+    return run.reserved is not None and is_uncharged(error)
 
 
 async def fail(session: RunSession, error: ErrorInfo, *, uncharged: bool = False) -> None:
@@ -252,7 +252,8 @@ async def generate(context: RunContext, command: Generate) -> None:
     )
     show = _show_deltas(session, command.step, job.emit)
     job.prices.prepare(run.provider)
-    with Trying(session, endpoint, _show_wait(session, command.step, job.emit)) as trying:
+    trying = Trying(session, endpoint, _show_wait(session, command.step, job.emit))
+    with trying.ticket:
         again = begin if context.budget is not None else None  # each try may be charged for
         generation = await _reply(session, request, show, trying, job.prices, again)
     if generation is None:
@@ -350,18 +351,17 @@ async def _goes_on(session: RunSession, error: ProviderError, attempt: int, tryi
     if isinstance(decision, bool):
         return decision
     info = error_info(error)
-    if await switch_model(session, info, prices, uncharged=session.run.reserved is not None and is_uncharged(info)):
+    if await switch_model(session, info, prices, uncharged=releases_reservation(session.run, info)):
         return False
     session.first_try = None
     reason = f"{info.message} ({decision.reason})" if decision.reason else info.message
-    uncharged = session.run.reserved is not None and is_uncharged(info)
-    await fail(session, info.model_copy(update={"message": reason}), uncharged=uncharged)
+    await fail(session, info.model_copy(update={"message": reason}), uncharged=releases_reservation(session.run, info))
     return False
 
 
 async def _overflowed(session: RunSession, error: ProviderError, attempt: int) -> None:
     run, info = session.run, error_info(error)
-    uncharged = run.reserved is not None and is_uncharged(info)
+    uncharged = releases_reservation(run, info)
     if run.context.is_relieved:
         await fail(session, too_large(run, info), uncharged=uncharged)
         return

@@ -126,10 +126,6 @@ class JobLauncher:
 # Store schedules: each is the single log of a Job in the space `schedules`, with its state as the index entry.
 
 
-def _itself(state: ScheduleState) -> ScheduleState:
-    return state
-
-
 def _jobs(state: ScheduleState) -> Sequence[str]:
     """Return nothing: Jobs of a schedule are deleted like others, and the current one may not have begun."""
     return ()
@@ -144,7 +140,7 @@ SCHEDULES = IndexedLogFormat[ScheduleState, StoredScheduleEvent, ScheduleState](
     parse=parse_schedule_event,
     owner=lambda event: event.schedule,
     after=evolve_schedule,
-    summary=_itself,
+    summary=lambda state: state,
     damaged=damaged_schedule,
     jobs=_jobs,
     store=IndexEntries(frozenset(("name", "version", "lines", "updatedAt"))),
@@ -283,7 +279,7 @@ class Schedules:
 
     async def process_due(self, name: str) -> DueWorkResult | None:
         """Start at most one due Job of a schedule; None if nothing was due. Raises Conflict if another process does."""
-        schedule = self._schedule(name)
+        schedule = next((one for one in self._source.current.project.schedules if one.name == name), None)
         if schedule is None:
             return None
         calendar = calendar_of(schedule)
@@ -330,9 +326,6 @@ class Schedules:
             return ScheduleStatus(schedule, error=error_line(error))
         return ScheduleStatus(schedule, following, last, job, state.waiting, state.skipped)
 
-    def _schedule(self, name: str) -> Schedule | None:
-        return next((one for one in self._source.current.project.schedules if one.name == name), None)
-
     def _now(self) -> int:
         return self._source.current.clock.now()
 
@@ -351,7 +344,8 @@ class Schedules:
     ) -> DueWorkResult:
         """Record that the occurrence's Job has ended, if it has, unless another process does."""
         loaded = await self._log.latest(schedule.name)
-        if loaded is not None and _is_at_work(loaded, occurrence):
+        current = None if loaded is None else loaded.state.current
+        if loaded is not None and current is not None and current.job_id == occurrence.job_id:
             step = settled(loaded.state, schedule, calendar, job, self._now())
             if step is not None:
                 with suppress(Conflict):  # another process does so in its next pass
@@ -359,10 +353,6 @@ class Schedules:
         return DueWorkResult(
             did=did, schedule=schedule.name, occurrence=occurrence.at, job_id=job.id, job=job, question=job.asks
         )
-
-
-def _is_at_work(loaded: Loaded[ScheduleState], occurrence: Occurrence) -> bool:
-    return loaded.state.current is not None and loaded.state.current.job_id == occurrence.job_id
 
 
 def _state(loaded: Loaded[ScheduleState] | None) -> ScheduleState | None:
