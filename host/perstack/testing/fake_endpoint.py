@@ -92,7 +92,6 @@ class FakeEndpoint:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request. Return False if the connection must be closed."""
         self.asked.append(await _read(reader))
         if self._choose is not None:
             reply = self._choose(self.asked[-1])

@@ -216,13 +216,11 @@ class _Schedule:
         self._length = played
 
     def reply(self, number: int) -> Turn | None:
-        """Return the reply with that number, from 0; None after the last."""
         if self._is_over(number):
             return None
         return self._replies[bisect_right(self._ends, number % self._length)]
 
     def failure(self, number: int, played: int) -> Turn | None:
-        """Return the next failure due before that reply, after `played` failures; None if there is none."""
         for one in self._failures_before(number):
             if played < _times(one.repeat):
                 return one

@@ -164,8 +164,6 @@ class AnchorUnreadable(Exception):
 
 
 class _MissingOwner:
-    """Findings about an owner that the anchor has records of and the store lacks."""
-
     def __init__(self, findings: Sequence[Finding], unchecked: Sequence[Unchecked] = (), *, elsewhere: int = 0) -> None:
         self.findings = findings
         self.unchecked = unchecked

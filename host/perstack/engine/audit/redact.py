@@ -30,7 +30,6 @@ _MIN_CONTAINED_CHARACTERS = 8
 """Characters below which a text counts as a copy only if it is the whole text: it occurs in many others."""
 _MAX_COPIES = 100
 _SNAPSHOT_EVENTS = (b'"type":"recordSnapshot"', b'"type":"startRewind"', b'"type":"finishRewind"')
-"""Markers in the lines of events that name a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,6 @@ def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
 
 
 async def _in_snapshots(storage: Storage, job_id: str, raw: Sequence[bytes], looked: dict[str, bool]) -> list[str]:
-    """Return the snapshots of a Job with a text in a file or file name; `looked` caches results by blob."""
     held = await _blobs_in_snapshots(storage, job_id) if raw else {}
     for name in held:
         if name not in looked:
@@ -176,7 +174,6 @@ async def _blob_contains(storage: Storage, job_id: str, name: str, raw: Sequence
 
 
 async def _events_by_blob(storage: Storage, event: StoredEvent, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return for each blob the other events of the Job that have its content."""
     found: dict[str, list[str]] = {}
     forms = [name.encode() for name in names]
     for run_id in await run_ids(storage, event.job_id) if names else ():

@@ -122,8 +122,6 @@ async def _all_of(storage: Storage, kind: OwnerKind) -> list[Owner]:
 
 
 class _Copying:
-    """The copy of one owner."""
-
     def __init__(self, source: Storage, target: Storage, owner: Owner) -> None:
         self._source = source
         self._target = target
@@ -132,7 +130,6 @@ class _Copying:
         self._blobs = 0
 
     async def done(self) -> Copied:
-        """Copy it. An error is in the result, and does not affect others."""
         try:
             await self._check_own()
             async with AsyncExitStack() as stack:

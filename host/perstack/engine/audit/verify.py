@@ -82,7 +82,6 @@ class JobCheck:
     heads: dict[str, dict[int, str]] = field(default_factory=dict[str, "dict[int, str]"])
     """Hashes of each log by position."""
     anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
-    """Heads of logs that are recorded outside of the log itself."""
     starts: dict[str, StartRun] = field(default_factory=dict[str, StartRun])
     named: dict[str, tuple[str, int, str]] = field(default_factory=dict[str, "tuple[str, int, str]"])
     """Delegates by Run id: the Run, position and call that decided on each."""
@@ -95,15 +94,12 @@ class JobCheck:
     programs: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Calls of the base skill's `exec`, as pairs of Run and call: only the host writes the names in their results."""
     trees: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
-    """Snapshots by tree: the Run and position of each."""
     definitions: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
-    """Definitions of queued Jobs by blob: the Run and position of each."""
     naming: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, "list[tuple[str, int]]"])
     """All Runs and positions that name a blob."""
     removed: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
     """Blobs that a redaction removed: the Run and position of the redaction."""
     offers: list[tuple[str, int, StartGeneration]] = field(default_factory=list[tuple[str, int, StartGeneration]])
-    """Generations that name the offered tools, with Run and position."""
     states: dict[str, Run] = field(default_factory=dict[str, Run])
     """The last state of each Run, as far as its events can be folded."""
     misfit: Damaged | NotFound | None = None  # reason why a state does not include the whole log; None if all do
@@ -246,7 +242,6 @@ def _check_summary(check: JobCheck, written: bytes, summary: JobSummary, *, is_d
 
 
 _BLOB_MENTION = re.compile(r"blob:([0-9a-f]{64})\b")
-"""Pattern of a reference to a blob, in a text that its content was too long for."""
 _OUTPUT_FILE = re.compile(r'"outputFile": ?"blob:([0-9a-f]{64})"\}?')
 
 

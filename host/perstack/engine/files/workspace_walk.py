@@ -243,8 +243,6 @@ def _places(paths: Iterable[Path]) -> _Places:
 
 
 class _WalkState:
-    """The state of one walk."""
-
     def __init__(self, most: int, top: bytes, keep_off: _Places) -> None:
         self.batch: Batch = []
         self.files = 0

@@ -113,7 +113,6 @@ def recorded_settlements(context: HostContext, loaded: Job) -> dict[str, Settlem
 
 
 def _recorded_provider(context: HostContext, run: Run) -> Provider | None:
-    """Return the provider of a Run that plays a recording; None for other Runs."""
     try:
         provider = context.providers.for_run(run, context.project, context.overrides).provider
     except PerstackError:

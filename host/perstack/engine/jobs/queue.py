@@ -166,7 +166,6 @@ class JobQueue:
     def _request(
         self, context: HostContext, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0
     ) -> QueueRequest:
-        """Return how a Job of an Expert is queued; with today's definition, if the Expert is still defined."""
         from perstack.engine.jobs.queued_definition import QueueRequest
 
         definition: SeriesDefinition | None = None
@@ -175,7 +174,6 @@ class JobQueue:
         return QueueRequest(by or this_user(), definition, due, priority)
 
     async def _order(self, job: JobSummary) -> None:
-        """Order a Job that is recorded as queued. Raises DispatcherError that names the Job."""
         context = self._source.current
         try:
             await context.dispatching.submit(_order_of(job, context.clock.now()), context.storage)

@@ -49,8 +49,6 @@ OnWaiting = Callable[[bool], None]
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """Request of a worker to drive one Job or Run."""
-
     context: HostContext
     worker: str
     on_event: OnEvent | None

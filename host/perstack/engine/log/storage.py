@@ -193,8 +193,6 @@ _IDENTITY_LOG = log_of("storage")
 
 
 class _Named(BaseModel):
-    """The recorded name."""
-
     name: str
 
 
@@ -254,7 +252,6 @@ async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = 
 
 
 def _possible_job_ids(typed: str) -> list[str]:
-    """Return the ids of the Job that a typed id of a Run or a checkpoint may belong to."""
     found: list[str] = []
     head = typed
     for _ in range(2):

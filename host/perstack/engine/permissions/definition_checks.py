@@ -86,7 +86,6 @@ def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, deni
 
 
 def _problem(rule: PermissionRule, reach: _Reach) -> str | None:
-    """Return why the rule can never match a call; None if it can."""
     if rule.is_delegate:
         if any(rule.tool.matches(key) for key in reach.delegates):
             return None
@@ -134,7 +133,6 @@ def _properties(spec: ToolSpec) -> Iterator[str]:
 
 
 def _shadow(text: str, denied: Sequence[str]) -> str | None:
-    """Return which `deny` rule always decides before this one; None if none does."""
     rule = read_rule(text)
     for other in denied:
         if other == text or _covers(read_rule(other), rule):

@@ -262,7 +262,6 @@ def _names(factories: Sequence[SkillFactory], expert: Expert) -> list[str]:
 
 
 def _place(definition: DefinitionFile, expert: str) -> tuple[Reporter, KeyPath, Permissions] | None:
-    """Return the table of the definition file that contains a set of rules; None if there is none."""
     if not expert:
         permissions, reporter = definition.project.permissions, definition.report
         return None if permissions is None or reporter is None else (reporter, ("permissions",), permissions)

@@ -144,7 +144,6 @@ class Rulings:
         return now.model_copy(update={"ways": {path: tuple(names) for path, names in ways.found.items()}})
 
     def _policy_call(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
-        """Return the call as rules see it; None if no rule can be about it."""
         offered = None if decided.kind == "refused" else catalogue.find(decided)
         if offered is None:
             return None

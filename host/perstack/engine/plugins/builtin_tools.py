@@ -57,8 +57,6 @@ async def _pin(call: ToolCall) -> ToolResult:
 
 
 class _HistorySearch:
-    """The search in the logs of a Run and of the Runs that it continues."""
-
     def __init__(self, storage: Storage, run: Run) -> None:
         self._storage = storage
         self._ref = RunRef(run.start.job_id, run.id)

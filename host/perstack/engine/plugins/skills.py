@@ -475,7 +475,6 @@ class RunSkills:
 
 
 async def _toolset(work: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
-    """Return a skill's tools; None while it is being opened, and if it cannot be reached."""
     if not work.done():
         return None
     up = work.result()
@@ -520,7 +519,6 @@ async def _problem(work: asyncio.Task[_ConnectedSkill]) -> str | None:
 
 
 def _result(task: asyncio.Task[_T]) -> _T | None:
-    """Return the result of a finished task; None if it was cancelled or failed."""
     return None if task.cancelled() or task.exception() is not None else task.result()
 
 

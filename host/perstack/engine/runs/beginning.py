@@ -192,7 +192,6 @@ def _record_answer(session: RunSession, given: PersonAnswer) -> None:
 
 
 def _as_started(job: JobContext, expert: Expert) -> Expert:
-    """Return the Expert as a new Run records it. Raises UsageError if one of its Agent Skills cannot be used."""
     return strict(job, job.knowledge.with_skill_digests(expert))
 
 
@@ -245,7 +244,6 @@ def _sandbox(job: JobContext, expert: Expert, within: SandboxPolicy | None, base
 
 
 def _stricter_today(job: JobContext, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
-    """Return those of today's rules, and of the parent Run's rules in `above`, that the Run does not have yet."""
     expert = job.host.project.expert(run.start.expert_key) or run.start.expert
     added = not_in_force(rule_sets(job.host.project, expert), run.permissions, job.job.widenings)
     return (*added, *missing_from((*run.permissions, *added), above, job.host.overrides.widening))

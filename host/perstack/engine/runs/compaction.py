@@ -65,8 +65,6 @@ class Summarizer:
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
-    """Result of asking for a summary: its text, or the error."""
-
     text: str = ""
     spent: SummaryCost = SummaryCost()
     error: ErrorInfo | None = None

@@ -72,7 +72,6 @@ class Delegates:
         return False
 
     def _remote(self, parent: RunSession, delegations: Sequence[Delegation]) -> RemoteDelegates | None:
-        """Return the delegates as remote ones, if other workers may drive them; otherwise None."""
         if not self._job.worker.distributes:
             return None
         from perstack.engine.runs.remote_delegates import RemoteDelegates

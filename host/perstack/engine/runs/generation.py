@@ -304,7 +304,6 @@ async def _reply(
 
 
 async def _begin(context: RunContext, command: Generate, tools: KeptTools) -> bool:
-    """Record that a try begins, with what it may cost; or record why it may not, and return False."""
     session, settings, granted = context.session, context.endpoint.reply_settings, None
     if context.budget is not None:
         instruction = whole_instruction(session.run.start.instruction, context.catalogue.guidance)

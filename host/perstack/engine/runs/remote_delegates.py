@@ -190,8 +190,6 @@ _ORDER_CHECK_INTERVAL_S = 10.0  # time between two checks that a delegate is dri
 
 @dataclass(slots=True)
 class _Member:
-    """One delegate of the batch."""
-
     delegation: Delegation
     run: Run | None = None  # the latest known state; None before it has begun
     is_ours: bool = False  # True if this process began or resumed it, so that the reason of its latest stop is new

@@ -145,7 +145,6 @@ class Sampling:
             self.assumed = granted.amount.as_charge() + self.assumed
 
     async def _reserved(self, request: SampleRequest, sent: int) -> Grant | None:
-        """Reserve what a generation may cost; None without a budget."""
         if self._context.budget is None:
             return None
         mine = (self.usage or NO_USAGE, self.assumed)

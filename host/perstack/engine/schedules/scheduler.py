@@ -194,7 +194,6 @@ class Scheduler:
         return found
 
     async def _process_safely(self, one: DueItem) -> DueWorkResult | None:
-        """Process one item; None if another process was faster. An error becomes work with that error."""
         try:
             async with self._turn:
                 return await self._process(one)

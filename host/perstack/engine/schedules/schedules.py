@@ -113,7 +113,6 @@ class JobLauncher:
         return series if await now.dispatching.submit(order, now.storage, once=True) else None
 
     async def _resume(self, job_id: str, *, drive: bool) -> JobSummary:
-        """Resume a Job; if another process was faster, return its state."""
         try:
             return await self._jobs.resume(job_id, drive=drive)
         except UsageError:

@@ -262,7 +262,6 @@ async def delete_each(log: TaskLog, tasks: Sequence[TaskSummary]) -> AsyncIterat
 
 
 async def _read_dependency(log: TaskLog, task_id: str) -> Dependency | None:
-    """Return the state of a dependency; None if it is completed."""
     try:
         return dependency_of((await log.load(task_id)).state)
     except NotFound:

@@ -131,7 +131,6 @@ def report_of_outcome(order: Order, outcome: Outcome, after: Done | Requeue) -> 
 
 
 def _delegate_run(order: Order, served: Served | None) -> RunSummary | None:
-    """Return the summary of the delegate that an order is for; None if the Job's summary lacks it."""
     runs = served.runs if isinstance(served, JobSummary) else ()
     return next((run for run in runs if run.id == order.run_id), None)
 
@@ -145,7 +144,6 @@ def _delegate_prefix(order: Order, facts: dict[str, JsonValue]) -> str:
 
 
 def _failure_of(served: Served | None) -> str | None:
-    """Return why a Job or series failed; None if it did not."""
     if isinstance(served, SeriesState):
         return served.message if served.status == "failed" else None
     return None if served is None else served.error

@@ -396,7 +396,6 @@ class Assault:
 
 
 def _rest_of(fault: Fault | None, victims: list[Victim]) -> Fault | None:
-    """Return the fault with its count reduced by the boundaries of earlier processes; None if they reached it."""
     if fault is None:
         return None
     past = sum(victim.boundaries(fault.kind) for victim in victims)

@@ -194,8 +194,6 @@ def _pass(injector: _Injector, real: Callable[..., Any], *args: Any, **named: An
 
 
 class _FailingConnection(sqlite3.Connection):
-    """Counts the opening of the database and the statements that change it."""
-
     def __init__(self, *args: Any, **named: Any) -> None:
         injector = _state.get("armed")
         if injector is not None and injector.open() is not None:

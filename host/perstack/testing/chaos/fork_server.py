@@ -164,7 +164,6 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _become(order: dict[str, Any], board: Board) -> None:
-    """Run the command in the forked process. Does not return."""
     for number, (path, flags) in enumerate(
         (
             (order["stdin"], os.O_RDONLY),

@@ -122,7 +122,6 @@ def rule_of(call: PolicyCall) -> str:
 
 
 def _files(workspace: Path, calls: Iterable[PolicyCall]) -> dict[str, str]:
-    """Return the files named by calls with an effect, each with its first line."""
     named = dict.fromkeys(
         names[0] for call in calls if call.effect != "readOnly" for names in call.paths().values() if len(names) == 1
     )

@@ -131,7 +131,6 @@ def check_models(tests: Iterable[WrittenTest]) -> None:
 
 
 def _script(path: Path) -> Script | None:
-    """Return the script in a file; None if it is a recording. Raises UsageError."""
     try:
         now = path.stat()
     except OSError as error:
