@@ -17,6 +17,7 @@ from perstack.core.base.chain import unpadded
 from perstack.core.base.records import JsonObject, canonical_json
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
@@ -127,3 +128,25 @@ def _settings(run: Run, event: StartGeneration) -> JsonObject:
 @lru_cache(maxsize=256)
 def _text_digest(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(slots=True)
+class RequestCheck:
+    """A comparison of one Run's requests with the recorded digests, in order."""
+
+    inherits_redacted: bool = False  # True if the Run begins with redacted messages, so that no request can be compared
+    compared: int = 0
+    uncompared: int = 0  # requests without a digest that this version can compute
+    _sent: int = 0
+
+    def difference(self, run: Run, event: StoredEvent) -> str | None:
+        """Return how the request differs from the log; None if it does not, or cannot be compared."""
+        if not isinstance(event, StartGeneration):
+            return None
+        if self.inherits_redacted or not is_comparable(event):
+            self.uncompared += 1
+            return None
+        self.compared += 1
+        wrong = request_difference(run, event, self._sent)
+        self._sent = len(run.messages)
+        return wrong

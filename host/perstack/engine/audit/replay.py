@@ -11,10 +11,8 @@ from perstack.core.base.chain import check as check_line
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.replay import difference
-from perstack.core.runs.request_digest import is_comparable, request_difference
+from perstack.core.runs.request_digest import RequestCheck
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import StartGeneration
-from perstack.dataclass import dataclass
 from perstack.engine.audit.verify import KeptToolsCheck
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.run_log import RunLogFormat
@@ -22,30 +20,6 @@ from perstack.engine.permissions.recorded_calls import JobApprovals, RulingRepla
 from perstack.errors import Damaged, NotFound
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
-
-# Requests.
-
-
-@dataclass(slots=True)
-class RequestCheck:
-    """A comparison of one Run's requests with the recorded digests, in order."""
-
-    inherits_redacted: bool = False  # True if the Run begins with redacted messages, so that no request can be compared
-    compared: int = 0
-    uncompared: int = 0  # requests without a digest that this version can compute
-    _sent: int = 0
-
-    def difference(self, run: Run, event: StoredEvent) -> str | None:
-        """Return how the request differs from the log; None if it does not, or cannot be compared."""
-        if not isinstance(event, StartGeneration):
-            return None
-        if self.inherits_redacted or not is_comparable(event):
-            self.uncompared += 1
-            return None
-        self.compared += 1
-        wrong = request_difference(run, event, self._sent)
-        self._sent = len(run.messages)
-        return wrong
 
 
 async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFactory], workspace: Path) -> Report:

@@ -46,8 +46,8 @@ from perstack.core.tasks.operations import (
 from perstack.core.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
 from perstack.core.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
 from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.tasks.task_log import BlockerSearch, TaskLog, check_dependencies, delete_each, with_blockers
-from perstack.errors import Conflict, NotFound, UsageError
+from perstack.engine.tasks.task_log import BlockerSearch, TaskLog, check_dependencies, with_blockers
+from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.ports.storage import Storage
 from perstack.ports.tasks import TaskMemory
 from perstack.support.storage import newest_first
@@ -263,9 +263,20 @@ class ExecutionMemory(TaskMemory):
             raise Conflict(f"task {task_id} has been signalled already")
         return await self.answer(task_id, payload, event_id=event_id)
 
-    def delete_each(self, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
+    async def delete_each(self, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
         """Delete tasks unless they changed since they were listed; yield each id, and the reason if it was kept."""
-        return delete_each(self.log, tasks)
+        doomed = {task.task_id for task in tasks}
+        others = [row for row in await self.log.rows() if row.get("taskId") not in doomed]
+        for task in tasks:
+            try:
+                if task.damaged:
+                    raise NotAllowed(f"task {task.task_id} is damaged: repair it, or delete it by its name")
+                check_unneeded(task.task_id, others)
+                await self.log.delete(task.task_id, task.version)
+            except (Conflict, NotAllowed, NotFound) as error:
+                yield task.task_id, str(error)
+            else:
+                yield task.task_id, None
 
 
 def _changed_at(row: Row) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from pydantic import ValidationError
@@ -18,7 +18,6 @@ from perstack.core.tasks.summaries import (
     TaskSummary,
     blocked,
     by_id,
-    check_unneeded,
     damaged_task,
     depends_on,
     in_short,
@@ -29,7 +28,7 @@ from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
 from perstack.engine.log.storage import IndexEntries, log_of
-from perstack.errors import Conflict, Damaged, NotAllowed, NotFound, StorageError, UsageError
+from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
@@ -243,22 +242,6 @@ async def check_dependencies(log: TaskLog, task_id: str, given: Sequence[str]) -
             f" leave one of these out"
         )
     return wanted
-
-
-async def delete_each(log: TaskLog, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
-    """Delete tasks unless they changed since they were listed; yield each id, and the reason if it was kept."""
-    doomed = {task.task_id for task in tasks}
-    others = [row for row in await log.rows() if row.get("taskId") not in doomed]
-    for task in tasks:
-        try:
-            if task.damaged:
-                raise NotAllowed(f"task {task.task_id} is damaged: repair it, or delete it by its name")
-            check_unneeded(task.task_id, others)
-            await log.delete(task.task_id, task.version)
-        except (Conflict, NotAllowed, NotFound) as error:
-            yield task.task_id, str(error)
-        else:
-            yield task.task_id, None
 
 
 async def _read_dependency(log: TaskLog, task_id: str) -> Dependency | None:
