@@ -1,7 +1,4 @@
-"""Send log heads to an anchor, through an outbox that survives crashes.
-
-A failing anchor never fails a Job, nor delays its stop beyond `TIMEOUT_S`: the record is sent again later.
-"""
+"""Send log heads to an anchor, through an outbox: a failing anchor fails no Job, and delays it `TIMEOUT_S` at most."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Run commands and functions of a definition: evaluators, tests, and commands that poll for an event.
-
-Commands may run what a model has written, so each gets few variables and runs in the sandbox of its Expert.
-"""
+"""Run commands and functions of a definition. They may run what a model has written, so each gets few variables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The definition and the services that a Host works with.
-
-A `HostContext` is frozen: a change replaces it in the `ContextSource`, so that what has begun keeps its context.
-"""
+"""The definition and the services that a Host works with; frozen, so that what has begun keeps its context."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Carry out a rewind: check each path of the plan, stage the new files, and make or undo the steps.
-
-No file is touched before every path was checked and all new files were staged on the workspace's file system.
-"""
+"""Carry out a rewind: check every path of the plan and stage all new files, then make or undo the steps."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
     print(series.best_iteration, series.status)
 
 A series is an event log, whose next command (run the Expert, evaluate, finish, pause) is a pure function of its state
-in `core.iterations`. `series_driver` performs the commands. Every run and every evaluation by an Expert is a Job whose
-id derives from the series' id, so after a crash the series continues with it. One process at a time drives a series,
-under a lease. The recorded definition stays in force, except for the evaluator, which is today's.
+in `core.iterations`; `series_driver` performs it. Every run, and every evaluation by an Expert, is a Job whose id
+derives from the series' id, so after a crash the series continues with it. One process at a time drives a series, under
+a lease. The recorded definition stays in force, except for the evaluator, which is today's.
 """
 
 from __future__ import annotations

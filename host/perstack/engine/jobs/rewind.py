@@ -1,8 +1,4 @@
-"""Rewind the files of a workspace to a checkpoint: plan, apply, record, and recover after a crash.
-
-`startRewind` is on disk before a file changes, a journal lists the steps, and `finishRewind` records the end. The next
-Host that opens the workspace finishes or undoes a rewind that was killed (`settle`).
-"""
+"""Rewind the files of a workspace to a checkpoint: `startRewind` is recorded before, `finishRewind` after it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Serve queued Jobs on a worker, or a delegate's Run that another process awaits.
-
-Before anything is written, a worker checks that it has what the Job needs: providers, plugins, programs and variables.
-"""
+"""Serve queued Jobs, or awaited delegates, on a worker that has what they need: it is checked before any write."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Open the skills of a Job: each once, shared by all Runs that define it equally, and closed at the end.
-
-`JobSkills` owns the sessions; `RunSkills` builds the tool catalogue of one Run from them. A skill in perstack.lock is a
-`LockedSession`, connected to at the first call of one of its tools.
-"""
+"""Open the skills of a Job: each once, shared by all Runs that define it equally, and closed at the end."""
 
 from __future__ import annotations
 

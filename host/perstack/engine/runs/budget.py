@@ -1,7 +1,4 @@
-"""Budgets of a driven Job: reservations for generations, waiting for room in the budget, and time limits.
-
-Each generation reserves the most that it may cost. A Run without room waits while parallel Runs may release some.
-"""
+"""Budgets of a driven Job: each generation reserves the most that it may cost, or waits until others release some."""
 
 from __future__ import annotations
 

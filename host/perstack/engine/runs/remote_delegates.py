@@ -1,7 +1,4 @@
-"""Delegates on other workers: begin and queue them, follow their logs, and grant each a share of the budget.
-
-The process that awaits them writes how each begins and that it is queued. From then on the log belongs to its worker.
-"""
+"""Delegates on other workers: begin and queue them, follow their logs, and grant each a share of the budget."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Schedules: start their occurrences, each once over all processes and machines.
-
-The event of an occurrence is appended at the version on which it was decided, and the id of its Job follows from its
-time, so that a Job whose process died in between is started again under that id.
-"""
+"""Schedules: start their occurrences, each once: the event is appended at the version on which it was decided."""
 
 from __future__ import annotations
 

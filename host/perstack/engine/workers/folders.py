@@ -64,7 +64,7 @@ class WorkerFolders:
                 await uninterrupted(self._remove_recorded(job_id, folder))
 
     async def remove_leftovers(self) -> tuple[str, ...]:
-        """Remove the folders of Jobs that nobody drives, if a snapshot has their content. Return foreign names."""
+        """Remove the folders of Jobs that nobody drives, if a snapshot has their content; name the others."""
         strange: list[str] = []
         for folder in await asyncio.to_thread(self._folders):
             try:
