@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 from starlette.requests import Request
@@ -20,10 +21,12 @@ from perstack.doors import operations as op
 from perstack.doors.http.openapi import APPROVALS, HOOKS, JOBS, description_of_all, page
 from perstack.doors.shared.next_steps import BASE, http_phrase
 from perstack.doors.shared.questions import call_shown
-from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, DispatcherError, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.host import Host
+
+if TYPE_CHECKING:
+    from perstack.doors.mcp.project import ServedProject
 
 MAX_BODY_BYTES = 4 << 20  # maximum bytes of a request body
 
@@ -164,29 +167,12 @@ def _status(error: PerstackError) -> int:
 # Approvals over HTTP: the calls that wait for one, and decisions about them.
 
 
-class _OpenJobs(Protocol):
-    """The Jobs that a server offers."""
-
-    async def job(self, job_id: str) -> JobSummary:
-        """Return an offered Job. Raises NotFound for any other."""
-        ...
-
-    async def inbox(self) -> tuple[InboxItem, ...]: ...
-
-
-Decide = Callable[[str, str, By, bool], Awaitable[JobSummary]]
-"""Answer a question and drive its Job, given the question's id, the answer, its author, and whether to wait for a stop.
-
-Raises PerstackError.
-"""
-
-
-def approval_routes(offered: _OpenJobs, decide: Decide) -> list[Route]:
+def approval_routes(state: ServedProject) -> list[Route]:
     """Return the routes for approvals. The server must check access."""
 
     async def listed(request: Request) -> Response:
         try:
-            items = [one.asking for one in await offered.inbox() if one.asking is not None and one.asking.call_digest]
+            items = [one.asking for one in await state.inbox() if one.asking is not None and one.asking.call_digest]
         except PerstackError as error:
             return _refusal(error)
         return JSONResponse({"approvals": [_open(one).model_dump(mode="json", by_alias=True) for one in items]})
@@ -195,8 +181,10 @@ def approval_routes(offered: _OpenJobs, decide: Decide) -> list[Route]:
         question = request.path_params["id"]
         try:
             arguments = op.read_arguments(op.Decision, await _arguments_of(request), "approval")
-            await _check(offered, question, arguments.call_digest)
-            job = await decide(question, arguments.said, _caller_of(request), arguments.wait)
+            await _check(state, question, arguments.call_digest)
+            answer = partial(state.host.answer, arguments.said, question_id=question, by=_caller_of(request))
+            running = state.jobs.start(answer, None)  # it outlives the request
+            job = await running.outcome() if arguments.wait else await state.host.job(await running.begun())
         except PerstackError as error:
             return _refusal(error)
         told: JsonObject = {"jobId": job.id, "status": job.status}
@@ -209,9 +197,9 @@ def approval_routes(offered: _OpenJobs, decide: Decide) -> list[Route]:
     ]
 
 
-async def _check(offered: _OpenJobs, question: str, digest: str | None) -> None:
+async def _check(state: ServedProject, question: str, digest: str | None) -> None:
     """Raise UsageError if the question is no approval, and Conflict if it is decided or about another call."""
-    asking = (await offered.job(place_of(question)[0])).asking
+    asking = (await state.job(place_of(question)[0])).asking
     if asking is None or asking.id != question:
         raise Conflict(f"question {question} has been answered already, or was never asked")
     if not asking.call_digest:
@@ -229,19 +217,16 @@ def _open(asking: OpenQuestion) -> op.OpenApproval:
 
 _KEY = "idempotency-key"
 
-CheckOffered = Callable[[str], Awaitable[None]]  # raise UsageError for an Expert that this server leaves out
 
-
-FindJob = Callable[[str], Awaitable[JobSummary]]  # raises NotFound also for one of an Expert that is left out
-
-
-def job_routes(host: Host, check_offered: CheckOffered, find: FindJob) -> list[Route]:
+def job_routes(state: ServedProject) -> list[Route]:
     """Return the routes for Jobs. The server must check access."""
+    host = state.host
 
     async def submitted(request: Request) -> Response:
         try:
             asked = op.read_arguments(op.Submission, await _arguments_of(request), "job")
-            await check_offered(asked.expert)
+            await state.refresh()
+            state.definitions.check_offered(asked.expert)
             job = await _submitted(host, asked, asked.id_by(request.headers.get(_KEY)), _caller_of(request))
         except PerstackError as error:
             return _refusal(error)
@@ -249,7 +234,7 @@ def job_routes(host: Host, check_offered: CheckOffered, find: FindJob) -> list[R
 
     async def shown(request: Request) -> Response:
         try:
-            job = await find(check_job_id(request.path_params["id"]))
+            job = await state.job(check_job_id(request.path_params["id"]))
         except PerstackError as error:
             return _refusal(error)
         return Response(job.to_json(), media_type="application/json")

@@ -8,19 +8,14 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import uvicorn
 
 from perstack.config.project import find_config
-from perstack.core.base.ids import By
-from perstack.core.base.ids import place_of as place_of_event
-from perstack.core.jobs.summary import JobSummary
 from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
 from perstack.doors.http.connections import ConnectionLimits, http_server, listening, place_of, protocol
 from perstack.doors.http.routes import approval_routes, job_routes, routes
-from perstack.doors.mcp.project import ServedProject
 from perstack.doors.mcp.server import build_server
 from perstack.doors.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, served_projects
 from perstack.doors.shared.signals import handle_stop_signals
@@ -40,8 +35,8 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
             app = build_server(workspaces).streamable_http_app(
                 custom_starlette_routes=[
                     *routes(workspaces.home.host.tasks, hides=workspaces.home.definitions.hides),
-                    *approval_routes(workspaces.home, partial(_decide, workspaces.home)),
-                    *job_routes(workspaces.home.host, partial(_check_offered, workspaces.home), workspaces.home.job),
+                    *approval_routes(workspaces.home),
+                    *job_routes(workspaces.home),
                 ],
                 streamable_http_path=PATH,
                 transport_security=guard.security(),
@@ -58,19 +53,6 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
             with _stopped_by_signals(workspaces, server):
                 notice(f"serving MCP at {place_of(guard.address, listener, PATH)}")
                 await server.serve([listener])
-
-
-async def _decide(state: ServedProject, question: str, answer: str, by: By, wait: bool) -> JobSummary:
-    """Answer a question and drive its Job, which outlives the request. Raises PerstackError."""
-    state.definitions.check_offered((await state.host.job(place_of_event(question)[0])).expert_key)
-    running = state.jobs.start(partial(state.host.answer, answer, question_id=question, by=by), None)
-    return await running.outcome() if wait else await state.host.job(await running.begun())
-
-
-async def _check_offered(state: ServedProject, expert_key: str) -> None:
-    """Check the Expert against the current definition. Raises UsageError."""
-    await state.refresh()
-    state.definitions.check_offered(expert_key)
 
 
 def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:
