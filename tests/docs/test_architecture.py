@@ -55,9 +55,10 @@ def test_the_packages_of_a_layer_are_those_of_its_import_contract_in_the_same_or
     (floors,) = [contract["layers"] for contract in contracts if contract.get("containers") == [layer]]
     from_left = [_words(floor) for floor in documented[layer].split(" < ")]
     assert from_left == [floor.split(" | ") for floor in reversed(floors)]
-    assert {name for floor in from_left for name in floor} == {
-        path.parent.name for path in (ROOT / "host" / layer.replace(".", "/")).glob("*/__init__.py")
-    }
+    folder = ROOT / "host" / layer.replace(".", "/")
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert {name for floor in from_left for name in floor} == packages | modules
 
 
 LOOKING_FOR = rows(section(PAGE, "## Where to look"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import By, place_of
@@ -14,6 +14,7 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import events, step_events
 from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.job_status import next_step_of_job, spent
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.tui.view.styled_text import Style
@@ -25,15 +26,24 @@ from perstack.host import Host
 from perstack.next_steps import NextStep, Resume
 from perstack.system.user import this_user
 
-if TYPE_CHECKING:
-    from perstack.doors.tui.plain.printer import Printer
-
 
 def nothing_held(live: ReloadedProject | None) -> str:
     """Return why there is no change that the user could accept."""
     if live is not None and live.problem is not None:
         return "perstack.toml is broken: there is nothing to agree to."
     return "The definition in force is the one of the file."
+
+
+class SessionListener(Protocol):
+    """A receiver of events as they arrive, for interfaces that do not draw the transcript."""
+
+    def heard(self, event: events.Event, told: Sequence[LogLine], live: JobActivity) -> None:
+        """Receive an event, its log rows and the state; for an opened Job first the stored events, in order."""
+        ...
+
+    def remarked(self, word: str, text: str) -> None:
+        """Receive a message of this program."""
+        ...
 
 
 State: TypeAlias = Literal["new", "running", "reading", "watching", "queued", "asking", "stopped", "completed"]
@@ -54,7 +64,7 @@ class Session:
         host: Host,
         expert_key: str | None,
         on_change: Callable[[Session], None],
-        listener: Printer | None = None,
+        listener: SessionListener | None = None,
         said: Callable[[NextStep], str] = tui_phrase,
         *,
         drives: bool = False,

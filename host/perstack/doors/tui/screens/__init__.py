@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-from perstack.doors.tui.screens.base import OverScreen
-
-if TYPE_CHECKING:
-    from perstack.doors.tui.app import StartApp
+from perstack.doors.tui.screens.base import OverScreen, ScreenHost
 
 SCREENS: dict[str, tuple[str, str]] = {
     "help": ("help", "HelpScreen"),
@@ -18,7 +14,7 @@ SCREENS: dict[str, tuple[str, str]] = {
 """Module and class by the name of the opening action; imported when it is opened."""
 
 
-def screen_of(name: str, over: StartApp) -> OverScreen:
+def screen_of(name: str, over: ScreenHost) -> OverScreen:
     """Return a new screen of that name."""
     module, of = SCREENS[name]
     made = getattr(import_module(f"{__name__}.{module}"), of)(over)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -14,6 +14,7 @@ from textual.widget import Widget
 from typing_extensions import override
 
 from perstack.core.base.text import one_line
+from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.tui.actions import Action
 from perstack.doors.tui.view.styled_text import Line, Span
@@ -21,12 +22,48 @@ from perstack.doors.tui.view.tree import TreeBranch, texts_page
 from perstack.doors.tui.widgets.lines import Bar, Choice, LinesView
 from perstack.doors.tui.widgets.tree import NodesView
 from perstack.errors import PerstackError
-
-if TYPE_CHECKING:
-    from perstack.doors.tui.app import StartApp
-
+from perstack.host import Host
 
 # Screens above the screen of the Jobs; Esc returns.
+
+
+class ScreenHost(Protocol):
+    """The part of the application that screens use."""
+
+    @property
+    def host(self) -> Host:
+        """The Host."""
+        ...
+
+    @property
+    def given(self) -> str:
+        """The project's location options, appended to each copied command."""
+        ...
+
+    @property
+    def names_workspace(self) -> bool:
+        """True if the user named the workspace: then a Job of another folder may be rewound in it."""
+        ...
+
+    def show(self, screen: OverScreen) -> None:
+        """Show a screen above the current one."""
+        ...
+
+    def copy(self, text: str) -> None:
+        """Copy to the clipboard and show the text: not every terminal allows programs to copy."""
+        ...
+
+    def open_job(self, job_id: str) -> None:
+        """Leave the screen and show a Job in its tab, or in a new one."""
+        ...
+
+    def branch(self, job_id: str, checkpoint_id: str, *, again: OpenQuestion | None = None) -> None:
+        """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `again`."""
+        ...
+
+    def changed(self, job_id: str) -> None:
+        """Read a Job again wherever it is shown: something was recorded that no driver reports."""
+        ...
 
 
 class OverScreen(Screen[None]):
@@ -42,7 +79,7 @@ class OverScreen(Screen[None]):
     KEYS: ClassVar[str] = "Esc back"
     ACTIONS: ClassVar[tuple[Action, ...]] = ()  # actions of this screen in the palette, in addition to the program's
 
-    def __init__(self, over: StartApp) -> None:
+    def __init__(self, over: ScreenHost) -> None:
         """Use the application `over`."""
         super().__init__()
         self.over = over
@@ -84,7 +121,7 @@ class LinesScreen(OverScreen):
 
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
-    def __init__(self, over: StartApp) -> None:
+    def __init__(self, over: ScreenHost) -> None:
         """Use the application `over`."""
         super().__init__(over)
         self.lines_view = LinesView(id="lines")
@@ -119,7 +156,7 @@ class ListScreen(OverScreen, Generic[_T]):
 
     EMPTY: ClassVar[str] = "There is nothing."
 
-    def __init__(self, over: StartApp) -> None:
+    def __init__(self, over: ScreenHost) -> None:
         """Use the application `over`."""
         super().__init__(over)
         self.rows: Sequence[_T] = ()
@@ -219,7 +256,7 @@ class PageScreen(OverScreen):
     KEYS = "Up, Down choose   Enter unfolds   ^O all   PgUp, PgDn   Esc back"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+o", "fold_all", show=False)]
 
-    def __init__(self, over: StartApp) -> None:
+    def __init__(self, over: ScreenHost) -> None:
         """Use the application `over`."""
         super().__init__(over)
         self.page = NodesView(TreeBranch(), over.host.clock.now, follows=False, id="page")
@@ -240,7 +277,7 @@ class PageScreen(OverScreen):
 class TextsScreen(PageScreen):
     """A page of given texts."""
 
-    def __init__(self, over: StartApp, title: str, texts: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, over: ScreenHost, title: str, texts: Sequence[tuple[str, str]]) -> None:
         """Show these texts, as pairs of title and text."""
         super().__init__(over)
         self._shown = title

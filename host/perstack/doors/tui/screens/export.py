@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -17,12 +17,9 @@ from perstack.core.base.text import one_line
 from perstack.doors.shared import export
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.text import count, pad, shorten
-from perstack.doors.tui.screens.base import ListScreen
+from perstack.doors.tui.screens.base import ListScreen, ScreenHost
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.errors import PerstackError
-
-if TYPE_CHECKING:
-    from perstack.doors.tui.app import StartApp
 
 _CHECKPOINT = "checkpoint"
 
@@ -47,7 +44,7 @@ class ExportScreen(ListScreen[_ExportFormat]):
     ExportScreen Input:focus { border: round $primary; }
     """
 
-    def __init__(self, over: StartApp, job_id: str, checkpoint_id: str | None) -> None:
+    def __init__(self, over: ScreenHost, job_id: str, checkpoint_id: str | None) -> None:
         """Export a Job, or also one of its checkpoints."""
         super().__init__(over)
         self._job_id = job_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from typing_extensions import override
@@ -11,16 +11,13 @@ from typing_extensions import override
 from perstack.core.base.text import one_line
 from perstack.doors.shared.file_changes import nothing_to_rewind, stat_words
 from perstack.doors.shared.next_steps import rewind, tui_phrase
-from perstack.doors.tui.screens.base import LinesScreen
+from perstack.doors.tui.screens.base import LinesScreen, ScreenHost
 from perstack.doors.tui.view.history import files_lines, plan_lines, words_lines
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.engine.jobs.files import FilesDiff
 from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import PerstackError
 from perstack.system.user import this_user
-
-if TYPE_CHECKING:
-    from perstack.doors.tui.app import StartApp
 
 # Changes of files: by a Job, a Run or a step, between two checkpoints, or from one until now.
 
@@ -41,7 +38,7 @@ class FilesScreen(LinesScreen):
         Binding("shift+tab", "view(-1)", show=False, priority=True),
     ]
 
-    def __init__(self, over: StartApp, job_id: str, views: Sequence[FileComparison]) -> None:
+    def __init__(self, over: ScreenHost, job_id: str, views: Sequence[FileComparison]) -> None:
         """Show the first of the views."""
         super().__init__(over)
         self._job_id = job_id
@@ -101,7 +98,7 @@ class RewindScreen(LinesScreen):
     ]
 
     def __init__(
-        self, over: StartApp, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
+        self, over: ScreenHost, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
     ) -> None:
         """`then` is called when the files are as at the checkpoint."""
         super().__init__(over)

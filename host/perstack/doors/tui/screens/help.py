@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -14,12 +14,9 @@ from typing_extensions import override
 
 from perstack.doors.shared.text import count, pad
 from perstack.doors.tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
-from perstack.doors.tui.screens.base import OverScreen
+from perstack.doors.tui.screens.base import OverScreen, ScreenHost
 from perstack.doors.tui.view.styled_text import Line, Span, wrap
 from perstack.doors.tui.widgets.lines import LinesView
-
-if TYPE_CHECKING:
-    from perstack.doors.tui.app import StartApp
 
 # The help: every key and its effect.
 
@@ -50,7 +47,7 @@ class HelpScreen(OverScreen):
     TITLE_TEXT = "Help"
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
-    def __init__(self, over: StartApp) -> None:
+    def __init__(self, over: ScreenHost) -> None:
         """Use the application `over`."""
         super().__init__(over)
         self.id = "help-screen"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Key
@@ -13,16 +13,13 @@ from typing_extensions import override
 
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.doors.tui.screens.base import ListScreen
+from perstack.doors.tui.screens.base import ListScreen, ScreenHost
 from perstack.doors.tui.screens.job import JobScreen
 from perstack.doors.tui.view.history import job_line, matching
 from perstack.doors.tui.view.lines import inbox_line
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.errors import PerstackError
-
-if TYPE_CHECKING:
-    from perstack.doors.tui.app import StartApp
 
 _FIRST_JOBS = 200  # Jobs that are read before the first are shown
 _MAX_JOBS = 10_000  # maximum Jobs that are listed, the newest
@@ -38,7 +35,7 @@ class HistoryScreen(ListScreen[JobSummary]):
         Binding("backspace", "less", show=False),
     ]
 
-    def __init__(self, over: StartApp) -> None:
+    def __init__(self, over: ScreenHost) -> None:
         """Use the application `over`."""
         super().__init__(over)
         self._typed = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never
+from typing import ClassVar, TypeAlias, assert_never
 
 from textual.binding import Binding, BindingType
 from textual.events import Key
@@ -19,7 +19,7 @@ from perstack.doors.shared.checkpoints import new_in
 from perstack.doors.shared.next_steps import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
 from perstack.doors.shared.text import cells, shorten
 from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
-from perstack.doors.tui.screens.base import ListScreen, OverScreen, PageScreen, TextsScreen
+from perstack.doors.tui.screens.base import ListScreen, OverScreen, PageScreen, ScreenHost, TextsScreen
 from perstack.doors.tui.screens.export import ExportScreen
 from perstack.doors.tui.screens.files import FileComparison, FilesScreen, RewindScreen
 from perstack.doors.tui.view.history import event_line, event_texts, name_of_place, place_line, run_line, words_lines
@@ -30,9 +30,6 @@ from perstack.doors.tui.widgets.lines import LinesView
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import PerstackError
 
-if TYPE_CHECKING:
-    from perstack.doors.tui.app import StartApp
-
 # Command lines for these actions; Enter copies one.
 
 
@@ -42,7 +39,7 @@ class CommandsScreen(ListScreen[CommandLine]):
     TITLE_TEXT = "Command lines"
     KEYS = "Up, Down choose   Enter copies   Esc back"
 
-    def __init__(self, over: StartApp, commands: Sequence[CommandLine]) -> None:
+    def __init__(self, over: ScreenHost, commands: Sequence[CommandLine]) -> None:
         """List these commands."""
         super().__init__(over)
         self._commands = commands
@@ -203,7 +200,7 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
     ]
 
     def __init__(
-        self, over: StartApp, job_id: str, place: log_view.CheckpointRef, *, marked: str | None = None
+        self, over: ScreenHost, job_id: str, place: log_view.CheckpointRef, *, marked: str | None = None
     ) -> None:
         """Show a checkpoint of a Job; files are compared with `marked`."""
         super().__init__(over)
@@ -291,7 +288,7 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         *bindings_of(_CheckpointActions.ACTIONS),
     ]
 
-    def __init__(self, over: StartApp, job_id: str, run_id: str | None = None) -> None:
+    def __init__(self, over: ScreenHost, job_id: str, run_id: str | None = None) -> None:
         """Show a Job, or only one of its Runs."""
         super().__init__(over)
         self._job_id = job_id
