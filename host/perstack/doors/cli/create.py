@@ -93,8 +93,6 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
 
 
 class _CreateOutput(JobOutput):
-    """The output of a driven Job, which also keeps the paths of written files."""
-
     def __init__(self, showing: OutputOptions, folder: Path) -> None:
         super().__init__(showing)
         self.folder = folder

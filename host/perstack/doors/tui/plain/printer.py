@@ -29,8 +29,6 @@ _MAX_KEPT_CHARS = 100_000  # maximum characters kept of the last text that was c
 
 @dataclass(slots=True)
 class _Coming:
-    """A streaming reply: the printed part, and the incomplete last line."""
-
     printed: str = ""
     left: str = ""
 

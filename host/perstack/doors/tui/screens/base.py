@@ -30,20 +30,9 @@ from perstack.host import Host
 class ScreenHost(Protocol):
     """The part of the application that screens use."""
 
-    @property
-    def host(self) -> Host:
-        """The Host."""
-        ...
-
-    @property
-    def given(self) -> str:
-        """The project's location options, appended to each copied command."""
-        ...
-
-    @property
-    def names_workspace(self) -> bool:
-        """True if the user named the workspace: then a Job of another folder may be rewound in it."""
-        ...
+    host: Host
+    given: str  # the project's location options, appended to each copied command
+    names_workspace: bool  # True if the user named it: then a Job of another folder may be rewound in it
 
     def show(self, screen: OverScreen) -> None:
         """Show a screen above the current one."""
