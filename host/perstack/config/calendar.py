@@ -13,9 +13,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from cronsim import CronSim, CronSimError
 
 from perstack.config.check import suggestion
-from perstack.config.experts import Draft
+from perstack.config.experts import Draft, check_expert
 from perstack.config.source import Reporter
-from perstack.core.definitions.keys import key_and_version
 from perstack.core.definitions.project import Schedule
 from perstack.errors import UsageError
 
@@ -94,9 +93,8 @@ def check_schedules(schedules: tuple[Schedule, ...], drafts: Mapping[str, Draft]
     """Report schedules that never occur, or whose Expert does not exist."""
     for schedule in schedules:
         at = ("schedules", schedule.name)
-        name, version = key_and_version(schedule.expert)
-        if schedule.expert and (name not in drafts or (version is not None and drafts[name].expert.version != version)):
-            report.error((*at, "expert"), f"there is no Expert `{schedule.expert}`{suggestion(name, drafts)}")
+        if schedule.expert:
+            check_expert(schedule.expert, (*at, "expert"), report, drafts)
         if not schedule.cron:
             continue  # reported already
         try:

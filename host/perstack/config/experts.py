@@ -150,18 +150,18 @@ def resolve_evaluator(draft: Draft, drafts: Mapping[str, Draft]) -> None:
     iterate = draft.expert.iterate
     if iterate is None or not isinstance(iterate.evaluator, ExpertEvaluator):
         return
-    wanted = iterate.evaluator.expert
-    name, version = key_and_version(wanted)
-    if name not in drafts or (version is not None and drafts[name].expert.version != version):
-        at = (*draft.at, "iterate", "evaluator", "expert")
-        draft.report.error(at, f"there is no Expert `{wanted}`{suggestion(name, drafts)}")
+    at = (*draft.at, "iterate", "evaluator", "expert")
+    check_expert(iterate.evaluator.expert, at, draft.report, drafts)
 
 
 def resolve_compaction(written: ContextKeys, at: KeyPath, report: Reporter, drafts: Mapping[str, Draft]) -> None:
     """Report an Expert for summaries that does not exist."""
-    if not isinstance(written.compaction, CompactionExpert):
-        return
-    wanted = written.compaction.expert
+    if isinstance(written.compaction, CompactionExpert):
+        check_expert(written.compaction.expert, (*at, "compaction", "expert"), report, drafts)
+
+
+def check_expert(wanted: str, at: KeyPath, report: Reporter, drafts: Mapping[str, Draft]) -> None:
+    """Report an Expert, `name` or `name@version`, that does not exist."""
     name, version = key_and_version(wanted)
-    if name not in drafts or (version is not None and drafts[name].expert.version != version):
-        report.error((*at, "compaction", "expert"), f"there is no Expert `{wanted}`{suggestion(name, drafts)}")
+    if name not in drafts or version not in (None, drafts[name].expert.version):
+        report.error(at, f"there is no Expert `{wanted}`{suggestion(name, drafts)}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import Field, TypeAdapter, model_validator
 
 from perstack.config.source import NotRead, parse_toml, read_bounded
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import Fact, JsonObject, falsy, fields_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import (
@@ -66,17 +66,8 @@ class LockedTool(Fact):
     def of(cls, spec: ToolSpec) -> "LockedTool":
         """Return the entry of a tool."""
         text = json.dumps(spec.input_schema, ensure_ascii=False, separators=(",", ":"))
-        return cls(
-            name=spec.name,
-            description=spec.description,
-            effect=spec.effect,
-            kind=spec.kind,
-            polling=spec.polling,
-            subject=spec.subject,
-            target=spec.target,
-            input_schema=text,
-            digest=digest_of_schema(spec.input_schema),
-        )
+        fields = {**fields_of(spec, cls), "input_schema": text}
+        return cls(**fields, digest=digest_of_schema(spec.input_schema))
 
     def schema_object(self) -> JsonObject:
         """Return the JSON schema."""
@@ -84,16 +75,7 @@ class LockedTool(Fact):
 
     def spec(self) -> ToolSpec:
         """Return the tool as offered to models."""
-        return ToolSpec(
-            name=self.name,
-            description=self.description,
-            effect=self.effect,
-            kind=self.kind,
-            polling=self.polling,
-            subject=self.subject,
-            target=self.target,
-            input_schema=self.schema_object(),
-        )
+        return ToolSpec(**{**fields_of(self, ToolSpec), "input_schema": self.schema_object()})
 
 
 class LockedSkill(Fact):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import TypeVar
+from typing import TypeVar, get_args
+
+from pydantic.alias_generators import to_snake
 
 from perstack.core.definitions.experts import (
     Budget,
@@ -55,25 +57,11 @@ DEFAULT_MAX_DEPTH = 8
 DEFAULT_MAX_REPEATS = 10
 DEFAULT_RESULT_LIMIT = 20_000
 
-_RECORDED_AS: dict[Override, str] = {
-    "model": "model",
-    "provider": "provider",
-    "reasoningBudget": "reasoning_budget",
-    "maxSteps": "max_steps",
-    "maxRetries": "max_retries",
-    "timeout": "timeout",
-    "strictSkills": "strict_skills",
-    "maxCost": "max_cost",
-    "maxTokens": "max_tokens",
-    "maxTime": "max_time",
-    "maxToolCalls": "max_tool_calls",
-    "compaction": "compaction",
-}
-
 
 def chosen(overrides: Overrides) -> tuple[Override, ...]:
     """Return the names of the settings that the caller chose, as they are recorded."""
-    return tuple(name for name, one in _RECORDED_AS.items() if not _is_left_open(getattr(overrides, one)))
+    every: tuple[Override, ...] = get_args(Override)
+    return tuple(name for name in every if not _is_left_open(getattr(overrides, to_snake(name))))
 
 
 def _is_left_open(value: object) -> bool:

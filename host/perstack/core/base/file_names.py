@@ -80,7 +80,15 @@ def matches_pattern(way: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def folded(parts: Parts) -> Parts:
     """Return the names in the form in which they are compared."""
-    return tuple(part.casefold() if part.isascii() else _plain(part) for part in parts)
+    return tuple(map(folded_name, parts))
+
+
+def folded_name(name: str) -> str:
+    """Return a name without case, compatibility forms and invisible characters."""
+    if name.isascii():
+        return name.casefold()
+    seen = "".join(each for each in unicodedata.normalize("NFKC", name) if unicodedata.category(each) != "Cf")
+    return unicodedata.normalize("NFKC", seen.casefold())
 
 
 def _passing(reached: set[int], pattern: Sequence[str]) -> set[int]:
@@ -101,11 +109,6 @@ def _steps(part: str, pattern: Sequence[str], at: int) -> tuple[int, ...]:
     if pattern[at] == "**":
         return (at,)
     return (at + 1,) if fnmatchcase(part, folded((pattern[at],))[0]) else ()
-
-
-def _plain(part: str) -> str:
-    seen = "".join(each for each in unicodedata.normalize("NFKC", part) if unicodedata.category(each) != "Cf")
-    return unicodedata.normalize("NFKC", seen.casefold())
 
 
 # File names are arbitrary bytes. A tree spells a name as UTF-8 text; a byte that is not valid UTF-8 is `\xHH`, and a

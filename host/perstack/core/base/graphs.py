@@ -23,19 +23,8 @@ def circle(task_id: str, depends_on: Sequence[str], waits: Mapping[str, Sequence
 
 def without_an_end(waits: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return the tasks on cycles, which two tasks can close at one moment, and tasks that wait for these."""
-    left = {task_id: {one for one in wanted if one in waits} for task_id, wanted in waits.items()}
-    needed_by: dict[str, list[str]] = {}
-    for task_id, wanted in left.items():
-        for one in wanted:
-            needed_by.setdefault(one, []).append(task_id)
-    to_do = [task_id for task_id, wanted in left.items() if not wanted]
-    while to_do:
-        one = to_do.pop()
-        del left[one]
-        for other in needed_by.get(one, ()):
-            left[other].discard(one)
-            if not left[other]:
-                to_do.append(other)
+    left = {task_id: [one for one in wanted if one in waits] for task_id, wanted in waits.items()}
+    _drop_ends(left)
     return frozenset(left)
 
 

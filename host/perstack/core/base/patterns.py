@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Protocol, cast
 
+from perstack.core.base.file_names import folded_name
 from perstack.dataclass import dataclass
 
 # Untrusted regular expressions run in RE2, whose time grows only with the text.
@@ -178,14 +178,6 @@ class Glob:
 def folded_path(path: str) -> str:
     """Return a path in the form in which the most lenient file system compares it."""
     return path.casefold() if path.isascii() else "/".join(map(folded_name, path.split("/")))
-
-
-def folded_name(name: str) -> str:
-    """Return a name without case, compatibility forms and invisible characters."""
-    if name.isascii():
-        return name.casefold()
-    seen = "".join(each for each in unicodedata.normalize("NFKC", name) if unicodedata.category(each) != "Cf")
-    return unicodedata.normalize("NFKC", seen.casefold())
 
 
 def _marked(text: str) -> str:

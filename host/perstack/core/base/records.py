@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from math import isfinite
 from operator import not_
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
@@ -52,6 +52,11 @@ class Fact(BaseModel):
     def to_json(self) -> bytes:
         """Return compact UTF-8 JSON with camelCase keys, without None values."""
         return encoded(self)[1]
+
+
+def fields_of(record: BaseModel, other: type[BaseModel]) -> dict[str, Any]:
+    """Return the values of a record's fields that another class has by the same name."""
+    return {name: getattr(record, name) for name in other.model_fields if name in type(record).model_fields}
 
 
 F = TypeVar("F", bound=Fact)

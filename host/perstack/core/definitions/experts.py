@@ -53,10 +53,6 @@ def wrong_share(share: float) -> str | None:
     return None if 0 < share < 1 else f"must be a share of the context window between 0 and 1, not {share}"
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
 class CompactionExpert(Fact):
     """The Expert whose instruction and model write the summaries."""
 
@@ -73,25 +69,21 @@ class ContextKeys(Fact):
         int | None,
         at_least(1_000),
         Key("tokens that the model's context can hold; if not given, as its provider or published lists say"),
-        Field(exclude_if=_is_none),
     ] = None
     compact_at: Annotated[
         float | None,
         Rule(wrong_share),
         Key("the share of the context window from which on old content is shortened; 0.8 if not given"),
-        Field(exclude_if=_is_none),
     ] = None
     keep_results: Annotated[
         int | None,
         at_least(1),
         Key("how many of the latest steps keep the results of read-only tools whole; 10 if not given"),
-        Field(exclude_if=_is_none),
     ] = None
     keep_recent: Annotated[
         float | None,
         Rule(wrong_share),
         Key("the share of the context window whose latest turns are never summarised; 0.3 if not given"),
-        Field(exclude_if=_is_none),
     ] = None
     compaction: Annotated[
         Compaction | None,
@@ -99,7 +91,6 @@ class ContextKeys(Fact):
             "whether old turns are shortened and summarised when the context is nearly full: `auto`, which is taken if"
             " not given, `off`, or `{ expert = NAME }`, whose instruction and model write the summary"
         ),
-        Field(exclude_if=_is_none),
     ] = None
 
 
@@ -177,10 +168,8 @@ ToolSearchKey = Annotated[
 
 RuntimeKey = Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; `local` if not given")]
 
-_LEFT_OUT = Field(exclude_if=lambda value: value is None)
 ResultLimitKey = Annotated[
     int | None,
-    _LEFT_OUT,
     at_least(200),
     Key("characters of a delegate's result that its caller sees at once; 20000 if not given"),
 ]
@@ -188,12 +177,10 @@ ResultLimitKey = Annotated[
 
 AgentsMdKey = Annotated[
     bool | None,
-    _LEFT_OUT,
     Key("show the model the AGENTS.md files of the project; false if not given, and a delegate's is its own"),
 ]
 MaskSecrets = Annotated[
     bool | None,
-    _LEFT_OUT,
     Key(
         "what tools give is masked before the model and the disk have it: `[secret:1]` in place of a secret, see "
         "`maskSecrets` below; false if not given, and true for delegates of one that masks"
@@ -271,7 +258,7 @@ class Budget(Fact):
     max_tool_calls: Annotated[int | None, at_least(1), Key("calls of tools and delegates")] = None
 
 
-BudgetKey = Annotated[Budget | None, _LEFT_OUT, Key("what may be spent, see `[budget]`")]
+BudgetKey = Annotated[Budget | None, Key("what may be spent, see `[budget]`")]
 
 
 class Iterate(Fact):
@@ -295,13 +282,11 @@ class Iterate(Fact):
     max_cost: Annotated[
         float | None,
         Rule(wrong_budget),
-        Field(exclude_if=lambda value: value is None),
         Key("US dollars that all its Jobs may cost together, those of an Expert that evaluates too"),
     ] = None
     max_tokens: Annotated[
         int | None,
         at_least(1),
-        Field(exclude_if=lambda value: value is None),
         Key("tokens that they may use together"),
     ] = None
 
@@ -343,13 +328,11 @@ class Expert(ContextKeys):
     budget: BudgetKey = None
     returns: Annotated[
         JsonObject | None,
-        _LEFT_OUT,
         InText(result_schema_of),
         Key("as a delegate: its result is JSON that fits this schema, written as JSON text"),
     ] = None
     output: Annotated[
         JsonObject | None,
-        _LEFT_OUT,
         InText(result_schema_of),
         Key("as a Coordinator: its result is JSON that fits this schema, written as JSON text"),
     ] = None

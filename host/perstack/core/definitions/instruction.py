@@ -33,7 +33,7 @@ class AgentsMdFile(Fact):
     path: str  # path relative to the project's top folder
     sha256: str  # digest of the whole file, in hex
     size: int
-    shown: int | None = Field(default=None, exclude_if=lambda value: value is None)  # bytes shown; None: all
+    shown: int | None = None  # bytes shown; None: all
     problem: str = Field(default="", exclude_if=falsy)  # reason why the model does not see it; empty if it does
 
 

@@ -32,7 +32,17 @@ from perstack.core.definitions.experts import (
     TimeoutKey,
     ToolSearchKey,
 )
-from perstack.core.definitions.keys import NOT_EMPTY, AsIs, Key, Rule, at_least, at_most, wrong_anchor, wrong_key
+from perstack.core.definitions.keys import (
+    NOT_EMPTY,
+    AsIs,
+    Key,
+    Rule,
+    at_least,
+    at_most,
+    key_and_version,
+    wrong_anchor,
+    wrong_key,
+)
 from perstack.core.definitions.models import Price, ProviderLimits, WrittenModels
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.sandbox import Sandbox
@@ -252,9 +262,7 @@ class Project(ContextKeys):
         found = self.experts.get(key)
         if found is not None:
             return found
-        name, separator, version = key.rpartition("@")
-        if not separator or not name:
-            return None
+        name, version = key_and_version(key)
         found = self.experts.get(name)
         return found if found is not None and found.version == version else None
 

@@ -39,7 +39,7 @@ class SeriesDefinition(ContextKeys):
     permissions: Permissions | None = None  # the project's at that time; they hold in addition to today's
     budget: Budget | None = None
     agents_md: bool | None = None
-    mask_secrets: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    mask_secrets: bool | None = None
     prices: tuple[Price, ...] = Field(default=(), exclude_if=falsy)  # prices that take precedence over today's
     chosen: Overrides = Overrides()
 

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Fact, falsy, fields_of
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_domain
 from perstack.errors import UsageError
 
@@ -89,6 +89,7 @@ def wrong_share(share: float) -> str | None:
     return None if 0.01 <= share <= 4096 else "must be a number of processors, such as 0.5 or 2.0"
 
 
+_LIMITS = ("memory", "processes", "cpu", "time", "tmp")
 _Path = Annotated[str, Rule(wrong_folder)]
 _Milliseconds = Annotated[int | None, at_least(1), Key("milliseconds that one program may run")]
 _Place = Annotated[str, Rule(wrong_place)]
@@ -139,25 +140,15 @@ class SandboxPolicy(Fact):
     @property
     def limited(self) -> tuple[str, ...]:
         """The keys of limits that only a sandbox can enforce."""
-        limits = tuple(key for key in ("memory", "processes", "cpu", "time", "tmp") if getattr(self, key) is not None)
+        limits = tuple(key for key in _LIMITS if getattr(self, key) is not None)
         return ("network", *limits) if self.network else limits
 
 
 def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
     """Return the policy to record for a runtime and a table; None if they change nothing."""
     table = sandbox or Sandbox()
-    policy = SandboxPolicy(
-        runtime=runtime,
-        writable=table.writable,
-        readable=table.readable,
-        env=table.env,
-        network=table.network,
-        memory=None if table.memory is None else bytes_of(table.memory),
-        processes=table.processes,
-        cpu=table.cpu,
-        time=table.time,
-        tmp=None if table.tmp is None else bytes_of(table.tmp),
-    )
+    sizes = {name: None if (size := getattr(table, name)) is None else bytes_of(size) for name in ("memory", "tmp")}
+    policy = SandboxPolicy(**{**fields_of(table, SandboxPolicy), **sizes, "runtime": runtime})
     return None if policy == SandboxPolicy() else policy
 
 
@@ -178,11 +169,7 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
         readable=_within(mine.readable, (*caller.readable, *caller.writable)),
         env=tuple(name for name in mine.env if name in caller.env),
         network=tuple(_reached(mine.network, caller.network)),
-        memory=_least(mine.memory, caller.memory),
-        processes=_least(mine.processes, caller.processes),
-        cpu=_least(mine.cpu, caller.cpu),
-        time=_least(mine.time, caller.time),
-        tmp=_least(mine.tmp, caller.tmp),
+        **{name: _least(getattr(mine, name), getattr(caller, name)) for name in _LIMITS},
     )
     # a policy that confines nothing removes nothing: the rest of a table affects only programs in a sandbox
     return None if policy == SandboxPolicy() else policy

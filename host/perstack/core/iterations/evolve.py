@@ -8,7 +8,7 @@ from typing import TypedDict, assert_never
 from pydantic import Field
 
 from perstack.core.base.lifecycle import IllegalFact, JobStatus, PauseReason, check_follows
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Fact, falsy, fields_of
 from perstack.core.base.usage import NO_USAGE, BudgetName, Usage, together
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition
@@ -110,7 +110,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
             begun = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
             return SeriesChanges(iterations=(*series.iterations, begun), invalid_answers=0)
         case FinishArtefact():
-            made = _made(_in_hand(series, event), event)
+            made = _in_hand(series, event).model_copy(update=fields_of(event, Iteration))
             return SeriesChanges(iterations=(*series.iterations[:-1], made), current_artefact=event.artefact)
         case FinishIteration():
             return _measured(series, event)
@@ -146,18 +146,6 @@ def _in_hand(series: SeriesState, event: FinishArtefact | FinishIteration) -> It
     return last
 
 
-def _made(last: Iteration, event: FinishArtefact) -> Iteration:
-    return Iteration(
-        number=last.number,
-        job_id=last.job_id,
-        artefact=event.artefact,
-        duration=event.duration,
-        usage=event.usage,
-        assumed=event.assumed,
-        started_at=last.started_at,
-    )
-
-
 def _failed(series: SeriesState, event: FailSeries) -> SeriesChanges:
     changes = SeriesChanges(
         status="failed", message=event.error, invalid_answers=series.invalid_answers + event.invalid_answer
@@ -172,20 +160,16 @@ def _failed(series: SeriesState, event: FailSeries) -> SeriesChanges:
 def _measured(series: SeriesState, event: FinishIteration) -> SeriesChanges:
     last = _in_hand(series, event)
     score = score_of(series.settings, event.metrics)
-    measured = Iteration(
-        number=last.number,
-        job_id=last.job_id,
-        artefact=last.artefact,
-        metrics=event.metrics,
-        score=score,
-        analysis=event.analysis,
-        cases=event.cases,
-        regressions=regressions_in(series.done, event.cases),
-        duration=last.duration + event.duration,
-        usage=last.usage + event.usage,
-        assumed=together(last.assumed, event.assumed),
-        started_at=last.started_at,
-        finished_at=event.timestamp,
+    measured = last.model_copy(
+        update={
+            **fields_of(event, Iteration),
+            "score": score,
+            "regressions": regressions_in(series.done, event.cases),
+            "duration": last.duration + event.duration,
+            "usage": last.usage + event.usage,
+            "assumed": together(last.assumed, event.assumed),
+            "finished_at": event.timestamp,
+        }
     )
     best = series.best
     is_best = best is None or (best.score is not None and is_better(series.settings, score, best.score))
@@ -201,13 +185,6 @@ def regressions_in(before: Sequence[Iteration], cases: Sequence[Case]) -> tuple[
     return tuple(case.name for case in cases if not case.passed and passed.get(case.name, False))
 
 
-class _Aim(TypedDict):
-    max_iterations: int
-    target: float | None
-    max_cost: float | None
-    max_tokens: int | None
-
-
 def aimed(
     settings: Iterate,
     max_iterations: int,
@@ -216,14 +193,9 @@ def aimed(
     max_tokens: int | None = None,
 ) -> Iterate:
     """Return the settings with a maximum of iterations, and with the target and totals that are given."""
-    return settings.model_copy(
-        update=_Aim(
-            max_iterations=max_iterations,
-            target=settings.target if target is None else target,
-            max_cost=settings.max_cost if max_cost is None else max_cost,
-            max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
-        )
-    )
+    chosen = {"target": target, "max_cost": max_cost, "max_tokens": max_tokens}
+    update = {name: value for name, value in chosen.items() if value is not None}
+    return settings.model_copy(update={"max_iterations": max_iterations, **update})
 
 
 def _extended(
@@ -277,24 +249,14 @@ def summary_of_series(series: SeriesState, *, damaged: bool = False) -> SeriesSu
     """Return the summary of a series."""
     best = series.best
     return SeriesSummary(
-        id=series.id,
-        status=series.status,
-        expert_key=series.expert_key,
-        user_input=series.user_input,
+        **fields_of(series, SeriesSummary),
         done=len(series.done),
         max_iterations=series.settings.max_iterations,
         metric=series.settings.metric,
         target=series.settings.target,
-        best_iteration=series.best_iteration,
         best_score=best.score if best else None,
-        pause_reason=series.pause_reason,
-        resume_at=series.resume_at,
-        message=series.message,
         damaged=damaged,
         usage=sum((one.usage for one in series.iterations), NO_USAGE),
-        started_at=series.started_at,
-        updated_at=series.updated_at,
-        finished_at=series.finished_at,
     )
 
 

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from perstack.core.base.ids import event_id_of
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Fact, falsy, fields_of
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Expert, Limits, ReasoningBudget
 from perstack.core.runs.events import StartRun
@@ -88,19 +88,7 @@ class RunSetting(Fact):
 
 def run_setting(start: StartRun) -> RunSetting:
     """Return the setting in a Run's first event."""
-    return RunSetting(
-        job_id=start.job_id,
-        run_id=start.run_id,
-        expert=start.expert,
-        query=start.query,
-        model=start.model,
-        provider=start.provider,
-        reasoning_budget=start.reasoning_budget,
-        limits=start.limits,
-        delegated_by=start.delegated_by,
-        continued_from=start.continued_from,
-        started_at=start.timestamp,
-    )
+    return RunSetting(**fields_of(start, RunSetting), started_at=start.timestamp)
 
 
 def checkpoint_file(run: Run) -> CheckpointFile:
@@ -134,8 +122,7 @@ def checkpoint_of(run: Run) -> Checkpoint:
     """Return the complete checkpoint for the Run's current position."""
     facts = checkpoint_file(run)
     instruction = InstructionMessage(contents=(TextPart(text=run.instruction),))
-    fields = {name: getattr(facts, name) for name in _CheckpointFields.model_fields}
-    return Checkpoint(**fields, messages=(instruction, *run.messages))
+    return Checkpoint(**fields_of(facts, _CheckpointFields), messages=(instruction, *run.messages))
 
 
 def _status_word(status: RunStatus) -> str:

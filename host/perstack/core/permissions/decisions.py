@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Literal, assert_never
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, RuleSet, read_rule
+from perstack.core.definitions.permissions import Decision, PermissionRule, RuleSet, read_rule
 from perstack.core.definitions.skills import Subject
 from perstack.core.permissions.calls import PolicyCall, line_of
 from perstack.core.permissions.matching import RuleTarget, could_match, is_about, is_exact, matches
@@ -113,13 +113,8 @@ def strictest(rulings: Iterable[Ruling]) -> Ruling:
 
 def rules_of(rule_set: RuleSet) -> ParsedRules:
     """Parse a rule set. Raises ValueError for a rule that cannot be parsed."""
-    return _read(rule_set.source, rule_set.expert, *_texts(rule_set.permissions))
-
-
-def _texts(
-    permissions: Permissions,
-) -> tuple[Decision, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    return permissions.default, permissions.deny, permissions.ask, permissions.allow
+    own = rule_set.permissions
+    return _read(rule_set.source, rule_set.expert, own.default, own.deny, own.ask, own.allow)
 
 
 @lru_cache(maxsize=256)

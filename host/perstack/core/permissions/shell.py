@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from perstack.core.permissions.shell_grammar import SETS_VARIABLE, UNREAD, NotUnderstood, opened, understood
 from perstack.core.permissions.shell_syntax import (
-    Node,
     Part,
     Redirect,
     ShellCommand,
@@ -20,6 +20,9 @@ from perstack.core.permissions.shell_syntax import (
     source,
     word_of,
 )
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 
 def _names(text: str) -> frozenset[str]:

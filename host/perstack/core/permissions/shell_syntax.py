@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
-from importlib import import_module
 from itertools import takewhile
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from perstack.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
 
 
 @dataclass(frozen=True)
@@ -56,57 +58,6 @@ Part = ShellCommand | Redirect | Unparsed
 # Syntax tree from tree-sitter's bash grammar, which is imported only when a rule names a command.
 
 
-class Node(Protocol):
-    """Node of the syntax tree."""
-
-    @property
-    def type(self) -> str:
-        """The grammar's name of the node."""
-        ...
-
-    @property
-    def text(self) -> bytes:
-        """The node's source in UTF-8."""
-        ...
-
-    @property
-    def is_named(self) -> bool:
-        """False for punctuation and keywords."""
-        ...
-
-    @property
-    def has_error(self) -> bool:
-        """True if a part of it was not parsed."""
-        ...
-
-    @property
-    def children(self) -> Sequence[Node]:
-        """All children."""
-        ...
-
-    @property
-    def named_children(self) -> Sequence[Node]:
-        """The children without punctuation and keywords."""
-        ...
-
-    def child_by_field_name(self, name: str) -> Node | None:
-        """Return the child of that field, or None."""
-        ...
-
-    def children_by_field_name(self, name: str) -> Sequence[Node]:
-        """Return all children of that field."""
-        ...
-
-
-class _Tree(Protocol):
-    @property
-    def root_node(self) -> Node: ...
-
-
-class _Parser(Protocol):
-    def parse(self, source: bytes) -> _Tree: ...
-
-
 def parsed(script: str) -> Node:
     """Return the tree of a script; `has_error` says whether a part was not parsed."""
     return _parser().parse(script.encode("utf-8", "replace")).root_node
@@ -114,7 +65,7 @@ def parsed(script: str) -> Node:
 
 def source(node: Node) -> str:
     """Return the source text of a node."""
-    return node.text.decode("utf-8", "replace")
+    return (node.text or b"").decode("utf-8", "replace")
 
 
 def descendants(node: Node) -> Iterator[Node]:
@@ -127,11 +78,11 @@ def descendants(node: Node) -> Iterator[Node]:
 
 
 @lru_cache(maxsize=1)
-def _parser() -> _Parser:
-    engine = import_module("tree_sitter")
-    grammar = cast("Callable[[], object]", import_module("tree_sitter_bash").language)
-    language = cast("Callable[[object], object]", engine.Language)(grammar())
-    return cast("Callable[[object], _Parser]", engine.Parser)(language)
+def _parser() -> Parser:
+    import tree_sitter
+    import tree_sitter_bash
+
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 
 # Variables that change what a program does, or which program runs.
@@ -164,7 +115,9 @@ _EXPANSION = re.compile(r"\$\{#?(?:[A-Za-z_]\w*|\d+|[@*#?$-])(?::?[-+?][^`]*|[#%
 
 _NUMBERS = re.compile(r"\$(?:\(\(|\[)[\s\d+\-*/%()<>=!&|^~\]]*")
 
-Word = tuple[str | None, list[Node], str | None]  # text, None if unknown; substitutions in it; problem or None
+Word: TypeAlias = (
+    "tuple[str | None, list[Node], str | None]"  # text, None if unknown; substitutions in it; problem or None
+)
 
 
 def word_of(node: Node) -> Word:
@@ -238,7 +191,7 @@ def _concatenated(node: Node) -> Word:
         texts.append(text)
         runs += found
         problem = problem or why
-    is_whole = b"".join(child.text for child in node.children) == node.text
+    is_whole = "".join(map(source, node.children)) == source(node)
     if source(node) == "{}":
         return "{}", [], None
     if not is_whole or source(node).startswith("~"):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from perstack.core.base.ids import By, event_id_of, run_id_of
-from perstack.core.base.records import JsonObject
+from perstack.core.base.records import JsonObject, fields_of
 from perstack.core.base.usage import Charge, Exceeded, Usage
 from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.instruction import names_directory
@@ -418,9 +418,7 @@ def redefined(
     run: Run, today: Definition, today_limits: Limits, limits: Limits | None
 ) -> tuple[Definition | None, Limits | None]:
     """Return today's definition and limits for a Run that failed before its first reply; None for each if unchanged."""
-    of_run = today.model_copy(update={name: getattr(run.start, name) for name in Definition.model_fields})
-    # An instruction contains the time of its rendering and always differs, so it is not compared.
-    is_same = of_run.model_copy(update={"instruction": today.instruction}) == today
+    is_same = _is_definition_of(run, today)
     wanted = today_limits
     if limits is not None and limits.max_steps != run.limits.max_steps:
         wanted = wanted.model_copy(update={"max_steps": limits.max_steps})
@@ -429,9 +427,14 @@ def redefined(
 
 def moved(run: Run, today: Definition, directory: str) -> Definition | None:
     """Return the definition that a queued Run continues with in `directory`; None if nothing differs."""
-    of_run = today.model_copy(update={name: getattr(run.start, name) for name in Definition.model_fields})
-    is_same = of_run.model_copy(update={"instruction": today.instruction}) == today
+    is_same = _is_definition_of(run, today)
     return None if is_same and names_directory(run.start.instruction, directory) else today
+
+
+def _is_definition_of(run: Run, today: Definition) -> bool:
+    # An instruction contains the time of its rendering and always differs, so it is not compared.
+    of_run = today.model_copy(update=fields_of(run.start, Definition))
+    return of_run.model_copy(update={"instruction": today.instruction}) == today
 
 
 def has_ended(delegate: Run) -> bool:

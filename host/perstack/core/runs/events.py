@@ -13,13 +13,14 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import Field, TypeAdapter, field_validator
 
 from perstack.core.base.ids import By, event_id_of
-from perstack.core.base.records import EventParser, JsonObject, falsy
+from perstack.core.base.records import EventParser, JsonObject, falsy, fields_of
 from perstack.core.base.usage import BudgetName, Usage, amount
 from perstack.core.definitions.experts import Expert, Limits, ReasoningBudget
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.permissions import RuleSet, Widening
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.files.trees import is_digest
 from perstack.core.runs import display_events, step_events
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, ErrorInfo, Override, RunEvent
 from perstack.core.runs.messages import ResultContent
@@ -54,7 +55,7 @@ class QueueRun(RunEvent):
     @field_validator("definition")
     @classmethod
     def _is_digest(cls, value: str | None) -> str | None:
-        if value is not None and (len(value) != 64 or not set(value) <= set("0123456789abcdef")):
+        if value is not None and not is_digest(value):
             raise ValueError("the definition is named by no sha256")
         return value
 
@@ -171,7 +172,7 @@ def started_as(start: StartRun, event: ResumeRun) -> StartRun:
     """Return `start` with the definition and limits of a resumption in place of the original ones."""
     if event.definition is None:
         return start
-    fields: dict[str, object] = {name: getattr(event.definition, name) for name in Definition.model_fields}
+    fields = fields_of(event.definition, Definition)
     return start.model_copy(update={**fields, "limits": event.limits or start.limits})
 
 
