@@ -8,7 +8,7 @@
 
 `run` drives one new Job from beginning to end. `Host` does everything else: continue, answer, resume, cancel, list,
 verify. `perstack.ports` defines what plugins implement, `perstack.testing` what tests need. Names are imported on first
-use; a new public name needs an entry in `__all__`, in `_HOMES` and in the imports for type checkers.
+use; a new public name needs an entry in `_HOMES` and an import for type checkers.
 """
 
 from __future__ import annotations
@@ -21,93 +21,48 @@ from typing import TYPE_CHECKING
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
-    from perstack.core.base.ids import By
-    from perstack.core.definitions.experts import Expert
-    from perstack.core.definitions.overrides import Overrides
-    from perstack.core.definitions.project import Project
-    from perstack.core.jobs.summary import JobSummary
-    from perstack.core.runs.events import Event
-    from perstack.engine.jobs.attachments import Attachable
-    from perstack.engine.log.run_session import OnEvent
-    from perstack.errors import (
-        CannotServe,
-        Conflict,
-        Damaged,
-        DefinitionError,
-        DispatcherError,
-        MissingCredential,
-        NotAllowed,
-        NotFound,
-        PerstackError,
-        PluginError,
-        ProviderError,
-        SkillError,
-        StorageError,
-        UsageError,
-    )
-    from perstack.host import Host
-    from perstack.toolkit.context import Blob
+    from perstack.core.base.ids import By as By
+    from perstack.core.definitions.experts import Expert as Expert
+    from perstack.core.definitions.overrides import Overrides as Overrides
+    from perstack.core.definitions.project import Project as Project
+    from perstack.core.jobs.summary import JobSummary as JobSummary
+    from perstack.core.runs.events import Event as Event
+    from perstack.engine.jobs.attachments import Attachable as Attachable
+    from perstack.engine.log.run_session import OnEvent as OnEvent
+    from perstack.errors import CannotServe as CannotServe
+    from perstack.errors import Conflict as Conflict
+    from perstack.errors import Damaged as Damaged
+    from perstack.errors import DefinitionError as DefinitionError
+    from perstack.errors import DispatcherError as DispatcherError
+    from perstack.errors import MissingCredential as MissingCredential
+    from perstack.errors import NotAllowed as NotAllowed
+    from perstack.errors import NotFound as NotFound
+    from perstack.errors import PerstackError as PerstackError
+    from perstack.errors import PluginError as PluginError
+    from perstack.errors import ProviderError as ProviderError
+    from perstack.errors import SkillError as SkillError
+    from perstack.errors import StorageError as StorageError
+    from perstack.errors import UsageError as UsageError
+    from perstack.host import Host as Host
+    from perstack.toolkit.context import Blob as Blob
 
 __version__ = VERSION
 
-__all__ = [
-    "Attachable",
-    "Blob",
-    "By",
-    "CannotServe",
-    "Conflict",
-    "Damaged",
-    "DefinitionError",
-    "DispatcherError",
-    "Event",
-    "Expert",
-    "Host",
-    "JobSummary",
-    "MissingCredential",
-    "NotAllowed",
-    "NotFound",
-    "OnEvent",
-    "Overrides",
-    "PerstackError",
-    "PluginError",
-    "Project",
-    "ProviderError",
-    "SkillError",
-    "StorageError",
-    "UsageError",
-    "__version__",
-    "run",
-]
-
 _HOMES = {
-    "perstack.core.base.ids": ("By",),
-    "perstack.core.definitions.experts": ("Expert",),
-    "perstack.core.definitions.overrides": ("Overrides",),
-    "perstack.core.definitions.project": ("Project",),
-    "perstack.core.runs.events": ("Event",),
-    "perstack.core.jobs.summary": ("JobSummary",),
-    "perstack.engine.jobs.attachments": ("Attachable",),
-    "perstack.engine.log.run_session": ("OnEvent",),
-    "perstack.errors": (
-        "CannotServe",
-        "Conflict",
-        "Damaged",
-        "DefinitionError",
-        "DispatcherError",
-        "MissingCredential",
-        "NotAllowed",
-        "NotFound",
-        "PerstackError",
-        "PluginError",
-        "ProviderError",
-        "SkillError",
-        "StorageError",
-        "UsageError",
-    ),
-    "perstack.host": ("Host",),
-    "perstack.toolkit.context": ("Blob",),
+    "perstack.core.base.ids": "By",
+    "perstack.core.definitions.experts": "Expert",
+    "perstack.core.definitions.overrides": "Overrides",
+    "perstack.core.definitions.project": "Project",
+    "perstack.core.runs.events": "Event",
+    "perstack.core.jobs.summary": "JobSummary",
+    "perstack.engine.jobs.attachments": "Attachable",
+    "perstack.engine.log.run_session": "OnEvent",
+    "perstack.errors": "CannotServe Conflict Damaged DefinitionError DispatcherError MissingCredential NotAllowed"
+    " NotFound PerstackError PluginError ProviderError SkillError StorageError UsageError",
+    "perstack.host": "Host",
+    "perstack.toolkit.context": "Blob",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 async def run(
@@ -145,6 +100,7 @@ async def run(
 
 
 if not TYPE_CHECKING:  # type checkers read the imports above, and so find a misspelt name
+    __all__ = sorted([*_HOME_OF, "__version__", "run"])
 
     def __getattr__(name: str) -> object:
         home = _HOME_OF.get(name)
