@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from math import ceil, isfinite
-from typing import Annotated, Literal, assert_never, overload
+from typing import Annotated, Literal, NamedTuple, assert_never, overload
 
 from pydantic import Field
 
@@ -247,6 +247,13 @@ def tokens_of_contents(contents: Iterable[ResultContent]) -> int:
     )
 
 
+class _Sums(NamedTuple):
+    digest: bytes = NO_MESSAGES
+    size: int = 0
+    tokens: int = 0
+    blobs: int = 0
+
+
 class History(Sequence[Message]):
     """An immutable sequence of messages with an `append` in constant time.
 
@@ -257,17 +264,14 @@ class History(Sequence[Message]):
     Each message has a place: the id of the event that brought it, or of the last one if there were several.
     """
 
-    __slots__ = ("_blobs", "_digests", "_items", "_length", "_places", "_sizes", "_tokens")
+    __slots__ = ("_items", "_length", "_places", "_sums")
 
     def __init__(self, items: Iterable[Message] = (), places: Iterable[str] | None = None) -> None:
         """Start with `items`; `places` are their event ids."""
         self._items = list(items)
         self._length = len(self._items)
         self._places = [""] * self._length if places is None else list(places)
-        self._digests: list[bytes] = []  # of the first 1, 2, … messages, computed on demand
-        self._sizes: list[int] = []
-        self._tokens: list[int] = []
-        self._blobs: list[int] = []
+        self._sums = [_Sums()]  # of the first 0, 1, 2, … messages, computed on demand
 
     def append(self, message: Message, place: str = "") -> History:
         """Return a History with one more message; this one is unchanged."""
@@ -279,20 +283,14 @@ class History(Sequence[Message]):
 
     def _copy(self) -> History:
         copy = History(self._items[: self._length], self._places[: self._length])
-        copy._digests = self._digests[: self._length]
-        copy._sizes = self._sizes[: self._length]
-        copy._tokens = self._tokens[: self._length]
-        copy._blobs = self._blobs[: self._length]
+        copy._sums = self._sums[: self._length + 1]
         return copy
 
     def _sharing(self, length: int) -> History:
         result = History.__new__(History)
         result._items = self._items
         result._places = self._places
-        result._digests = self._digests
-        result._sizes = self._sizes
-        result._tokens = self._tokens
-        result._blobs = self._blobs
+        result._sums = self._sums
         result._length = length
         return result
 
@@ -306,36 +304,36 @@ class History(Sequence[Message]):
         """Return True if this history extends `earlier` or equals it; takes constant time."""
         return self._items is earlier._items and self._length >= earlier._length
 
-    def digest(self, length: int) -> bytes:
-        """Return the digest of the first `length` messages: SHA-256 over the previous digest and the message's."""
+    def _sum(self, length: int) -> _Sums:
         if not 0 <= length <= self._length:
             raise IndexError(length)
-        digests, sizes, tokens = self._digests, self._sizes, self._tokens
-        for index in range(len(digests), length):
-            before = digests[index - 1] if index else NO_MESSAGES
-            text = canonical_fact(self._items[index])
-            digests.append(sha256(before + sha256(text).digest()).digest())
-            blobs = blobs_of(self._items[index])
-            sizes.append((sizes[index - 1] if index else 0) + len(text) + sum(one.size * 4 // 3 + 4 for one in blobs))
-            estimated = estimated_tokens(len(text)) + sum(map(_tokens_of_blob, blobs))
-            tokens.append((tokens[index - 1] if index else 0) + estimated)
-            self._blobs.append((self._blobs[index - 1] if index else 0) + len(blobs))
-        return digests[length - 1] if length else NO_MESSAGES
+        for item in self._items[len(self._sums) - 1 : length]:
+            before, text, blobs = self._sums[-1], canonical_fact(item), blobs_of(item)
+            self._sums.append(
+                _Sums(
+                    sha256(before.digest + sha256(text).digest()).digest(),
+                    before.size + len(text) + sum(one.size * 4 // 3 + 4 for one in blobs),
+                    before.tokens + estimated_tokens(len(text)) + sum(map(_tokens_of_blob, blobs)),
+                    before.blobs + len(blobs),
+                )
+            )
+        return self._sums[length]
+
+    def digest(self, length: int) -> bytes:
+        """Return the digest of the first `length` messages: SHA-256 over the previous digest and the message's."""
+        return self._sum(length).digest
 
     def size(self, length: int) -> int:
         """Return the first `length` messages' bytes as JSON: at least their tokens, but for images and documents."""
-        self.digest(length)
-        return self._sizes[length - 1] if length else 0
+        return self._sum(length).size
 
     def blobs(self, length: int) -> int:
         """Return the number of images and documents in the first `length` messages."""
-        self.digest(length)
-        return self._blobs[length - 1] if length else 0
+        return self._sum(length).blobs
 
     def tokens(self, length: int) -> int:
         """Return an estimate of the tokens of the first `length` messages, on the high side."""
-        self.digest(length)
-        return self._tokens[length - 1] if length else 0
+        return self._sum(length).tokens
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
