@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypedDict
 
 from pydantic import Field
 
 from perstack.core.base.lifecycle import PauseReason
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Fact, falsy, fields_of
 from perstack.core.tasks.evolve import NOT_WAITING, TaskChanges
 from perstack.core.tasks.state import Dependency, TaskState, TaskStatus, due_at
 from perstack.errors import NotAllowed
@@ -101,40 +100,18 @@ class TaskPage(Fact):
 
 def summary_of(task: TaskState, *, damaged: bool = False) -> TaskSummary:
     """Return the summary of a task."""
+    pause_message = task.pause_message or (task.waiting_for.what if task.waiting_for else "") or None
     return TaskSummary(
-        task_id=task.task_id,
-        name=task.name,
-        agent_id=task.agent_id,
-        status=task.status,
-        version=task.version,
-        pause_reason=task.pause_reason,
-        pause_message=task.pause_message or (task.waiting_for.what if task.waiting_for else "") or None,
-        resume_at=task.resume_at,
+        **{**fields_of(task, TaskSummary), "pause_message": pause_message},
         due_at=due_at(task),
         polls=bool(task.status == "paused" and task.waiting_for and task.waiting_for.command),
-        depends_on=task.depends_on,
-        blocked_by=task.blocked_by,
-        answered=task.answered,
-        error=task.error,
         damaged=damaged,
-        retry_count=task.retry_count,
-        checkpoints=task.checkpoints,
-        checkpoint_due_at=task.checkpoint_due_at,
-        job_id=task.job_id,
-        created_at=task.created_at,
-        updated_at=task.updated_at,
-        archived_at=task.archived_at,
     )
-
-
-class _Blocked(TypedDict):
-    blocked_by: tuple[Dependency, ...]
-    due_at: None
 
 
 def blocked(task: TaskSummary, by: tuple[Dependency, ...]) -> TaskSummary:
     """Return the summary with its unfinished dependencies; nothing is due until they are completed."""
-    return task.model_copy(update=_Blocked(blocked_by=by, due_at=None)) if by else task
+    return task.model_copy(update={"blocked_by": by, "due_at": None}) if by else task
 
 
 def damaged_task(task_id: str, readable: TaskState | None, damage: str) -> TaskSummary:
