@@ -10,14 +10,12 @@ other text is rejected, so that a redaction cannot put words into a log. A new e
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import assert_never
-
-from pydantic import JsonValue
 
 from perstack.core.base.chain import TakenOut
 from perstack.core.base.ids import event_id_of, place_of
-from perstack.core.base.records import JsonObject
+from perstack.core.base.records import JsonObject, texts_in
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
@@ -92,17 +90,9 @@ def texts_taken(event: events.StoredEvent, named: Iterable[str] = ()) -> frozens
     """Return the texts that `blanked` removes from the named fields, or from all but settings if none is named."""
     before, after = _json(event), _json(blanked(event))
     wanted = frozenset(named) or before.keys() - _SETTINGS
-    kept = frozenset(_leaves(after))
-    taken = (_leaves(value) for key, value in before.items() if key in wanted and value != after.get(key))
+    kept = frozenset(texts_in(after))
+    taken = (texts_in(value) for key, value in before.items() if key in wanted and value != after.get(key))
     return frozenset(text for texts in taken for text in texts if text not in kept)
-
-
-def _leaves(value: JsonValue) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
-        for below in value if isinstance(value, list) else value.values():
-            yield from _leaves(below)
 
 
 def _blanks(event: events.StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one case for each kind with content

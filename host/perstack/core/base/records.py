@@ -178,17 +178,19 @@ def _has_infinity(value: JsonValue) -> bool:
     return False
 
 
-def texts_in(value: JsonValue) -> Iterator[str]:
-    """Yield every text in order, without the keys."""
+def texts_in(value: JsonValue, *, keys: bool = False) -> Iterator[str]:
+    """Yield every text in order, with or without the keys of objects."""
     match value:
         case str():
             yield value
         case list():
             for inner in value:
-                yield from texts_in(inner)
+                yield from texts_in(inner, keys=keys)
         case dict():
-            for inner in value.values():
-                yield from texts_in(inner)
+            for name, inner in value.items():
+                if keys:
+                    yield name
+                yield from texts_in(inner, keys=keys)
         case _:
             return
 

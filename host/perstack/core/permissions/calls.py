@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from posixpath import join, normpath
 
 from pydantic import JsonValue
 
-from perstack.core.base.records import JsonObject
+from perstack.core.base.records import JsonObject, texts_in
 from perstack.core.definitions.skills import Effect, Subject, ToolKind, ToolSpec
 from perstack.dataclass import dataclass
 
@@ -102,7 +102,8 @@ class PolicyCall:
     @cached_property
     def _paths(self) -> Mapping[str, Sequence[str]]:
         named = self.subject.paths if self.subject is not None else ()
-        given = {name: [*_texts_in(self.args[name])] for name in named if name in self.args}
+        # keys too, and nested texts: only the tool knows which of them it uses
+        given = {name: [*texts_in(self.args[name], keys=True)] for name in named if name in self.args}
         return {
             name: tuple(dict.fromkeys(one for text in texts for one in self.resolve(_as_path(text), self.folder)))
             for name, texts in given.items()
@@ -112,7 +113,7 @@ class PolicyCall:
     def urls(self) -> Mapping[str, Sequence[str]]:
         """Return the addresses in each address argument."""
         named = self.subject.urls if self.subject is not None else ()
-        given = {name: tuple(_texts_in(self.args[name])) for name in named if name in self.args}
+        given = {name: tuple(texts_in(self.args[name], keys=True)) for name in named if name in self.args}
         return {name: texts for name, texts in given.items() if texts}
 
     def _given(self, name: str) -> JsonValue:
@@ -140,22 +141,6 @@ def policy_call(
 def is_exempt(kind: ToolKind, subject: Subject | None) -> bool:
     """Return whether no rule applies to such a tool. Its name does not matter, because a server chooses it freely."""
     return kind in EXEMPT_KINDS or (subject is not None and subject.is_nothing)
-
-
-def _texts_in(value: JsonValue) -> Iterator[str]:
-    """Yield all texts of an argument, nested ones and keys too, because only the tool knows which of them it uses."""
-    match value:
-        case str():
-            yield value
-        case list():
-            for one in value:
-                yield from _texts_in(one)
-        case dict():
-            for name, one in value.items():
-                yield name
-                yield from _texts_in(one)
-        case _:
-            return
 
 
 def _texts(words: Sequence[JsonValue]) -> tuple[str, ...]:
