@@ -226,19 +226,15 @@ class Ledger:
     def standing(self, budget: BudgetName, expert: str | None, needed: float) -> Exceeded:
         """Return the `Exceeded` that says that `needed` does not fit into a budget."""
         account = self._accounts[expert or JOB]
-        limit: dict[BudgetName, float | None] = {
-            "maxCost": account.limit.max_cost,
-            "maxTokens": account.limit.max_tokens,
-            "maxToolCalls": account.limit.max_tool_calls,
-            "maxTime": account.limit.max_time,
+        limits, used = account.limit, account.used
+        rows: dict[BudgetName, tuple[float | None, float]] = {
+            "maxCost": (limits.max_cost, used.nano / NANO),
+            "maxTokens": (limits.max_tokens, used.tokens),
+            "maxToolCalls": (limits.max_tool_calls, account.tool_calls),
+            "maxTime": (limits.max_time, account.worked_ms),
         }
-        used: dict[BudgetName, float] = {
-            "maxCost": account.used.nano / NANO,
-            "maxTokens": account.used.tokens,
-            "maxToolCalls": account.tool_calls,
-            "maxTime": account.worked_ms,
-        }
-        return Exceeded(budget, expert, limit[budget] or 0, used[budget], needed)
+        limit, spent = rows[budget]
+        return Exceeded(budget, expert, limit or 0, spent, needed)
 
     def time_left(self, expert: str | None = None) -> int | None:
         """Return the milliseconds of work left for the Job, or for an Expert; None without a limit."""
