@@ -100,7 +100,7 @@ class SkillContext:
     env: Mapping[str, str]
     """The host's environment, including `.env` files. A child process gets only what the skill's definition
     requests."""
-    state_dir: str | None = "perstack"  # name in the workspace that tools must not use: the state; None elsewhere
+    state_dir: str | None = "perstack"  # name in the workspace that tools must not use: the state; or None
     on_stderr: Callable[[str], None] = lambda line: None  # show a line that the skill's server wrote to stderr
     programs: Path | None = None
     """Folder in which the skill's programs are recorded while they run: `records` of `system.processes.launch`. None

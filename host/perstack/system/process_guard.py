@@ -28,7 +28,7 @@ from perstack.system.process_groups import MARK, boot_identity, end_orphaned, gr
 # Records of running programs, so that the process that resumes a Job can end what a killed process left running.
 #
 # The guard ends those too, within seconds. The records are for a process that resumes sooner, and for a killed guard.
-# While a program runs it has a file, named by its mark, with the identity of its host process and of its own process.
+# While a program runs it has a file, named by its mark, with the identity of its host process and of itself.
 
 _MAX_FILES = 10_000
 _MAX_RECORD_BYTES = 1000
@@ -108,7 +108,7 @@ def _remaining_groups(path: Path) -> set[int] | None:
         now = _start_of(pid)
         if now == start:
             return {int(pid)}
-        # without its leader, only processes with the mark prove that the group is the same
+        # without its leader, only processes with the mark identify the group
         return marked & {int(pid)} if now is None else set()
     return marked
 

@@ -201,7 +201,7 @@ def _unevaluated_properties(keyword: _Keyword) -> _Keyword:
         validator: Validator, value: JsonValue, instance: JsonValue, schema: JsonObject
     ) -> Iterable[ValidationError]:
         if CHECK.get().has_pattern_properties:
-            return ()  # the library would match the patterns in its own, unbounded engine
+            return ()  # the library would match the patterns in an unbounded engine
         return keyword(validator, value, instance, schema) or ()
 
     return run

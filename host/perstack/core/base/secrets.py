@@ -44,7 +44,7 @@ _QUERY = r"([?&#;])([\w.-]+)=([^&#;\s'\"]+)"
 _IN_QUERIES = frozenset(("key", "sig", "signature", "code"))
 _SEGMENT = r"(?<=/)[\w.~+=-]{20,}(?=[/?#'\"]|$)"
 _URL = r"(?i)[a-z][a-z0-9+.-]*://[^\s'\"<>]+"
-# Patterns are tried at each position of a text of any size. To stay linear, each starts where a run of its own
+# Patterns are tried at each position of a text of any size. To stay linear, each starts where a run of its
 # characters starts, is bounded, or never backtracks (`*+`).
 _SHAPES = (
     r"(?<![A-Za-z0-9])(?:"

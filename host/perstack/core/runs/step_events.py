@@ -38,7 +38,7 @@ class StartGeneration(RunEvent):
     final: bool = Field(default=False, exclude_if=falsy)  # True if the model gets no tools and only writes the result
     guidance: str | None = None  # texts of skills about their tools, or why one has none; None if unchanged
     unreachable: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)  # skill to reason, if guidance says so
-    provider_settings: JsonObject | None = None  # those that affect replies, without secrets; None if unchanged
+    provider_settings: JsonObject | None = None  # only what affects replies, without secrets; None if unchanged
     tools_digest: str | None = None  # digest of the offered tools, which are a blob of the Job: `request_digest.py`
     request_digest: str | None = None  # of the whole request: `request_digest.py`. None in earlier logs
     max_tokens: int | None = None  # of the reply, by the budget, if less than the user's setting

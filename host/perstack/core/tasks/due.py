@@ -111,7 +111,7 @@ def _attended(task: TaskState, known: TaskContext, now: int) -> Step | None:
     if task.job_id not in known.jobs:
         return NeedJob(task.job_id)
     job = known.jobs[task.job_id]
-    if job is None:  # it is about to begin, or its process died before that
+    if job is None:  # not begun yet, or its process died before that
         return GoOn((), "resumed") if now - task.updated_at > START_TIMEOUT_MS else None
     if job.is_interrupted and job.closed is None and job.queued is None:
         return Work(job.id)  # otherwise its workers continue a submitted Job, or a person has stopped it
