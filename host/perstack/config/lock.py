@@ -66,8 +66,7 @@ class LockedTool(Fact):
     def of(cls, spec: ToolSpec) -> "LockedTool":
         """Return the entry of a tool."""
         text = json.dumps(spec.input_schema, ensure_ascii=False, separators=(",", ":"))
-        fields = {**fields_of(spec, cls), "input_schema": text}
-        return cls(**fields, digest=digest_of_schema(spec.input_schema))
+        return cls(**fields_of(spec, cls, input_schema=text), digest=digest_of_schema(spec.input_schema))
 
     def schema_object(self) -> JsonObject:
         """Return the JSON schema."""
@@ -75,7 +74,7 @@ class LockedTool(Fact):
 
     def spec(self) -> ToolSpec:
         """Return the tool as offered to models."""
-        return ToolSpec(**{**fields_of(self, ToolSpec), "input_schema": self.schema_object()})
+        return ToolSpec(**fields_of(self, ToolSpec, input_schema=self.schema_object()))
 
 
 class LockedSkill(Fact):

@@ -54,9 +54,10 @@ class Fact(BaseModel):
         return encoded(self)[1]
 
 
-def fields_of(record: BaseModel, other: type[BaseModel]) -> dict[str, Any]:
-    """Return the values of a record's fields that another class has by the same name."""
-    return {name: getattr(record, name) for name in other.model_fields if name in type(record).model_fields}
+def fields_of(record: BaseModel, other: type[BaseModel], **changed: object) -> dict[str, Any]:
+    """Return the values of a record's fields that another class has by the same name, some of them changed."""
+    shared = [name for name in other.model_fields if name in type(record).model_fields]
+    return {**{name: getattr(record, name) for name in shared}, **changed}
 
 
 F = TypeVar("F", bound=Fact)

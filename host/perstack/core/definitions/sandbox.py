@@ -148,7 +148,7 @@ def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
     """Return the policy to record for a runtime and a table; None if they change nothing."""
     table = sandbox or Sandbox()
     sizes = {name: None if (size := getattr(table, name)) is None else bytes_of(size) for name in ("memory", "tmp")}
-    policy = SandboxPolicy(**{**fields_of(table, SandboxPolicy), **sizes, "runtime": runtime})
+    policy = SandboxPolicy(**fields_of(table, SandboxPolicy, **sizes, runtime=runtime))
     return None if policy == SandboxPolicy() else policy
 
 

@@ -102,7 +102,7 @@ def summary_of(task: TaskState, *, damaged: bool = False) -> TaskSummary:
     """Return the summary of a task."""
     pause_message = task.pause_message or (task.waiting_for.what if task.waiting_for else "") or None
     return TaskSummary(
-        **{**fields_of(task, TaskSummary), "pause_message": pause_message},
+        **fields_of(task, TaskSummary, pause_message=pause_message),
         due_at=due_at(task),
         polls=bool(task.status == "paused" and task.waiting_for and task.waiting_for.command),
         damaged=damaged,
