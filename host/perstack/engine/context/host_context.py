@@ -1,4 +1,9 @@
-"""The definition and the services that a Host works with; frozen, so that what has begun keeps its context."""
+"""The definition and the services that a Host works with.
+
+A `HostContext` is frozen: a change replaces it in the `ContextSource`, so that what has begun keeps the context that it
+began with. Its methods check whether an Expert can begin, and compute the sandbox, the files that tools must keep off,
+and what is recorded.
+"""
 
 from __future__ import annotations
 
