@@ -34,7 +34,7 @@ EXTRAS = {
 }
 """Where something may be imported that only an extra installs."""
 
-BY_NAME = {"xllamacpp", "google-re2", "tree-sitter", "tree-sitter-bash"}
+BY_NAME = {"xllamacpp", "google-re2"}
 """Imported by a name that is not in an import statement."""
 
 

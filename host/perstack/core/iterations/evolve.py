@@ -110,7 +110,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
             begun = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
             return SeriesChanges(iterations=(*series.iterations, begun), invalid_answers=0)
         case FinishArtefact():
-            made = _in_hand(series, event).model_copy(update=fields_of(event, Iteration))
+            made = _made(_in_hand(series, event), event)
             return SeriesChanges(iterations=(*series.iterations[:-1], made), current_artefact=event.artefact)
         case FinishIteration():
             return _measured(series, event)
@@ -146,6 +146,18 @@ def _in_hand(series: SeriesState, event: FinishArtefact | FinishIteration) -> It
     return last
 
 
+def _made(last: Iteration, event: FinishArtefact) -> Iteration:
+    return Iteration(
+        number=last.number,
+        job_id=last.job_id,
+        artefact=event.artefact,
+        duration=event.duration,
+        usage=event.usage,
+        assumed=event.assumed,
+        started_at=last.started_at,
+    )
+
+
 def _failed(series: SeriesState, event: FailSeries) -> SeriesChanges:
     changes = SeriesChanges(
         status="failed", message=event.error, invalid_answers=series.invalid_answers + event.invalid_answer
@@ -160,16 +172,20 @@ def _failed(series: SeriesState, event: FailSeries) -> SeriesChanges:
 def _measured(series: SeriesState, event: FinishIteration) -> SeriesChanges:
     last = _in_hand(series, event)
     score = score_of(series.settings, event.metrics)
-    measured = last.model_copy(
-        update={
-            **fields_of(event, Iteration),
-            "score": score,
-            "regressions": regressions_in(series.done, event.cases),
-            "duration": last.duration + event.duration,
-            "usage": last.usage + event.usage,
-            "assumed": together(last.assumed, event.assumed),
-            "finished_at": event.timestamp,
-        }
+    measured = Iteration(
+        number=last.number,
+        job_id=last.job_id,
+        artefact=last.artefact,
+        metrics=event.metrics,
+        score=score,
+        analysis=event.analysis,
+        cases=event.cases,
+        regressions=regressions_in(series.done, event.cases),
+        duration=last.duration + event.duration,
+        usage=last.usage + event.usage,
+        assumed=together(last.assumed, event.assumed),
+        started_at=last.started_at,
+        finished_at=event.timestamp,
     )
     best = series.best
     is_best = best is None or (best.score is not None and is_better(series.settings, score, best.score))
@@ -185,6 +201,13 @@ def regressions_in(before: Sequence[Iteration], cases: Sequence[Case]) -> tuple[
     return tuple(case.name for case in cases if not case.passed and passed.get(case.name, False))
 
 
+class _Aim(TypedDict):
+    max_iterations: int
+    target: float | None
+    max_cost: float | None
+    max_tokens: int | None
+
+
 def aimed(
     settings: Iterate,
     max_iterations: int,
@@ -193,9 +216,14 @@ def aimed(
     max_tokens: int | None = None,
 ) -> Iterate:
     """Return the settings with a maximum of iterations, and with the target and totals that are given."""
-    chosen = {"target": target, "max_cost": max_cost, "max_tokens": max_tokens}
-    update = {name: value for name, value in chosen.items() if value is not None}
-    return settings.model_copy(update={"max_iterations": max_iterations, **update})
+    return settings.model_copy(
+        update=_Aim(
+            max_iterations=max_iterations,
+            target=settings.target if target is None else target,
+            max_cost=settings.max_cost if max_cost is None else max_cost,
+            max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
+        )
+    )
 
 
 def _extended(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypedDict
 
 from pydantic import Field
 
@@ -109,9 +110,14 @@ def summary_of(task: TaskState, *, damaged: bool = False) -> TaskSummary:
     )
 
 
+class _Blocked(TypedDict):
+    blocked_by: tuple[Dependency, ...]
+    due_at: None
+
+
 def blocked(task: TaskSummary, by: tuple[Dependency, ...]) -> TaskSummary:
     """Return the summary with its unfinished dependencies; nothing is due until they are completed."""
-    return task.model_copy(update={"blocked_by": by, "due_at": None}) if by else task
+    return task.model_copy(update=_Blocked(blocked_by=by, due_at=None)) if by else task
 
 
 def damaged_task(task_id: str, readable: TaskState | None, damage: str) -> TaskSummary:

@@ -12,9 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 from typing_extensions import override
 
-from perstack.core.base.ids import OwnerKind
-
 if TYPE_CHECKING:
+    from perstack.core.base.ids import OwnerKind
     from perstack.core.definitions.project import Project
     from perstack.engine.plugins.registry import Plugins
     from perstack.ports.storage import Storage
