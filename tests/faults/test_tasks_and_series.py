@@ -159,6 +159,9 @@ def test_it_ends_the_same_whichever_boundary_it_dies_or_fails_at(course: Course,
             assert ends(course.log(folder)) == ends(plain), (kind, at)
             left = asyncio.run(course.jobs(folder))
             failed = [one for one in left if one.startswith("stoppedByError")]
+            if course.space == "schedules" and failed and kind not in ("kill", "torn"):
+                assert len(left) == 1, (kind, at, left)  # its Job says which error it was; a person resumes it
+                continue
             # a task that failed because the system did is tried again, with a Job of its own
             assert len(failed) == times(course.log(folder), "retryTask"), (kind, at, left)
             assert [one for one in left if one not in failed] == jobs, (kind, at, left)

@@ -261,7 +261,7 @@ MUTANTS = (
         "perstack_sqlite.database",
         '            connection.execute("ROLLBACK")\n',
         '            connection.execute("COMMIT")\n',
-        "tests/plugins/sqlite",
+        "tests/plugins/sqlite/test_sqlite_storage.py",
     ),
     Mutant(
         "an append that another writer preceded is a conflict (SQLite)",
@@ -306,7 +306,11 @@ def is_killed(mutant: Mutant) -> bool:
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
             "-o", f"pythonpath={' '.join((*places, 'tests/support'))}", *mutant.tests.split(),
         ]  # fmt: skip
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(places), "PYTHONPYCACHEPREFIX": str(copy / "cache")}
+        env = os.environ | {
+            "PYTHONPATH": os.pathsep.join(places),
+            "PYTHONPYCACHEPREFIX": str(copy / "cache"),
+            "PERSTACK_STORAGES": "all",
+        }
         try:
             done = subprocess.run(
                 command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=SECONDS, check=False

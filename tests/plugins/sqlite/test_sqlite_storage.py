@@ -268,6 +268,19 @@ def test_a_record_missing_in_the_middle_is_damage(storage: SqliteStorage, path: 
     assert raised.value.readable == 1
 
 
+def test_of_an_append_that_fails_at_its_second_record_nothing_is_kept(storage: SqliteStorage, path: Path) -> None:
+    writer = wait_for(new_writer(storage))
+    wait_for(writer.append("a"))
+    with closing(sqlite3.connect(path)) as db, db:
+        refuse = "WHEN NEW.key % 4294967296 = 3 BEGIN SELECT RAISE(FAIL, 'no more') ; END"
+        db.execute(f"CREATE TRIGGER full BEFORE INSERT ON records {refuse}")
+    with pytest.raises(StorageError, match="no more"):
+        wait_for(writer.append("b", "c"))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP TRIGGER full")
+    assert len(wait_for(storage.read(RUN))) == 1
+
+
 def test_a_damaged_last_record_stops_the_next_append(storage: SqliteStorage, path: Path) -> None:
     writer = wait_for(new_writer(storage))
     wait_for(writer.append("a", "b"))

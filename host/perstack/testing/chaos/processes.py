@@ -97,7 +97,8 @@ class Victims:
         aside.mkdir(exist_ok=True)
         given, out, err, ledger = (aside / name for name in ("in", "out", "err", "ledger"))
         given.write_bytes(stdin)
-        ledger.write_bytes(b"")
+        for file in (out, err, ledger):  # a process may be killed before it opens any
+            file.write_bytes(b"")
         order = {
             "argv": argv,
             "cwd": str(folder),
