@@ -69,7 +69,7 @@ bench: $(RUN)
 faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults \
 	  tests/plugins/postgres tests/plugins/s3 tests/core/test_budget.py $(ARGS)
-	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -m sweep tests/core tests/engine $(ARGS)
+	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 --timeout 7200 -m sweep tests/core tests/engine $(ARGS)
 
 ## storages: every test of the host on SQLite, PostgreSQL and S3 as well; twenty minutes
 storages: $(DEV)

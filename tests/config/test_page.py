@@ -11,7 +11,7 @@ from typing import get_args, get_origin
 
 import pytest
 
-from perstack.config.check import BESIDE, IGNORED, keys_of
+from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
 from perstack.config.load import load_project
 from perstack.config.source import describe_problems
 from perstack.core.definitions.expert_tests import Expected, ExpertTest
@@ -57,7 +57,7 @@ def rows(model):
     """What can be written in a table; what has no effect comes last."""
     fields = {field.alias: field for field in model.model_fields.values()}
     written = [row(name, key, fields[key.field]) for name, key in keys_of(model).items()]
-    written += [f"| `{name}` | tables | {meaning} |" for name, meaning in BESIDE.get(model, {}).items()]
+    written += [f"| `{name}` | tables | {meaning} |" for name, meaning in READ_SEPARATELY.get(model, {}).items()]
     return [*written, *(f"| `{name}` | any | no effect: {why} |" for name, why in IGNORED.get(model, {}).items())]
 
 

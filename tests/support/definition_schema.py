@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import cast, get_args
 
-from perstack.config.check import BESIDE, IGNORED, keys_of
+from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import InText
@@ -56,7 +56,7 @@ def _table(model: type[Fact], found: dict[str, JsonObject]) -> JsonObject:
 def _take_tests(properties: JsonObject, found: dict[str, JsonObject]) -> None:
     from perstack.core.definitions.expert_tests import ExpertTest
 
-    for name, meaning in BESIDE[Expert].items():
+    for name, meaning in READ_SEPARATELY[Expert].items():
         properties[name] = {"type": "array", "items": _tables((ExpertTest,), found, is_named=False)}
         properties[name] = {**_object(properties[name]), "description": meaning}
 

@@ -49,7 +49,7 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original with
     McpSseSkill: {"allowedDomains": "only the endpoint is ever reached"},
 }
 
-BESIDE: Mapping[type[Fact], Mapping[str, str]] = {
+READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
 """Keys that are read separately and are not part of the definition of a Run."""
@@ -269,7 +269,7 @@ def _unknown(name: str, model: type[Fact]) -> str:
     """Return the message for an unknown key: why it is ignored, the most similar key, or where it belongs."""
     if name in IGNORED.get(model, ()):
         return f"has no effect: {IGNORED[model][name]}"
-    known = [*keys_of(model), *IGNORED.get(model, ()), *BESIDE.get(model, ())]
+    known = [*keys_of(model), *IGNORED.get(model, ()), *READ_SEPARATELY.get(model, ())]
     same = _plain(name)
     for one in known:
         if _plain(one) == same:

@@ -362,7 +362,7 @@ class TrustStore:
 
 
 class Agreement:
-    """Check that only local addresses, and those that a person has agreed to or made in Python, are opened."""
+    """Check that each address outside this machine was agreed to by the user, or given in Python, before use."""
 
     def __init__(self, project: Project, store: TrustStore | None = None) -> None:
         """Check for `project`, with the user's store by default."""

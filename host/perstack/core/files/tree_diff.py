@@ -139,7 +139,7 @@ def rewind_plan(changes: Iterable[Change], wanted: Callable[[bytes], bool], igno
 
 
 def wanted_paths(patterns: Iterable[str]) -> Callable[[bytes], bool]:
-    """Return a predicate for paths that match a glob or are below one that does; without globs all match."""
+    """Return a predicate: True for paths that match a glob or lie in a matching folder; without globs, for all."""
     globs = [Glob(pattern.rstrip("/")) for pattern in patterns]
 
     def wanted(path: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Events within a step; one that is «on disk before» something is synced first, so that a crash cannot lose it."""
+"""Define the events of a step. An event described as «on disk before» an action is synced before that action."""
 
 from __future__ import annotations
 

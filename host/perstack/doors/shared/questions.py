@@ -174,7 +174,7 @@ def _indented(text: str) -> str:
 
 ANSWER = "answer"
 OTHER = "other"
-BESIDE = "words"
+COMMENT = "words"
 
 # Forms of MCP elicitation are flat: an object of strings, numbers, booleans and choices (MCP 2025-11-25, elicitation).
 # A schema beyond that becomes a single text field.
@@ -204,10 +204,10 @@ class Form:
         if self.is_by_field:
             given = {name: value for name, value in content.items() if value is not None}
             return json.dumps(given, ensure_ascii=False)
-        said, words = content.get(OTHER) or content.get(ANSWER), content.get(BESIDE)
+        said, comment = content.get(OTHER) or content.get(ANSWER), content.get(COMMENT)
         if not isinstance(said, str) or not said:
             return None
-        return f"{said}: {words}" if isinstance(words, str) and words.strip() else said
+        return f"{said}: {comment}" if isinstance(comment, str) and comment.strip() else said
 
 
 def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
@@ -251,11 +251,11 @@ def _message(asking: OpenQuestion) -> str:
         return call_shown(asking)
     if asking.requested_schema is not None:
         return asking.shown
-    beside = [
+    details = [
         f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for name, value in beside_question(asking.args, asked_by(asking)).items()
     ]
-    return "\n".join((asking.text, *beside))
+    return "\n".join((asking.text, *details))
 
 
 def _text_schema(asked: AcceptedAnswers) -> JsonObject:
@@ -265,9 +265,9 @@ def _text_schema(asked: AcceptedAnswers) -> JsonObject:
     properties: JsonObject = {ANSWER: answer}
     if asked.is_approval:
         words = "Beside a no: what the model should know"
-        properties[BESIDE] = {"type": "string", "title": "Words", "description": words}
+        properties[COMMENT] = {"type": "string", "title": "Words", "description": words}
     if asked.is_yes_no:
-        properties[BESIDE] = {"type": "string", "title": "Words", "description": "What you want to say beside it"}
+        properties[COMMENT] = {"type": "string", "title": "Words", "description": "What you want to say beside it"}
     if asked.options and asked.allows_other:
         properties[OTHER] = {
             "type": "string",
