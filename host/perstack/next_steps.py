@@ -1,14 +1,15 @@
 """Next steps: facts about what may be done after an error, which each door phrases for its users.
 
 Code that raises an error names the steps. `in_words` words them where there is no door: for a caller of the library, or
-for a model. A new step needs a class, a place in `NextStep`, and a case in `in_words` and in every door; `assert_never`
-makes the type check fail otherwise.
+for a model. A new step needs a class, a place in `NextStep`, and a phrase in `IN_WORDS`, and one in each table of
+`doors/shared/next_steps.py` whose door says it in another way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Literal, TypeAlias, assert_never
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from typing import Literal, TypeAlias
 
 from perstack.dataclass import dataclass
 
@@ -167,69 +168,75 @@ def with_steps(text: str, steps: Iterable[NextStep], say: Callable[[NextStep], s
     return "; ".join(filter(None, (text, ", or ".join(map(say, steps)))))
 
 
-_NOUNS: dict[Kind, str] = {"job": "Job", "task": "task", "series": "iterations"}
-_PLACES: dict[Listing, str] = {
-    "log": "its log shows them",
-    "questions": "its log shows where something was asked",
-    "tasks": "list the tasks to see what there is",
-    "series": "list the iterations to see what there is",
-    "schedules": "list the schedules to see what there is",
-    "inbox": "the inbox lists what is open",
-    "plugins": "list the plugins to see what there is",
-    "providers": "list the providers to see every way",
-    "damage": "verify it to see why",
-}
-_OPTIONS: dict[Option, str] = {
-    "config": "name one",
-    "dispatcher": "name one",
-    "expert": "name the Expert",
-    "job_id": "choose another id for the Job",
-    "env_file": "name the file as one with variables",
-    "max_cost": "give a higher budget in dollars",
-    "max_iterations": "allow more iterations",
-    "max_steps": "give a higher step limit",
-    "max_time": "give it more time",
-    "max_tokens": "give a higher budget of tokens",
-    "max_tool_calls": "allow more tool calls",
-    "model": "name one",
-    "storage": "name the place yourself",
-    "target": "give a better target",
-    "total_cost": "give all its Jobs together a higher budget in dollars",
-    "total_tokens": "give all its Jobs together a higher budget of tokens",
-    "workspaces": "start workers that keep a workspace for each Job, or where the files are",
+# Phrases, with the step's values filled in. The name of a phrase is the step's class and what the step has beyond the
+# defaults: `Resume job needs max_steps` is preferred to `Resume job needs`, and that to `Resume job`.
+
+IN_WORDS: Mapping[str, str] = {
+    "GiveAnswer": "give the answer to {id}",
+    "GiveAnswer is_approval": "a person approves the call, or not, by the answer to {id}",
+    "AnswerEarlier": "answer an earlier question, at its checkpoint",
+    "Resume job": "resume Job {id}",
+    "Resume task": "resume task {id}",
+    "Resume series": "resume iterations {id}",
+    "TryAgain": "retry task {task_id}",
+    "ResumeWithoutDependencies": "resume task {task_id}, which continues without",
+    "Continue": "continue Job {job_id} with a new query",
+    "Start": "start one",
+    "Start job_id": "start it again, as Job {job_id}",
+    "Inspect log": "its log shows them",
+    "Inspect questions": "its log shows where something was asked",
+    "Inspect tasks": "list the tasks to see what there is",
+    "Inspect series": "list the iterations to see what there is",
+    "Inspect schedules": "list the schedules to see what there is",
+    "Inspect inbox": "the inbox lists what is open",
+    "Inspect plugins": "list the plugins to see what there is",
+    "Inspect providers": "list the providers to see every way",
+    "Inspect damage": "verify it to see why",
+    "SetOption": "name one",
+    "SetOption expert": "name the Expert",
+    "SetOption job_id": "choose another id for the Job",
+    "SetOption env_file": "name the file as one with variables",
+    "SetOption max_cost": "give a higher budget in dollars",
+    "SetOption max_iterations": "allow more iterations",
+    "SetOption max_steps": "give a higher step limit",
+    "SetOption max_time": "give it more time",
+    "SetOption max_tokens": "give a higher budget of tokens",
+    "SetOption max_tool_calls": "allow more tool calls",
+    "SetOption storage": "name the place yourself",
+    "SetOption target": "give a better target",
+    "SetOption total_cost": "give all its Jobs together a higher budget in dollars",
+    "SetOption total_tokens": "give all its Jobs together a higher budget of tokens",
+    "SetOption workspaces": "start workers that keep a workspace for each Job, or where the files are",
+    "WriteDefinition": "write one",
+    "Install": "install the skills again",
+    "LogIn": "a person has to log in for skill {skill_name}",
+    "Trust": "a person has to trust the project",
 }
 
 
-def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
+def in_words(step: NextStep) -> str:
     """Return the phrase of a step that suits any door."""
-    match step:
-        case GiveAnswer():
-            what = "a person approves the call, or not, by the answer" if step.is_approval else "give the answer"
-            return f"{what} to {step.id}"
-        case AnswerEarlier():
-            return "answer an earlier question, at its checkpoint"
-        case Resume():
-            needs = "" if step.needs is None else f", and {_OPTIONS[step.needs]}"
-            return f"resume {_NOUNS[step.kind]} {step.id}{needs}"
-        case TryAgain():
-            return f"retry task {step.task_id}"
-        case ResumeWithoutDependencies():
-            return f"resume task {step.task_id}, which continues without"
-        case Continue():
-            return f"continue Job {step.job_id} with a new query"
-        case Start():
-            return "start one" if step.job_id is None else f"start it again, as Job {step.job_id}"
-        case Inspect():
-            return _PLACES[step.listing]
-        case SetOption():
-            return _OPTIONS[step.option]
-        case WriteDefinition():
-            return "write one"
-        case Install():
-            return "install the skills again"
-        case LogIn():
-            return f"a person has to log in for skill {step.skill_name}"
-        case Trust():
-            return "a person has to trust the project"
-        case _:
-            assert_never(step)
+    words = phrase(step, IN_WORDS)
+    if isinstance(step, Resume) and step.needs is not None:
+        return f"{words}, and {in_words(SetOption(step.needs))}"
+    return words
+
+
+def phrase(step: NextStep, phrases: Mapping[str, str], **values: str) -> str:
+    """Return the step by the most specific of `phrases`, with `values` filled in too; without one as `in_words`."""
+    name = phrase_name(step)
+    while name and name not in phrases:
+        name = name.rpartition(" ")[0]
+    return phrases.get(name, "").format(**vars(step), **values) or in_words(step)
+
+
+def phrase_name(step: NextStep) -> str:
+    """Return the most specific name of a step in tables of phrases."""
+    words = [type(step).__name__]
+    for one in fields(step):
+        value = getattr(step, one.name)
+        if one.name in ("kind", "listing", "option"):
+            words.append(value)
+        elif one.default not in (MISSING, value):
+            words += (one.name, value) if one.name == "needs" else (one.name,)
+    return " ".join(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -16,11 +17,13 @@ from perstack.doors.shared import next_steps as http
 from perstack.doors.shared import next_steps as mcp
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.next_steps import (
+    IN_WORDS,
     AnswerEarlier,
     Continue,
     GiveAnswer,
     Inspect,
     Install,
+    Kind,
     Listing,
     LogIn,
     NextStep,
@@ -33,6 +36,7 @@ from perstack.next_steps import (
     TryAgain,
     WriteDefinition,
     in_words,
+    phrase_name,
 )
 
 STEPS: tuple[NextStep, ...] = (
@@ -56,6 +60,7 @@ STEPS: tuple[NextStep, ...] = (
     Trust(),
     Trust("/there"),
 )
+SAID = (cli.cli_phrase, mcp.mcp_phrase, http.http_phrase, acp.acp_phrase, acp.tui_phrase, acp.said_plainly, in_words)
 COMMAND = re.compile(r"\bperstack [a-z]+|(?<![\w-])--[a-z][a-z-]*|leave out")
 CALLED = re.compile(
     r"\bperstack (login|logout|init|models|run|resume|answer|install|task|trust|jobs|inbox|log|verify)\b"
@@ -74,7 +79,7 @@ def test_every_step_is_tried() -> None:
     assert {type(step) for step in STEPS} == set(get_args(NextStep))
 
 
-@pytest.mark.parametrize("said", [cli.cli_phrase, mcp.mcp_phrase, http.http_phrase, acp.acp_phrase, in_words])
+@pytest.mark.parametrize("said", SAID)
 def test_each_door_has_words_for_each_step(said: object) -> None:
     assert callable(said)
     for step in STEPS:
@@ -83,6 +88,16 @@ def test_each_door_has_words_for_each_step(said: object) -> None:
         assert words == words.strip() != ""
         assert "\n" not in words
         assert "None" not in words
+
+
+@pytest.mark.parametrize(
+    "phrases", [IN_WORDS, acp.ACP, cli.CLI, cli.COMMANDS, mcp.MCP, http.HTTP, acp.TUI, acp.LINEAR_TUI]
+)
+def test_each_phrase_is_of_a_step(phrases: Mapping[str, str]) -> None:
+    resumed = (Resume("tea", kind, needs) for kind in get_args(Kind) for needs in (None, *get_args(Option)))
+    others = (GiveAnswer("tea", is_approval=True), *(Inspect(place) for place in get_args(Listing)))
+    names = [phrase_name(step) for step in (*STEPS, *resumed, *others)]
+    assert [one for one in phrases if not any(f"{name} ".startswith(f"{one} ") for name in names)] == []
 
 
 def test_an_error_is_said_in_the_words_of_the_door() -> None:

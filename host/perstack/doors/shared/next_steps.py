@@ -1,225 +1,146 @@
-"""Phrases for next steps, one function for each door, and the command lines that show a Job, Run or checkpoint."""
+"""Phrases for next steps, one table for each door, and the command lines that show a Job, Run or checkpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from shlex import quote
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple
 
-from perstack.next_steps import (
-    AnswerEarlier,
-    Continue,
-    GiveAnswer,
-    Inspect,
-    Install,
-    Kind,
-    Listing,
-    LogIn,
-    NextStep,
-    Option,
-    Resume,
-    ResumeWithoutDependencies,
-    SetOption,
-    Start,
-    Trust,
-    TryAgain,
-    WriteDefinition,
-    in_words,
-)
+from perstack.next_steps import NextStep, Resume, phrase
+
+# A step without a phrase in a door's table, or with an empty one, is phrased by `perstack.next_steps.in_words`.
+
+_AT_A_TERMINAL: Mapping[str, str] = {
+    "WriteDefinition": "write one by `perstack init`",
+    "LogIn": "log in by `perstack login {skill_name}`",
+    "Trust": "agree to it by `perstack trust`",
+    "Trust folder": "agree to it by `perstack trust` in {folder}",
+}
 
 # Next steps as prompts of an ACP session.
+
+ACP: Mapping[str, str] = {
+    **_AT_A_TERMINAL,
+    "GiveAnswer": "answer in the next prompt",
+    "Resume job": "continue with a new prompt",
+    "Continue": "continue with a new prompt",
+    "Start": "continue with a new prompt",
+    "WriteDefinition": "write one with `perstack init`",
+}
 
 
 def acp_phrase(step: NextStep) -> str:
     """Return the step as the user of an editor performs it."""
-    match step:
-        case GiveAnswer():
-            return "answer in the next prompt"
-        case Continue() | Resume(kind="job") | Start():
-            return "continue with a new prompt"
-        case WriteDefinition():
-            return "write one with `perstack init`"
-        case LogIn():
-            return f"log in by `perstack login {step.skill_name}`"
-        case Trust():
-            return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
-        case (
-            AnswerEarlier() | Resume() | TryAgain() | ResumeWithoutDependencies() | Inspect() | SetOption() | Install()
-        ):
-            return in_words(step)
-        case _:
-            assert_never(step)
+    return phrase(step, ACP)
 
 
-Command: TypeAlias = (
-    GiveAnswer
-    | Resume
-    | TryAgain
-    | ResumeWithoutDependencies
-    | Continue
-    | Start
-    | WriteDefinition
-    | Install
-    | LogIn
-    | Trust
-)
+# Next steps as commands.
 
-_OPTIONS: dict[Option, str] = {
-    "config": "name one with --config",
-    "dispatcher": "name one with --dispatcher",
-    "env_file": "name the file with --env-path",
-    "expert": "name one with --expert",
-    "job_id": "choose another --job-id",
-    "max_cost": "give more with --max-cost X",
-    "max_iterations": "add some with --max-iterations N",
-    "max_steps": "give more with --max-steps N",
-    "max_time": "give more with --max-time MS",
-    "max_tokens": "give more with --max-tokens N",
-    "max_tool_calls": "give more with --max-tool-calls N",
-    "model": "name one with --model",
-    "storage": "name the place with --storage",
-    "target": "give a better one with --target X",
-    "total_cost": "give more with --total-cost X",
-    "total_tokens": "give more with --total-tokens N",
-    "workspaces": "start workers with --workspaces, or where the files are",
+COMMANDS: Mapping[str, str] = {
+    "GiveAnswer": 'perstack answer {id} "ANSWER"',
+    "GiveAnswer is_approval": "perstack answer {id} yes|always|no",
+    "Resume": "perstack resume {id}",
+    "Resume task": "perstack task resume {id}",
+    "TryAgain": "perstack task retry {task_id}",
+    "ResumeWithoutDependencies": "perstack task resume {task_id}",
+    "Continue": "perstack run EXPERT QUERY --continue-job {job_id}",
+    "Continue expert_key": "perstack run {expert_key} QUERY --continue-job {job_id}",
+    "Start": "perstack run EXPERT QUERY",
+    "Start job_id": "perstack run EXPERT QUERY --job-id {job_id}",
+    "WriteDefinition": "perstack init",
+    "Install": "perstack install",
+    "LogIn": "perstack login {skill_name}",
+    "Trust": "perstack trust",
 }
-_ANSWER = '"ANSWER"'
-_NEEDED: dict[Option, str] = {
-    "max_cost": " --max-cost X",
-    "max_steps": " --max-steps N",
-    "max_time": " --max-time MS",
-    "max_tokens": " --max-tokens N",
-    "max_tool_calls": " --max-tool-calls N",
-    "total_cost": " --total-cost X",
-    "total_tokens": " --total-tokens N",
+_LIMITS = {
+    name: f"--{name.replace('_', '-')} {value}"
+    for name, value in (
+        ("max_cost", "X"),
+        ("max_steps", "N"),
+        ("max_time", "MS"),
+        ("max_tokens", "N"),
+        ("max_tool_calls", "N"),
+        ("total_cost", "X"),
+        ("total_tokens", "N"),
+    )
 }
-_RESUME: dict[Kind, str] = {"job": "perstack resume", "task": "perstack task resume", "series": "perstack resume"}
-_LISTS: dict[Listing, str] = {
-    "log": "`perstack log{job}` shows them",
-    "questions": "`perstack log{job} --type stopRunByInteractiveTool` shows where something was",
-    "tasks": "`perstack task list` shows what there is",
-    "series": "`perstack iterations` lists them",
-    "schedules": "`perstack schedules` lists them",
-    "inbox": "`perstack inbox` lists what is open",
-    "plugins": "`perstack plugins` lists what there is",
-    "providers": "`perstack models` lists every way",
-    "damage": "`perstack verify{job}` says why",
+_QUESTIONS = "--type stopRunByInteractiveTool` shows where something was"
+CLI: Mapping[str, str] = {
+    "GiveAnswer": "answer with: {command}",
+    "AnswerEarlier": "answer an earlier question with --resume-from",
+    "Resume": "continue with: {command}",
+    "TryAgain": "{command}",
+    "ResumeWithoutDependencies": "{command} continues without",
+    "Continue": "continue with a new query: {command}",
+    "Start": "start one with `{command}`",
+    "Start job_id": "begin it again with `{command}`",
+    "Inspect log": "`perstack log` shows them",
+    "Inspect log job_id": "`perstack log --job {job_id}` shows them",
+    "Inspect questions": f"`perstack log {_QUESTIONS}",
+    "Inspect questions job_id": f"`perstack log --job {{job_id}} {_QUESTIONS}",
+    "Inspect tasks": "`perstack task list` shows what there is",
+    "Inspect series": "`perstack iterations` lists them",
+    "Inspect schedules": "`perstack schedules` lists them",
+    "Inspect inbox": "`perstack inbox` lists what is open",
+    "Inspect plugins": "`perstack plugins` lists what there is",
+    "Inspect providers": "`perstack models` lists every way",
+    "Inspect damage": "`perstack verify` says why",
+    "Inspect damage job_id": "`perstack verify {job_id}` says why",
+    "SetOption": "name one with --{option}",
+    **{f"SetOption {name}": f"give more with {limit}" for name, limit in _LIMITS.items()},
+    "SetOption env_file": "name the file with --env-path",
+    "SetOption job_id": "choose another --job-id",
+    "SetOption max_iterations": "add some with --max-iterations N",
+    "SetOption storage": "name the place with --storage",
+    "SetOption target": "give a better one with --target X",
+    "SetOption workspaces": "start workers with --workspaces, or where the files are",
+    "WriteDefinition": "write one with `{command}`",
+    "Install": "run {command}",
+    "LogIn": "{command}",
+    "Trust": "agree to it with `{command}`",
+    "Trust folder": "agree to it with `{command}` in its folder",
 }
 
 
-def cli_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
+def cli_phrase(step: NextStep) -> str:
     """Return the step for the command line, with its command."""
-    match step:
-        case GiveAnswer():
-            return f"answer with: {command(step)}"
-        case Resume():
-            return f"continue with: {command(step)}"
-        case Continue():
-            return f"continue with a new query: {command(step)}"
-        case Start():
-            return f"{'start one' if step.job_id is None else 'begin it again'} with `{command(step)}`"
-        case WriteDefinition():
-            return f"write one with `{command(step)}`"
-        case Install():
-            return f"run {command(step)}"
-        case LogIn():
-            return command(step)
-        case Trust():
-            return f"agree to it with `{command(step)}`{'' if step.folder is None else ' in its folder'}"
-        case ResumeWithoutDependencies():
-            return f"{command(step)} continues without"
-        case TryAgain():
-            return command(step)
-        case AnswerEarlier():
-            return "answer an earlier question with --resume-from"
-        case Inspect():
-            return _look(step)
-        case SetOption():
-            return _OPTIONS[step.option]
-        case _:
-            assert_never(step)
+    return phrase(step, CLI, command=command(step))
 
 
-def command(step: Command) -> str:  # noqa: C901 - one case for each step
-    """Return the step's command."""
-    match step:
-        case GiveAnswer():
-            return f"perstack answer {step.id} {'yes|always|no' if step.is_approval else _ANSWER}"
-        case Resume():
-            return f"{_RESUME[step.kind]} {step.id}{'' if step.needs is None else _NEEDED[step.needs]}"
-        case TryAgain():
-            return f"perstack task retry {step.task_id}"
-        case ResumeWithoutDependencies():
-            return f"perstack task resume {step.task_id}"
-        case Continue():
-            return f"perstack run {step.expert_key or 'EXPERT'} QUERY --continue-job {step.job_id}"
-        case Start():
-            return f"perstack run EXPERT QUERY{'' if step.job_id is None else f' --job-id {step.job_id}'}"
-        case WriteDefinition():
-            return "perstack init"
-        case Install():
-            return "perstack install"
-        case LogIn():
-            return f"perstack login {step.skill_name}"
-        case Trust():
-            return "perstack trust"
-        case _:
-            assert_never(step)
-
-
-def _look(step: Inspect) -> str:
-    job = "" if step.job_id is None else f" {step.job_id}" if step.listing == "damage" else f" --job {step.job_id}"
-    return _LISTS[step.listing].format(job=job)
+def command(step: NextStep) -> str:
+    """Return the step's command; for a step without one its phrase for any door."""
+    words = phrase(step, COMMANDS)
+    return f"{words} {_LIMITS[step.needs]}" if isinstance(step, Resume) and step.needs in _LIMITS else words
 
 
 # Next steps as tools of the MCP server; where there is no tool, the user acts at a terminal.
 
-_MCP_LISTS: dict[Listing, str] = {
-    "tasks": "task_list shows what there is",
-    "inbox": "the tool inbox lists what is open",
+MCP: Mapping[str, str] = {
+    "GiveAnswer": f"give a person's answer with the tool answer (job {{id}}), or by: {COMMANDS['GiveAnswer']}",
+    "GiveAnswer is_approval": f"a person approves the call, or not, by: {COMMANDS['GiveAnswer is_approval']}",
+    "Resume job": "resume it where it was: resume_job {id}",
+    "Resume job needs": "a person gives it more: perstack resume {id} --{needed} N",
+    "Resume job needs max_cost": "continue with a higher limit: resume_job {id} with maxCost",
+    "Resume job needs max_steps": "continue with a higher limit: resume_job {id} with maxSteps",
+    "Resume task": "continue it: task_resume {id}",
+    "TryAgain": "try it again: task_retry {task_id}",
+    "ResumeWithoutDependencies": "task_resume {task_id} continues without",
+    "Continue": "continue with a new query: continue_job {job_id}",
+    "Start": "call the tool of an Expert",
+    "Inspect tasks": "task_list shows what there is",
+    "Inspect inbox": "the tool inbox lists what is open",
+    "WriteDefinition": "a person has to run `perstack init`",
+    "Install": "a person has to run `perstack install`",
+    "LogIn": "a person has to run `perstack login {skill_name}`",
+    "Trust": "a person agrees by `perstack trust`",
+    "Trust folder": "a person agrees by `perstack trust` in {folder}",
 }
 
 
-def mcp_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
+def mcp_phrase(step: NextStep) -> str:
     """Return the step for a model."""
-    match step:
-        case GiveAnswer():
-            if step.is_approval:
-                return f"a person approves the call, or not, by: perstack answer {step.id} yes|always|no"
-            command = f'perstack answer {step.id} "ANSWER"'
-            return f"give a person's answer with the tool answer (job {step.id}), or by: {command}"
-        case Resume(kind="job"):
-            return _with_limit(step.id, step.needs) if step.needs else f"resume it where it was: resume_job {step.id}"
-        case Resume(kind="task"):
-            return f"continue it: task_resume {step.id}"
-        case TryAgain():
-            return f"try it again: task_retry {step.task_id}"
-        case ResumeWithoutDependencies():
-            return f"task_resume {step.task_id} continues without"
-        case Continue():
-            return f"continue with a new query: continue_job {step.job_id}"
-        case Start():
-            return "call the tool of an Expert"
-        case Inspect():
-            return _MCP_LISTS.get(step.listing, in_words(step))
-        case WriteDefinition():
-            return "a person has to run `perstack init`"
-        case Install():
-            return "a person has to run `perstack install`"
-        case LogIn():
-            return f"a person has to run `perstack login {step.skill_name}`"
-        case Trust():
-            return f"a person agrees by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
-        case AnswerEarlier() | SetOption() | Resume():
-            return in_words(step)
-        case _:
-            assert_never(step)
-
-
-def _with_limit(job_id: str, needs: Option) -> str:
-    if needs in ("max_steps", "max_cost"):
-        argument = "maxSteps" if needs == "max_steps" else "maxCost"
-        return f"continue with a higher limit: resume_job {job_id} with {argument}"
-    return f"a person gives it more: perstack resume {job_id} --{needs.replace('_', '-')} N"
+    needs = step.needs if isinstance(step, Resume) else None
+    return phrase(step, MCP, needed=(needs or "").replace("_", "-"))
 
 
 def as_sentence(step: NextStep) -> str:
@@ -232,91 +153,56 @@ def as_sentence(step: NextStep) -> str:
 
 BASE = "/v1/execution"
 
+HTTP: Mapping[str, str] = {
+    "Resume task": f"POST {BASE}/{{id}}/resume",
+    "TryAgain": f"POST {BASE}/{{task_id}}/retry",
+    "ResumeWithoutDependencies": f"POST {BASE}/{{task_id}}/resume continues without",
+    "Inspect tasks": f"GET {BASE} lists what there is",
+}
+
 
 def http_phrase(step: NextStep) -> str:
     """Return the step with its request, if there is one."""
-    match step:
-        case Resume(kind="task"):
-            return f"POST {BASE}/{step.id}/resume"
-        case TryAgain():
-            return f"POST {BASE}/{step.task_id}/retry"
-        case ResumeWithoutDependencies():
-            return f"POST {BASE}/{step.task_id}/resume continues without"
-        case Inspect(listing="tasks"):
-            return f"GET {BASE} lists what there is"
-        case (
-            GiveAnswer()
-            | AnswerEarlier()
-            | Resume()
-            | Continue()
-            | Start()
-            | Inspect()
-            | SetOption()
-            | WriteDefinition()
-            | Install()
-            | LogIn()
-            | Trust()
-        ):
-            return in_words(step)
-        case _:
-            assert_never(step)
+    return phrase(step, HTTP)
 
 
-# Next steps as keys of the terminal program.
+# Next steps as keys of the terminal program, and as commands of its linear mode.
+
+TUI: Mapping[str, str] = {
+    **_AT_A_TERMINAL,
+    "GiveAnswer": "answer below, or from the Inbox (F3)",
+    "AnswerEarlier": "answer an earlier question from the History (F2)",
+    "Resume job": "Enter resumes",
+    "Resume job needs": "",  # as for any door
+    "Resume job needs max_cost": "type what the Job may cost in dollars, and Enter resumes",
+    "Resume job needs max_steps": "type a higher number of steps, and Enter resumes",
+    "Continue": "continue with a new query",
+    "Start": "start a new Job (Ctrl+T)",
+    "Inspect log": "the History (F2) shows them",
+    "Inspect questions": "the History (F2) shows them",
+    "Inspect inbox": "the Inbox (F3) lists what is open",
+    "Inspect plugins": "`perstack plugins` lists what there is",
+    "Inspect providers": "`perstack models` lists every way",
+}
+LINEAR_TUI: Mapping[str, str] = {
+    **TUI,
+    "GiveAnswer": "answer here, or from /inbox",
+    "AnswerEarlier": "answer an earlier question from /checkpoints",
+    "Start": "start a new Job with /new",
+    "Inspect log": "/checkpoints shows them",
+    "Inspect questions": "/checkpoints shows them",
+    "Inspect inbox": "/inbox lists what is open",
+}
 
 
-def tui_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
+def tui_phrase(step: NextStep) -> str:
     """Return the step as the user of the terminal program performs it."""
-    match step:
-        case GiveAnswer():
-            return "answer below, or from the Inbox (F3)"
-        case Continue():
-            return "continue with a new query"
-        case Resume(kind="job", needs=None):
-            return "Enter resumes"
-        case Resume(kind="job", needs="max_steps"):
-            return "type a higher number of steps, and Enter resumes"
-        case Resume(kind="job", needs="max_cost"):
-            return "type what the Job may cost in dollars, and Enter resumes"
-        case Start():
-            return "start a new Job (Ctrl+T)"
-        case WriteDefinition():
-            return "write one by `perstack init`"
-        case LogIn():
-            return f"log in by `perstack login {step.skill_name}`"
-        case Trust():
-            return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
-        case AnswerEarlier():
-            return "answer an earlier question from the History (F2)"
-        case Inspect(listing="providers"):
-            return "`perstack models` lists every way"
-        case Inspect(listing="plugins"):
-            return "`perstack plugins` lists what there is"
-        case Inspect(listing="inbox"):
-            return "the Inbox (F3) lists what is open"
-        case Inspect(listing="log" | "questions"):
-            return "the History (F2) shows them"
-        case Resume() | TryAgain() | ResumeWithoutDependencies() | Inspect() | SetOption() | Install():
-            return in_words(step)
-        case _:
-            assert_never(step)
+    return phrase(step, TUI)
 
 
 def said_plainly(step: NextStep) -> str:
     """Return the step for the linear mode, which has commands instead of keys."""
-    match step:
-        case GiveAnswer():
-            return "answer here, or from /inbox"
-        case Start():
-            return "start a new Job with /new"
-        case AnswerEarlier():
-            return "answer an earlier question from /checkpoints"
-        case Inspect(listing="inbox"):
-            return "/inbox lists what is open"
-        case Inspect(listing="log" | "questions"):
-            return "/checkpoints shows them"
-        case _:
-            return tui_phrase(step)
+    return phrase(step, LINEAR_TUI)
 
 
 class CommandLine(NamedTuple):
