@@ -72,7 +72,7 @@ def test_a_wrong_test_keeps_no_expert_from_running(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('query = "q"', "4: error: experts.a.tests[0].name: is missing: what it is called; no two of an Expert are"),
+        ('query = "q"', "4: error: experts.a.tests[0].name: is missing: its name, unique for the Expert"),
         ('name = " "\nquery = "q"', "5: error: experts.a.tests[0].name: must not be empty"),
         ('name = "a\\nb"\nquery = "q"', "5: error: experts.a.tests[0].name: must be one line"),
         ('name = "n"', "4: error: experts.a.tests[0].query: is missing"),

@@ -55,10 +55,10 @@ def test_every_key_reaches_the_definition(write):
 @pytest.mark.parametrize(
     ("line", "key", "message"),
     [
-        ("", "", "is missing: what measures: a command, `{ expert = … }` or `{ entry = … }`"),
+        ("", "", "is missing: the evaluator: a command, `{ expert = … }` or `{ entry = … }`"),
         ("evaluator = 5", "", "must be a command, or a table with `expert`, or with `entry`"),
-        ('evaluator = ""', "", "must not be empty: what measures: a command, `{ expert = … }` or `{ entry = … }`"),
-        ("evaluator = []", "", "must not be empty: what measures: a command, `{ expert = … }` or `{ entry = … }`"),
+        ('evaluator = ""', "", "must not be empty: the evaluator: a command, `{ expert = … }` or `{ entry = … }`"),
+        ("evaluator = []", "", "must not be empty: the evaluator: a command, `{ expert = … }` or `{ entry = … }`"),
         ('evaluator = ["make", 5]', "[1]", 'must be text in "quotes", not a number'),
         ('evaluator = { name = "b" }', "", "must be a command, or a table with `expert`, or with `entry`"),
         ("evaluator = { expert = 5 }", ".expert", 'must be text in "quotes", not a number'),
@@ -88,7 +88,7 @@ def test_a_wrong_evaluator_is_told(problems, line, key, message):
         ("target = true", "must be a number, not true or false"),
         ("target = inf", "must be a finite number"),
         ("target = nan", "must be a finite number"),
-        ("metric = []", "must not be empty: what is compared, `score` if not given; of several, the worst counts"),
+        ("metric = []", "must not be empty: metrics to compare; default `score`; of several, the worst counts"),
         ("metric = 5", 'must be text in "quotes" or a list of texts, not a number'),
         ('direction = "up"', "must be one of higher, lower"),
         ("maxIterations = 0", "must be at least 1, not 0"),

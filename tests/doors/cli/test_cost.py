@@ -90,7 +90,7 @@ def test_a_moment_that_is_none_is_wrong_usage(priced: Terminal) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ("input = 2", "output: is missing: what is generated"),
+        ("input = 2", "output: is missing: generated tokens"),
         ("input = -1\noutput = 1", "input: must be US dollars for a million tokens"),
         ('input = "2"\noutput = 1', "input: must be a number, not text"),
     ],

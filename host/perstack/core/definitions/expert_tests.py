@@ -63,50 +63,50 @@ _Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
 class Expected(Fact):
     """Expected outcome of a Job. Only given fields are checked; the status is always checked."""
 
-    status: Annotated[ExpectedStatus, Key("how the Job ends; `completed` if not given")] = "completed"
-    called: Annotated[_Rules, Key("calls that were made, in any Run of the Job (permission rules)")] = ()
-    not_called: Annotated[_Rules, Key("calls that were not made (permission rules)")] = ()
-    result_contains: Annotated[tuple[_Text, ...], Key("texts that stand in the result, each of them")] = ()
+    status: Annotated[ExpectedStatus, Key("status of the Job at its end; default `completed`")] = "completed"
+    called: Annotated[_Rules, Key("calls that must occur in a Run of the Job (permission rules)")] = ()
+    not_called: Annotated[_Rules, Key("calls that must not occur (permission rules)")] = ()
+    result_contains: Annotated[tuple[_Text, ...], Key("texts that the result must contain")] = ()
     result_matches: Annotated[
-        str | None, NOT_EMPTY, Rule(_wrong_pattern), Key("a pattern, as in a JSON schema, that is found in the result")
+        str | None, NOT_EMPTY, Rule(_wrong_pattern), Key("a pattern, as in a JSON schema, that the result must contain")
     ] = None
     files: Annotated[
         dict[Annotated[str, Rule(_wrong_file)], str],
-        Key('files of the workspace by their paths, each with a text that stands in it; with `""` it is there'),
+        Key('files of the workspace by path, each with a text that it must contain; `""`: it must exist'),
     ] = Field(default_factory=dict)
-    max_steps: Annotated[int | None, at_least(0), Key("the most steps that it took, over all its Runs")] = None
+    max_steps: Annotated[int | None, at_least(0), Key("maximum steps over all Runs")] = None
     max_cost: Annotated[
-        float | None, Rule(_wrong_cost), Key("the most that it cost in US dollars; an unknown cost is too much")
+        float | None, Rule(_wrong_cost), Key("maximum cost in US dollars; an unknown cost exceeds it")
     ] = None
     command: Annotated[
         _Text | Annotated[tuple[_Text, ...], NOT_EMPTY] | None,
-        Key("a line for the shell or a program, run in the workspace with the result on stdin: exit status 0 is good"),
+        Key("a shell command or a program, run in the workspace with the result on stdin; exit status 0 is success"),
     ] = None
 
 
 class ExpertTest(Fact):
     """Test case: a query, the model, the number of repetitions and the expected outcome."""
 
-    name: Annotated[_Text, Rule(wrong_name), Key("what it is called; no two of an Expert are called the same")]
-    query: Annotated[_Text, Key("what the Expert is asked")]
+    name: Annotated[_Text, Rule(wrong_name), Key("its name, unique for the Expert")]
+    query: Annotated[_Text, Key("the query to the Expert")]
     model: Annotated[
         str | None,
         NOT_EMPTY,
-        Key("a script or a recording, from this file's folder; if not given, the real model is asked"),
+        Key("a script or a recording, relative to this file; default: the real model"),
     ] = None
     live: Annotated[
         tuple[_Text, ...],
-        Key("with a recording: names of tools that are really called; by default those that write files"),
+        Key("with a recording: tools that are really called; default: those that write files"),
     ] = ()
-    answers: Annotated[tuple[str, ...], Key("what its questions are answered, one after the other")] = ()
+    answers: Annotated[tuple[str, ...], Key("answers to its questions, in order")] = ()
     workspace: Annotated[
-        str | None, NOT_EMPTY, Key("a folder, from this file's, whose copy it works in; an empty one if not given")
+        str | None, NOT_EMPTY, Key("a folder, relative to this file, whose copy it works in; default: an empty one")
     ] = None
-    repeats: Annotated[int, at_least(1), Rule(_too_many), Key("how often it is run; 1 if not given")] = 1
-    pass_rate: Annotated[
-        float, Rule(_wrong_rate), Key("the share of these that has to be as expected; 1 if not given, which is all")
-    ] = 1.0
+    repeats: Annotated[int, at_least(1), Rule(_too_many), Key("number of runs; default 1")] = 1
+    pass_rate: Annotated[float, Rule(_wrong_rate), Key("share of the runs that must pass; default 1, which is all")] = (
+        1.0
+    )
     timeout: Annotated[
-        int, at_least(1), Key("milliseconds that the Job may take, and the command after it; 600000 if not given")
+        int, at_least(1), Key("milliseconds for the Job, and for the command after it; default 600000")
     ] = 600_000
-    expect: Annotated[Expected, Key("what has to be true of the Job, see below")] = Field(default_factory=Expected)
+    expect: Annotated[Expected, Key("the expected outcome, see below")] = Field(default_factory=Expected)

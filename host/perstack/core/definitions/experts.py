@@ -68,28 +68,28 @@ class ContextKeys(Fact):
     context_window: Annotated[
         int | None,
         at_least(1_000),
-        Key("tokens that the model's context can hold; if not given, as its provider or published lists say"),
+        Key("tokens that the model's context can hold; default: as its provider or published lists say"),
     ] = None
     compact_at: Annotated[
         float | None,
         Rule(wrong_share),
-        Key("the share of the context window from which on old content is shortened; 0.8 if not given"),
+        Key("share of the context window from which old content is shortened; default 0.8"),
     ] = None
     keep_results: Annotated[
         int | None,
         at_least(1),
-        Key("how many of the latest steps keep the results of read-only tools whole; 10 if not given"),
+        Key("number of latest steps that keep the results of read-only tools whole; default 10"),
     ] = None
     keep_recent: Annotated[
         float | None,
         Rule(wrong_share),
-        Key("the share of the context window whose latest turns are never summarised; 0.3 if not given"),
+        Key("share of the context window whose latest turns are never summarised; default 0.3"),
     ] = None
     compaction: Annotated[
         Compaction | None,
         Key(
-            "whether old turns are shortened and summarised when the context is nearly full: `auto`, which is taken if"
-            " not given, `off`, or `{ expert = NAME }`, whose instruction and model write the summary"
+            "whether old turns are shortened and summarised when the context is nearly full: `auto` "
+            "(default), `off`, or `{ expert = NAME }`, whose instruction and model write the summary"
         ),
     ] = None
 
@@ -141,49 +141,45 @@ NonEmptyText = Annotated[str, NOT_EMPTY]
 
 ModelKey = Annotated[
     WrittenModels | None,
-    Key("the model's name, as its provider spells it; or several, which stand in for each other, see `[models]`"),
+    Key(
+        "name of the model, as its provider spells it, or a list of models that stand in for each other, see `[models]`"
+    ),
 ]
 ThinkingKey = Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")]
 MaxStepsKey = Annotated[
-    int | None, at_least(0), Key("most steps of a whole Job, over all its Runs; 100 if not given, 0 for no limit")
+    int | None, at_least(0), Key("maximum steps of a Job, over all its Runs; default 100, 0 for no limit")
 ]
-MaxDepthKey = Annotated[
-    int | None, at_least(0), Key("how many delegates may be one below the other; 8 if not given, 0 for no limit")
-]
+MaxDepthKey = Annotated[int | None, at_least(0), Key("maximum depth of nested delegates; default 8, 0 for no limit")]
 MaxRepeatsKey = Annotated[
     int | None,
     at_least(0),
-    Key("how often in a row a step may repeat the same calls with the same results; 10 if not given, 0 for no limit"),
+    Key("maximum consecutive steps with the same calls and results; default 10, 0 for no limit"),
 ]
-MaxRetriesKey = Annotated[int | None, at_least(0), Key("how often one generation is tried again; 5 if not given")]
-TimeoutKey = Annotated[
-    int | None, at_least(1), Key("milliseconds that one try of a generation may take; 300000 if not given")
-]
+MaxRetriesKey = Annotated[int | None, at_least(0), Key("maximum retries of one generation; default 5")]
+TimeoutKey = Annotated[int | None, at_least(1), Key("milliseconds for one attempt of a generation; default 300000")]
 RetryTimeoutKey = Annotated[
-    int | None, at_least(1), Key("milliseconds that a generation may take with all its tries; 900000 if not given")
+    int | None, at_least(1), Key("milliseconds for a generation with all its attempts; default 900000")
 ]
-ToolSearchKey = Annotated[
-    ToolSearch | None, Key("whether the model finds tools by a search instead of being shown all")
-]
+ToolSearchKey = Annotated[ToolSearch | None, Key("whether the model finds tools by a search instead of seeing all")]
 
-RuntimeKey = Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; `local` if not given")]
+RuntimeKey = Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; default `local`")]
 
 ResultLimitKey = Annotated[
     int | None,
     at_least(200),
-    Key("characters of a delegate's result that its caller sees at once; 20000 if not given"),
+    Key("characters of a delegate's result that its caller sees at once; default 20000"),
 ]
 
 
 AgentsMdKey = Annotated[
     bool | None,
-    Key("show the model the AGENTS.md files of the project; false if not given, and a delegate's is its own"),
+    Key("show the model the AGENTS.md files of the project; default false; a delegate uses its own key"),
 ]
 MaskSecrets = Annotated[
     bool | None,
     Key(
-        "what tools give is masked before the model and the disk have it: `[secret:1]` in place of a secret, see "
-        "`maskSecrets` below; false if not given, and true for delegates of one that masks"
+        "replace secrets in the output of tools by `[secret:1]` before the model and the disk get it, "
+        "see below; default false, or true if its caller masks"
     ),
 ]
 
@@ -191,11 +187,11 @@ MaskSecrets = Annotated[
 class ProviderSetting(Fact):
     """`[provider]`: the endpoint, and its settings as the provider's documentation names them."""
 
-    provider_name: Annotated[NonEmptyText, Key("which endpoint; `perstack plugins` lists them")]
-    setting: Annotated[JsonObject, Key("settings as that provider's page names them")] = Field(default_factory=dict)
+    provider_name: Annotated[NonEmptyText, Key("the endpoint's provider; `perstack plugins` lists them")]
+    setting: Annotated[JsonObject, Key("settings that the provider's page names")] = Field(default_factory=dict)
 
 
-ProviderKey = Annotated[ProviderSetting | None, Key("which endpoint to use, see `[provider]`")]
+ProviderKey = Annotated[ProviderSetting | None, Key("the endpoint, see `[provider]`")]
 
 
 class ExpertEvaluator(Fact):
@@ -212,7 +208,7 @@ class FunctionEvaluator(Fact):
         tuple[NonEmptyText, ...],
         BeforeValidator(as_tuple),
         Field(exclude_if=falsy),
-        Key("variables that the function must be given"),
+        Key("environment variables that the function needs"),
     ] = ()
 
 
@@ -252,9 +248,7 @@ class Budget(Fact):
 
     max_cost: Annotated[float | None, Rule(wrong_budget), Key("US dollars")] = None
     max_tokens: Annotated[int | None, at_least(1), Key("tokens, sent and generated")] = None
-    max_time: Annotated[int | None, at_least(1), Key("milliseconds of work; waiting for a person is not counted")] = (
-        None
-    )
+    max_time: Annotated[int | None, at_least(1), Key("milliseconds of work, without waiting for a person")] = None
     max_tool_calls: Annotated[int | None, at_least(1), Key("calls of tools and delegates")] = None
 
 
@@ -264,30 +258,28 @@ BudgetKey = Annotated[Budget | None, Key("what may be spent, see `[budget]`")]
 class Iterate(Fact):
     """Settings for running an Expert repeatedly until a measurement of its result is good enough."""
 
-    evaluator: Annotated[Evaluator, Key("what measures: a command, `{ expert = … }` or `{ entry = … }`")]
-    target: Annotated[float | None, Rule(wrong_number), Key("good enough; if not given, all iterations are run")] = None
-    max_iterations: Annotated[int, at_least(1), Key("most iterations; 5 if not given")] = 5
+    evaluator: Annotated[Evaluator, Key("the evaluator: a command, `{ expert = … }` or `{ entry = … }`")]
+    target: Annotated[
+        float | None, Rule(wrong_number), Key("value at which the series ends; default: all iterations run")
+    ] = None
+    max_iterations: Annotated[int, at_least(1), Key("maximum iterations; default 5")] = 5
     metric: Annotated[
         NonEmptyText | tuple[NonEmptyText, ...],
         NOT_EMPTY,
-        Key("what is compared, `score` if not given; of several, the worst counts"),
+        Key("metrics to compare; default `score`; of several, the worst counts"),
     ] = "score"
-    direction: Annotated[Direction, Key("which is better; `higher` if not given")] = "higher"
-    accumulate: Annotated[
-        bool, Key("tell each iteration of all before it, not of the last only; false if not given")
-    ] = False
-    timeout: Annotated[
-        int, at_least(1), Key("milliseconds that a command or a function may take; 600000 if not given")
-    ] = 600_000
+    direction: Annotated[Direction, Key("the better direction; default `higher`")] = "higher"
+    accumulate: Annotated[bool, Key("show each iteration all earlier ones, not only the last; default false")] = False
+    timeout: Annotated[int, at_least(1), Key("milliseconds for a command or a function; default 600000")] = 600_000
     max_cost: Annotated[
         float | None,
         Rule(wrong_budget),
-        Key("US dollars that all its Jobs may cost together, those of an Expert that evaluates too"),
+        Key("US dollars for all its Jobs together, including those of an evaluating Expert"),
     ] = None
     max_tokens: Annotated[
         int | None,
         at_least(1),
-        Key("tokens that they may use together"),
+        Key("tokens for all its Jobs together"),
     ] = None
 
 
@@ -295,11 +287,11 @@ class Expert(ContextKeys):
     """Agent with one purpose."""
 
     key: Annotated[str, Rule(wrong_expert_key)]
-    version: Annotated[str, Rule(wrong_version), Key("a semantic version, `1.0.0` if not given")] = "1.0.0"
+    version: Annotated[str, Rule(wrong_version), Key("a semantic version; default `1.0.0`")] = "1.0.0"
     min_runtime_version: Annotated[
         str | None, Rule(wrong_runtime_level), Key("the oldest runtime that it works on, such as `v1.0`")
     ] = None
-    description: Annotated[str, at_most(2048), Key("one line for those who may delegate to it")] = ""
+    description: Annotated[str, at_most(2048), Key("one line for Experts that may delegate to it")] = ""
     instruction: Annotated[NonEmptyText, at_most(20 * 1024), Key("what the Expert knows and does")]
     delegates: Annotated[
         tuple[NonEmptyText, ...], Key("keys of the Experts that it may call, `name` or `name@version`")
@@ -309,7 +301,7 @@ class Expert(ContextKeys):
     agent_skills: Annotated[  # empty after reading: each entry is then one of `skills`
         tuple[NonEmptyText, ...],
         Field(exclude_if=falsy),
-        Key("folders with a SKILL.md, or patterns of them, from this file's folder: see `agentSkill`"),
+        Key("folders with a SKILL.md, or patterns, relative to this file, see `agentSkill`"),
     ] = ()
     model: ModelKey = None
     provider: ProviderKey = None
@@ -321,32 +313,30 @@ class Expert(ContextKeys):
     timeout: TimeoutKey = None
     retry_timeout: RetryTimeoutKey = None
     tool_search: ToolSearchKey = None
-    permissions: Annotated[
-        Permissions | None, Key("what its calls may do, within the project's `[permissions]`; written like those")
-    ] = None
+    permissions: Annotated[Permissions | None, Key("permission rules, in addition to the project's")] = None
     runtime: RuntimeKey = None
     budget: BudgetKey = None
     returns: Annotated[
         JsonObject | None,
         InText(result_schema_of),
-        Key("as a delegate: its result is JSON that fits this schema, written as JSON text"),
+        Key("for a delegate: JSON schema of its result, as JSON text"),
     ] = None
     output: Annotated[
         JsonObject | None,
         InText(result_schema_of),
-        Key("as a Coordinator: its result is JSON that fits this schema, written as JSON text"),
+        Key("for a Coordinator: JSON schema of its result, as JSON text"),
     ] = None
     result_limit: ResultLimitKey = None
     effects: Annotated[
         bool,
         Field(exclude_if=falsy),
-        Key("its work has an effect: a success without one is marked; false if not given"),
+        Key("its work has an effect: a success without one is marked; default false"),
     ] = False
     agents_md: AgentsMdKey = None
     mask_secrets: MaskSecrets = None
-    iterate: Annotated[Iterate | None, Key("how it is run until what it makes is good enough, see `iterate` below")] = (
-        None
-    )
+    iterate: Annotated[
+        Iterate | None, Key("how it is repeated until its result is good enough, see `iterate` below")
+    ] = None
 
 
 class Limits(Fact):

@@ -36,10 +36,14 @@ class ProviderLimits(Fact):
     """`[limits."provider"]`: limits on what all Runs of a process together may ask of an endpoint."""
 
     name: str
-    concurrency: Annotated[int | None, at_least(1), Key("generations at the same time")] = None
-    requests_per_minute: Annotated[int | None, at_least(1), Key("generations begun in a minute, evenly over it")] = None
+    concurrency: Annotated[int | None, at_least(1), Key("maximum concurrent generations")] = None
+    requests_per_minute: Annotated[
+        int | None, at_least(1), Key("maximum generations started in a minute, evenly spread")
+    ] = None
     tokens_per_minute: Annotated[
-        int | None, at_least(1), Key("tokens in a minute, sent and generated: an estimate until a reply says its own")
+        int | None,
+        at_least(1),
+        Key("maximum tokens in a minute, sent and generated; estimated until the reply reports its usage"),
     ] = None
 
 
@@ -94,13 +98,13 @@ class Price(Fact):
     """`[prices."provider/model"]`: prices of a model's tokens, in US dollars per million."""
 
     name: str
-    input: Annotated[float, Rule(wrong_price), Key("what is sent", is_required=True)] = 0.0
-    output: Annotated[float, Rule(wrong_price), Key("what is generated, reasoning included", is_required=True)] = 0.0
+    input: Annotated[float, Rule(wrong_price), Key("sent tokens", is_required=True)] = 0.0
+    output: Annotated[float, Rule(wrong_price), Key("generated tokens, including reasoning", is_required=True)] = 0.0
     cache_read: Annotated[
-        float | None, Rule(wrong_price), Key("what the provider had cached; the price of `input` if not given")
+        float | None, Rule(wrong_price), Key("tokens that the provider had cached; default: the price of `input`")
     ] = None
     cache_write: Annotated[
-        float | None, Rule(wrong_price), Key("what the provider caches; the price of `input` if not given")
+        float | None, Rule(wrong_price), Key("tokens that the provider caches; default: the price of `input`")
     ] = None
 
     @property

@@ -184,11 +184,11 @@ _Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
 class Permissions(Fact):
     """Rules as written. Of several tables that apply to a call the strictest decides."""
 
-    default: Annotated[Decision, Key("what holds for calls that no rule is about: `allow`, `ask` or `deny`")] = "allow"
+    default: Annotated[Decision, Key("decision about calls that match no rule")] = "allow"
     deny: Annotated[_Rules, Field(exclude_if=falsy), Key("calls that never run (rules)")] = ()
     ask: Annotated[_Rules, Field(exclude_if=falsy), Key("calls that a person is asked about (rules)")] = ()
     allow: Annotated[
-        _Rules, Field(exclude_if=falsy), Key("calls that run although a less particular rule, or `default`, asks")
+        _Rules, Field(exclude_if=falsy), Key("calls that run although a less specific rule, or `default`, asks")
     ] = ()
 
 

@@ -65,15 +65,15 @@ class Audit(Fact):
         NOT_EMPTY,
         Rule(wrong_anchor),
         Key(
-            "gets the heads of a Job, task or series when it stops: `file:PATH`, an `https://` address, or a program"
-            " as a list"
+            "receives the heads of a Job, task or series when it stops: `file:PATH`, an `https://` address, "
+            "or a program as a list"
         ),
     ] = None
     signing_key: Annotated[  # reference to the key, never the key itself
         str | None,
         NOT_EMPTY,
         Rule(wrong_key),
-        Key("the Ed25519 key, in PEM, that signs them: `file:PATH` or `env:NAME`"),
+        Key("the Ed25519 key in PEM that signs the heads: `file:PATH` or `env:NAME`"),
     ] = None
 
 
@@ -86,9 +86,11 @@ class Retention(Fact):
     """`[retention]`: Jobs to remove automatically: a Job that meets all given conditions; without any, none."""
 
     older_than: Annotated[
-        str | None, Rule(wrong_span), Key("only Jobs that were not written to for so long, such as `30d`")
+        str | None, Rule(wrong_span), Key("only Jobs without a write for this time, such as `30d`")
     ] = None
-    keep_last: Annotated[int | None, at_least(0), Key("not the newest of each Expert, so many of all its Jobs")] = None
+    keep_last: Annotated[
+        int | None, at_least(0), Key("number of each Expert's newest Jobs to keep, counted over all of them")
+    ] = None
     status: Annotated[
         tuple[str, ...],
         Rule(_unknown_status),
@@ -134,14 +136,14 @@ class Schedule(Fact):
         Rule(_wrong_number_of_fields),
         Key("when: minute, hour, day of the month, month and day of the week, as cron has them"),
     ]
-    timezone: Annotated[
-        str, NOT_EMPTY, at_most(100), Key("whose time that is, such as `Europe/Berlin`; `UTC` if not given")
-    ] = "UTC"
-    expert: Annotated[str, NOT_EMPTY, Key("the Expert that is run, `name` or `name@version`")]
-    query: Annotated[str, NOT_EMPTY, Key("what it is sent")]
+    timezone: Annotated[str, NOT_EMPTY, at_most(100), Key("its time zone, such as `Europe/Berlin`; default `UTC`")] = (
+        "UTC"
+    )
+    expert: Annotated[str, NOT_EMPTY, Key("the Expert, `name` or `name@version`")]
+    query: Annotated[str, NOT_EMPTY, Key("the query")]
     overlap: Annotated[
         Overlap,
-        Key("while the Job of the occurrence before is at work: `skip` this one, or `queue` it; `skip` if not given"),
+        Key("while the Job of the previous occurrence is active: `skip` this one (default), or `queue` it"),
     ] = "skip"
 
     @property
@@ -157,15 +159,15 @@ class Workers(Fact):
         str | None,
         NOT_EMPTY,
         Key(
-            "the engine that says which worker drives a Job, such as `postgresql://host/database`; by default the"
-            " database where the state is, if it is PostgreSQL"
+            "the queue that assigns Jobs to workers, such as `postgresql://host/database`; default: the "
+            "database of the storage, if it is PostgreSQL"
         ),
     ] = None
     delegates: Annotated[
         Literal["local", "distributed"],
         Key(
-            "where the delegates of a Job run that a worker drives: `local`, in that worker, or `distributed`, each in"
-            " whichever worker has a place; `local` if not given"
+            "where a worker runs the delegates of its Jobs: `local` (default), itself, or `distributed`, on "
+            "any worker with a free place"
         ),
     ] = "local"
 
@@ -200,43 +202,45 @@ class Project(ContextKeys):
     mask_secrets: MaskSecrets = None
     runtime: RuntimeKey = None
     sandbox: Annotated[
-        Sandbox | None, Key("what programs of tools may reach besides, and their limits, see `[sandbox]`")
+        Sandbox | None, Key("what programs of tools may reach in addition, and their limits, see `[sandbox]`")
     ] = None
-    env_path: Annotated[tuple[NonEmptyText, ...], Key("files with environment variables, from this file's folder")] = ()
-    storage: Annotated[
-        NonEmptyText, Key("where state is kept, from this file's folder; `file:perstack` if not given")
-    ] = "file:perstack"
-    storage_setting: Annotated[JsonObject, Key("settings of that storage, as the page on storages names them")] = Field(
+    env_path: Annotated[tuple[NonEmptyText, ...], Key("files with environment variables, relative to this file")] = ()
+    storage: Annotated[NonEmptyText, Key("where state is stored, relative to this file; default `file:perstack`")] = (
+        "file:perstack"
+    )
+    storage_setting: Annotated[JsonObject, Key("settings of that storage, see the page on storages")] = Field(
         default_factory=dict
     )
     workspace: Annotated[  # absolute after reading; None leaves the folder to the caller
         Annotated[str, NOT_EMPTY] | Workspace | None,
-        Key("the folder that Experts work in, from this file's; by default where you are; a table, see `workspace`"),
+        Key(
+            "folder that Experts work in, relative to this file; default: the current folder; a table, see `workspace`"
+        ),
     ] = None
     includes: Annotated[  # absolute after reading
         tuple[NonEmptyText, ...],
-        Key("further files, or patterns of them, whose Experts are taken in", name="include"),
+        Key("further files, or patterns, whose Experts are included", name="include"),
     ] = ()
     audit: Annotated[
-        Audit | None, Key("where the heads of logs are kept besides, and how they are signed, see `[audit]`")
+        Audit | None, Key("where the heads of logs are also stored, and how they are signed, see `[audit]`")
     ] = None
     retention: Annotated[
         Retention | None, Key("which Jobs `perstack task run-due` and `perstack prune` remove, see `[retention]`")
     ] = None
-    workers: Annotated[Workers | None, Key("who drives what is queued, see `[workers]`")] = None
+    workers: Annotated[Workers | None, Key("the queue for workers, see `[workers]`")] = None
     permissions: Annotated[
         Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`")
     ] = None
     budget: BudgetKey = None
     prices: Annotated[
-        tuple[Price, ...], Key("what models cost, by `provider/model`, before what is published, see `[prices]`")
+        tuple[Price, ...], Key("prices of models by `provider/model`, before published ones, see `[prices]`")
     ] = ()
     models: Annotated[dict[str, WrittenModels], Key("names for models, see `[models]`")] = Field(default_factory=dict)
     limits: Annotated[
-        tuple[ProviderLimits, ...], Key("what may be asked of an endpoint at once and in a minute, see `[limits]`")
+        tuple[ProviderLimits, ...], Key("limits on concurrent requests and requests per minute, see `[limits]`")
     ] = ()
     schedules: Annotated[
-        tuple[Schedule, ...], Key("Jobs that are started by a cron line, by the schedule's name, see `[schedules]`")
+        tuple[Schedule, ...], Key("Jobs started by a cron line, by the schedule's name, see `[schedules]`")
     ] = ()
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
     recorded_permissions: Permissions | None = None  # of the start of iterations; they hold in addition to today's

@@ -100,27 +100,21 @@ class Sandbox(Fact):
     """`[sandbox]`: what tools' programs may reach in addition to the defaults, and their limits."""
 
     writable: Annotated[
-        tuple[_Path, ...], Key("files and folders besides the workspace that may be changed, from this file's folder")
+        tuple[_Path, ...], Key("files and folders outside the workspace that may be changed, relative to this file")
     ] = ()
     readable: Annotated[
-        tuple[_Path, ...], Key("files and folders besides the system's that may be read; a `.env` only if named here")
+        tuple[_Path, ...], Key("additional files and folders that may be read; a `.env` only if named here")
     ] = ()
-    env: Annotated[
-        tuple[Annotated[str, NOT_EMPTY], ...], Key("variables of yours that every program is given, by name")
-    ] = ()
+    env: Annotated[tuple[Annotated[str, NOT_EMPTY], ...], Key("names of your variables that every program gets")] = ()
     network: Annotated[
         tuple[_Place, ...],
-        Key("what may be reached, `example.com` (ports 80 and 443), `*.example.com:443`, `localhost:8080`"),
+        Key("reachable hosts, `example.com` (ports 80 and 443), `*.example.com:443`, `localhost:8080`"),
     ] = ()
-    memory: Annotated[_Size | None, Key("memory that all programs of a Job may have together, such as `2GiB`")] = None
-    processes: Annotated[
-        int | None, at_least(8), Key("processes that all programs of a Job may be together, at least 8")
-    ] = None
-    cpu: Annotated[
-        float | None, Rule(wrong_share), Key("processors whose time all programs of a Job may use together")
-    ] = None
+    memory: Annotated[_Size | None, Key("memory for all programs of a Job together, such as `2GiB`")] = None
+    processes: Annotated[int | None, at_least(8), Key("processes of all programs of a Job together, at least 8")] = None
+    cpu: Annotated[float | None, Rule(wrong_share), Key("processors for all programs of a Job together")] = None
     time: _Milliseconds = None
-    tmp: Annotated[_Size | None, Key("what the `/tmp` of a program may hold; `1GiB` if not given")] = None
+    tmp: Annotated[_Size | None, Key("size of a program's `/tmp`; default `1GiB`")] = None
 
 
 class SandboxPolicy(Fact):

@@ -37,13 +37,15 @@ _Argument = Annotated[str, NOT_EMPTY, Field(exclude_if=falsy)]
 class Subject(Fact):
     """Meaning of a tool's arguments; a permission rule's bare glob is compared with these."""
 
-    paths: Annotated[_Arguments, Key("the arguments that are paths in the workspace, or lists of them")] = ()
-    urls: Annotated[_Arguments, Key("those that are addresses, or lists of them")] = ()
-    script: Annotated[_Argument, Key("the one that a shell reads: a whole command line")] = ""
-    program: Annotated[_Argument, Key("the one that names a program to run")] = ""
-    arguments: Annotated[_Argument, Key("the list of that program's arguments")] = ""
-    folder: Annotated[_Argument, Key("where it runs: a path in the workspace, which `paths` are seen from")] = ""
-    variables: Annotated[_Argument, Key("the object of variables that the program gets besides")] = ""
+    paths: Annotated[_Arguments, Key("arguments that are paths in the workspace, or lists of them")] = ()
+    urls: Annotated[_Arguments, Key("arguments that are addresses, or lists of them")] = ()
+    script: Annotated[_Argument, Key("argument with a whole command line for a shell")] = ""
+    program: Annotated[_Argument, Key("argument that names a program to run")] = ""
+    arguments: Annotated[_Argument, Key("argument with the list of that program's arguments")] = ""
+    folder: Annotated[
+        _Argument, Key("argument with the working folder, a path in the workspace, which `paths` are relative to")
+    ] = ""
+    variables: Annotated[_Argument, Key("argument with the object of additional variables of the program")] = ""
     is_nothing: Annotated[bool, Field(exclude_if=falsy)] = False  # True if the tool does nothing: no rule applies to it
 
     @property
@@ -100,33 +102,31 @@ BASE_SKILL = "@perstack/base"
 
 _Filled = Annotated[str, NOT_EMPTY]
 
-_KIND = Key("which kind of skill this is", is_required=True)
+_KIND = Key("the kind of skill", is_required=True)
 _Polling = Annotated[
     bool,
     Field(exclude_if=falsy),
-    Key("its tools are made for waiting: calling one again and again is not a loop; false if not given"),
+    Key("its tools are made for waiting: repeated calls are not a loop; default false"),
 ]
-_LazyInit = Annotated[bool, Key("connect at the first use; false if not given")]
-_Sampling = Annotated[bool, Key("let the server ask the Expert's model for generations; false if not given")]
+_LazyInit = Annotated[bool, Key("connect at the first use; default false")]
+_Sampling = Annotated[bool, Key("let the server request generations from the Expert's model; default false")]
 _CallTimeout = Annotated[int | None, at_least(1), Key("milliseconds that one call may take")]
 _Required = Annotated[
     bool,
     Field(exclude_if=falsy),
-    Key("end the Run before its model is called if this skill is missing; false if not given"),
+    Key("end the Run before its model is called if this skill is missing; default false"),
 ]
 
 
 class _SkillFields(Fact):
-    description: Annotated[str | None, Key("what it is for")] = None
+    description: Annotated[str | None, Key("purpose of the skill")] = None
     rule: Annotated[str | None, Key("for the model: how and when to use these tools")] = None
     pick: Annotated[tuple[str, ...], Key("only these tools (patterns)")] = ()
     omit: Annotated[tuple[str, ...], Key("not these tools (patterns)")] = ()
     polling: _Polling = False
 
 
-_Pin = Annotated[
-    bool, Field(exclude_if=falsy), Key("never leave its results out of a full context; false if not given")
-]
+_Pin = Annotated[bool, Field(exclude_if=falsy), Key("never leave its results out of a full context; default false")]
 
 
 class McpTool(Subject):
@@ -139,7 +139,7 @@ class McpTool(Subject):
 _McpTools = Annotated[
     tuple[McpTool, ...],
     Field(exclude_if=falsy),
-    Key("which arguments of its tools permission rules read as paths, addresses or commands, by the tool's name"),
+    Key("which arguments of its tools are paths, addresses or commands for permission rules, by the tool's name"),
 ]
 
 
@@ -148,14 +148,14 @@ class McpStdioSkill(_SkillFields):
 
     type: Annotated[Literal["mcpStdioSkill"], _KIND] = "mcpStdioSkill"
     name: str
-    command: Annotated[str, Key("the command that starts the server; `npx` if not given")] = "npx"
+    command: Annotated[str, Key("command that starts the server; default `npx`")] = "npx"
     package_name: Annotated[str | None, Key("the package that `npx` or `uvx` runs")] = None
     args: Annotated[tuple[str, ...], Key("further arguments")] = ()
-    required_env: Annotated[tuple[str, ...], Key("variables that the server must be given")] = ()
+    required_env: Annotated[tuple[str, ...], Key("environment variables that the server needs")] = ()
     env: Annotated[
         dict[str, str],
         Field(exclude_if=falsy),
-        Key("further variables for the server, as texts; `${NAME}` stands for one of yours"),
+        Key("additional variables of the server; `${NAME}` stands for one of yours"),
     ] = Field(default_factory=dict)
     allowed_domains: Annotated[
         tuple[Annotated[str, Rule(wrong_domain)], ...],
@@ -173,12 +173,12 @@ class OAuth(Fact):
 
     flow: Annotated[
         Literal["authorizationCode", "clientCredentials"],
-        Key("whether a person logs in, which is taken if not given, or the client itself"),
+        Key("`authorizationCode` (default): a person logs in; `clientCredentials`: the client itself"),
     ] = "authorizationCode"
     client_id: Annotated[
         str | None,
         NOT_EMPTY,
-        Key("the client's id, or the address of its metadata; registered at login if not given"),
+        Key("the client's id, or the address of its metadata; default: registered at login"),
     ] = None
     client_secret: Annotated[str | None, NOT_EMPTY, Key("the client's secret: name a variable, `${NAME}`")] = None
     private_key: Annotated[  # key that signs an assertion used instead of the secret (RFC 7523)
@@ -188,9 +188,9 @@ class OAuth(Fact):
         str | None,
         NOT_EMPTY,
         Rule(wrong_issuer),
-        Key("the authorization server that the client belongs to: no other is given its secret"),
+        Key("authorization server of the client: no other gets its secret"),
     ] = None
-    scopes: Annotated[tuple[_Filled, ...], Key("what to ask for; if not given, what the server wants")] = ()
+    scopes: Annotated[tuple[_Filled, ...], Key("scopes to request; default: what the server wants")] = ()
 
 
 class McpSseSkill(_SkillFields):
@@ -213,7 +213,7 @@ class InteractiveTool(Fact):
     """Tool that a person or the application answers."""
 
     name: str
-    description: Annotated[str | None, Key("what the tool is for")] = None
+    description: Annotated[str | None, Key("purpose of the tool")] = None
     input_schema: Annotated[
         JsonObject,
         InText(schema_of),
@@ -221,10 +221,7 @@ class InteractiveTool(Fact):
     ] = Field(default_factory=dict)
     approval: Annotated[
         bool,
-        Key(
-            "whether it asks for approval, which only a yes or a no answers: the Job pauses as `human_approval`;"
-            " false if not given"
-        ),
+        Key("it asks for approval, which is answered by yes or no: the Job pauses as `human_approval`; default false"),
     ] = False
     pin: _Pin = False
 
@@ -246,7 +243,7 @@ class PluginSkill(_SkillFields):
     name: str
     plugin: Annotated[_Filled, Key("the plugin's name, as `perstack plugins` lists it")]
     settings: Annotated[
-        JsonObject, Key("settings as the plugin's page names them; `${NAME}` stands for a variable of yours")
+        JsonObject, Key("settings that the plugin's page names; `${NAME}` stands for one of your variables")
     ] = Field(default_factory=dict)
     required: _Required = False
 
@@ -256,7 +253,7 @@ class AgentSkill(Fact):
 
     type: Annotated[Literal["agentSkill"], _KIND] = "agentSkill"
     name: Annotated[str, Rule(wrong_skill_name)]
-    path: Annotated[_Filled, Key("the folder with its SKILL.md, from this file's folder")]  # absolute after reading
+    path: Annotated[_Filled, Key("folder of the SKILL.md, relative to this file")]  # absolute after reading
     description: str = Field(default="", exclude_if=falsy)  # purpose, as the SKILL.md said when the Run started
     digest: str = Field(default="", exclude_if=falsy)  # of its files at that time, see `core.definitions.agent_skills`
 
