@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import SCRIPTS, Simulation
@@ -16,7 +14,7 @@ from perstack.core.runs.evolve import evolve
 from perstack.core.runs.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
 from perstack.core.runs.pending import pending
 from perstack.core.runs.replay import difference
-from perstack.core.runs.state import Changes, Run, begin, inheritable
+from perstack.core.runs.state import begin, inheritable
 from perstack.core.runs.step_events import (
     CallInteractiveTool,
     FinishGeneration,
@@ -122,7 +120,3 @@ def test_histories_that_share_their_beginning_never_see_each_others_messages(gro
     for history, model in versions:
         assert tuple(history) == model
         assert len(history) == len(model)
-
-
-def test_what_an_event_may_change_are_fields_of_a_run() -> None:
-    assert set(Changes.__annotations__) <= {one.name for one in fields(Run)}

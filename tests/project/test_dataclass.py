@@ -17,6 +17,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from perstack.dataclass import dataclass
+from perstack.dataclass import replace as copied_with
 
 T = TypeVar("T")
 KINDS = [
@@ -123,6 +124,19 @@ def test_values_are_as_those_of_the_standard_library(kind: dict[str, bool]) -> N
         for first, second in product(GIVEN, GIVEN):
             mine, his = ([outcome(act) for act in acts(one, kind, first, second)] for one in (ours, theirs))
             assert mine == his
+
+
+def test_a_value_is_copied_with_other_values_of_its_own_fields_alone() -> None:
+    @dataclass(frozen=True)
+    class Point:
+        x: int
+        y: int = 0
+
+    before = Point(1)
+    assert copied_with(before, y=2) == replace(before, y=2) == Point(1, 2)
+    assert before == Point(1)
+    with pytest.raises(TypeError, match="Point has no field of a name in x, z"):
+        copied_with(before, x=2, z=3)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         "nothing continues a Run that was closed",
         "perstack.core.runs.evolve",
-        "if run.closed is not None and event.type not in _ALWAYS:",
+        "if run.closed is not None and event.type not in _BY_A_PERSON:",
         "if False:",
         "tests/core/test_transitions.py tests/engine/jobs/test_closing.py",
     ),

@@ -12,7 +12,6 @@ Token counts are the endpoint's latest count plus an estimate, on the high side,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from hashlib import sha256
 
 from perstack.core.base.lifecycle import IllegalFact
@@ -34,8 +33,9 @@ from perstack.core.runs.messages import (
     text_of,
     tokens_of_contents,
 )
-from perstack.core.runs.state import Changes, ContextState, Run
+from perstack.core.runs.state import ContextState, Run
 from perstack.core.runs.tool_search import SEARCH_TOOL, names_in
+from perstack.dataclass import replace
 
 HEAD = 400  # characters kept of the beginning of a result that shrinks; `TAIL` of its end
 TAIL = 200
@@ -314,7 +314,7 @@ def resumed_context(context: ContextState, *, failed: bool) -> ContextState:
     return replace(context, overflow=None, is_relieved=False) if failed else context
 
 
-def shrunk(run: Run, event: step_events.ShrinkResults) -> Changes:
+def shrunk(run: Run, event: step_events.ShrinkResults) -> Run:
     """Apply the shrinking of results. Raises IllegalFact for a result that does not exist."""
     wanted: dict[str, dict[str, ShrunkResult]] = {}
     for one in event.results:
@@ -336,7 +336,7 @@ def shrunk(run: Run, event: step_events.ShrinkResults) -> Changes:
     context = replace(
         run.context, freed=run.context.freed + freed, overflow=None, is_relieved=is_relieved, has_dropped=True
     )
-    return Changes(messages=History(items, _places(run)), context=context)
+    return replace(run, messages=History(items, _places(run)), context=context)
 
 
 def _places(run: Run) -> list[str]:
@@ -355,7 +355,7 @@ def summarising(run: Run, event: step_events.StartCompaction) -> ContextState:
     return replace(run.context, summarising=event.id)
 
 
-def compacted(run: Run, event: step_events.CompactHistory) -> Changes:
+def compacted(run: Run, event: step_events.CompactHistory) -> Run:
     """Replace a range of messages by the event's text, after the kept ones. Raises IllegalFact if there is no range."""
     messages, places = run.messages, _places(run)
     if event.first not in places or event.through not in places:
@@ -380,4 +380,4 @@ def compacted(run: Run, event: step_events.CompactHistory) -> Changes:
         summaries=(run.context.summaries & set(new_places)) | {event.id},
         revealed=tuple(revealed),
     )
-    return Changes(messages=History(items, new_places), context=context, counted=None)
+    return replace(run, messages=History(items, new_places), context=context, counted=None)

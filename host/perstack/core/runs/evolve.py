@@ -23,7 +23,7 @@ for any other event: the driver never appends it, and a reader that finds it in 
 When an event is added, change together:
 
 - its class, and the union `StoredEvent`;
-- its row in `TRANSITIONS`, and its case in `_changes`;
+- its row in `TRANSITIONS`, and its case in `_folded`;
 - the code that records it: `decide.py`, or the engine module that has the side effect;
 - its case in `replay.py`, in `doors/shared/event_text.py` and, if it contains texts, in `core/audit/redaction.py`;
 - `docs/events.md` and the table in `docs/architecture.md`, which tests compare with the code.
@@ -34,7 +34,6 @@ state in every later version: a new field needs a default, and is left out of th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never, get_args
 
 from perstack.core.base.chain import Head
@@ -63,7 +62,6 @@ from perstack.core.runs.repeats import counted, shown
 from perstack.core.runs.state import (
     MOST_REJECTED,
     NO_REPEATS,
-    Changes,
     Phase,
     Run,
     RunStatus,
@@ -76,7 +74,7 @@ from perstack.core.runs.state import (
     recorded,
     schema_of_run,
 )
-from perstack.dataclass import dataclass
+from perstack.dataclass import dataclass, replace
 
 # The state machine. docs/architecture.md shows this table, and a test compares them.
 
@@ -151,8 +149,8 @@ TRANSITIONS: dict[str, RunTransition] = {  # transitions by event type. `startRu
 }
 
 
-def check_legal(run: Run, event: events.StoredEvent) -> None:
-    """Raise IllegalFact if the event cannot follow in this state."""
+def _checked(run: Run, event: events.StoredEvent) -> RunTransition:
+    """Return the event's row of the table. Raises IllegalFact if it cannot follow in this state."""
     known = TRANSITIONS.get(event.type)
     if known is None:
         raise IllegalFact(f"a second {event.type}")
@@ -162,77 +160,41 @@ def check_legal(run: Run, event: events.StoredEvent) -> None:
         raise IllegalFact(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
     if event.type == "retry" and run.phase is not Phase.GENERATING and not run.context.summarising:
         raise IllegalFact("retry cannot follow where nothing is generated")
+    return known
 
 
 def evolve(run: Run, event: events.StoredEvent, head: Head) -> Run:
     """Return the state after one more event; nothing else changes state. Raises IllegalFact if it cannot follow."""
-    check_legal(run, event)
+    status = _checked(run, event).to_status or run.status
     at = run.updated_at if event.type in _BY_A_PERSON else max(run.updated_at, event.timestamp)
     # Do not count the time before a resume or a close as work: nobody knows how long the ended process was working.
     was_at_work = run.status in ACTIVE and event.type not in _NO_WORK
     worked = run.worked_ms + (at - run.updated_at if was_at_work else 0)
-    # Same as `dataclasses.replace`, which is seven times slower with this many fields.
-    after = object.__new__(Run)
-    vars(after).update(vars(run), head=head, updated_at=at, worked_ms=worked, **_changes(run, event))
-    return after
+    return replace(_folded(run, event), head=head, status=status, updated_at=at, worked_ms=worked)
 
 
-def _changes(run: Run, event: events.StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
-    match event.type:  # narrows `event` too; `case FinishStep()` would ask pydantic, which is slow
+def _folded(run: Run, event: events.StoredEvent) -> Run:  # noqa: C901 - one case for each kind of event
+    # This narrows `event` too, as `match event` would, but by comparing models that is slow.
+    match event.type:
         case "startRun":
             raise IllegalFact("a second startRun")
         case "resumeRun":
             return _resumed(run, event)
         case "startGeneration":
-            return Changes(
-                phase=Phase.GENERATING,
-                step=event.step_number,
-                final=event.final,
-                guidance=run.guidance if event.guidance is None else event.guidance,
-                provider_settings=(
-                    run.provider_settings if event.provider_settings is None else event.provider_settings
-                ),
-                # The cost of an earlier attempt without an outcome is unknown: charge the most that it could have cost.
-                assumed=together(run.assumed, run.reserved),
-                reserved=event.reserved,
-                max_tokens=event.max_tokens,
-                sending=Sent(len(run.messages), event.tools_digest),
-                counted=run.counted if event.guidance is None else None,
-                is_switched=False,
-            )
+            return _started_generation(run, event)
         case "finishGeneration":
             return _replied(run, event)
         case "retry":
-            changes = _with_usage(run, event.usage)
-            changes.update(_settled_try(run, is_charged=not event.uncharged))
-            changes["context"] = overflowed(run, event)
-            return changes
+            run = _settled_try(_with_usage(run, event.usage), is_charged=not event.uncharged)
+            return replace(run, context=overflowed(run, event))
         case "switchModel":
-            return {**_settled_try(run, is_charged=not event.uncharged), **switched(run, event)}
+            return switched(_settled_try(run, is_charged=not event.uncharged), event)
         case "callTools":
-            parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
-            if sorted(decided.id for decided in event.calls) != sorted(parts):
-                raise IllegalFact("callTools is not about the calls of the reply")
-            calls = {decided.id: Call(parts[decided.id], decided) for decided in event.calls}
-            made = sum(decided.kind in COUNTED_CALLS for decided in event.calls)
-            return Changes(
-                phase=Phase.CALLING,
-                tool_calls=run.tool_calls + made,
-                calls=calls,
-                is_tightened=False,
-                context=known_tools(run, event),
-            )
+            return _called(run, event)
         case "finishToolCall":
             return _finished_call(run, event)
         case "callDelegate":
-            calls = dict(run.calls)
-            for delegation in event.delegates:
-                call = _open_call(run, delegation.tool_call_id)
-                calls[delegation.tool_call_id] = replace(call, delegation=delegation)
-            numbers = (number_of_run(delegation.run_id) for delegation in event.delegates)
-            return Changes(calls=calls, last_number=max(run.last_number, *numbers))
-        case "stopRunByDelegate":
-            return Changes(status="stoppedByDelegate")
+            return _delegated(run, event)
         case "callInteractiveTool":
             return _asked(run, event)
         case "answerQuestion":
@@ -246,81 +208,58 @@ def _changes(run: Run, event: events.StoredEvent) -> Changes:  # noqa: C901 - on
         case "startSample":
             _open_call(run, event.tool_call_id)
             more = event.reserved + run.sampled.get(event.tool_call_id)
-            return Changes(sampled={**run.sampled, event.tool_call_id: more})
+            return replace(run, sampled={**run.sampled, event.tool_call_id: more})
         case "widenPermissions":
-            return Changes(
-                permissions=all_laid_over(run.permissions, event.widening),
-                widenings=(*run.widenings, event.widening),
-            )
-        case "stopRunByInteractiveTool":
-            return Changes(status="stoppedByInteractiveTool")
+            permissions = all_laid_over(run.permissions, event.widening)
+            return replace(run, permissions=permissions, widenings=(*run.widenings, event.widening))
         case "attemptCompletion":
             return _attempted(run, event)
         case "shrinkResults":
             return shrunk(run, event)
         case "startCompaction":
-            return Changes(
-                assumed=together(run.assumed, run.reserved), reserved=event.reserved, context=summarising(run, event)
-            )
+            return replace(_reserving(run, event.reserved), context=summarising(run, event))
         case "compactHistory":
-            changes = _with_usage(run, event.usage)
-            changes.update(compacted(run, event))
-            changes.update({"reserved": None, "assumed": together(run.assumed, event.assumed)})
-            return changes
+            run = compacted(_with_usage(run, event.usage), event)
+            return replace(run, reserved=None, assumed=together(run.assumed, event.assumed))
         case "recordSnapshot":
             return recorded(run, event)
         case "finishStep":
-            return Changes(phase=Phase.READY, calls={}, step_usage=NO_USAGE)
+            return replace(run, phase=Phase.READY, calls={}, step_usage=NO_USAGE)
         case "rejectResult":
             return _rejected(run, event)
         case "finishRun":
-            return Changes(
-                status="completed", result=event.text, value=event.result, without_effect=event.without_effect
-            )
+            return replace(run, result=event.text, value=event.result, without_effect=event.without_effect)
         case "errorRun":
-            changes = _settled_try(run, is_charged=not event.uncharged)
-            changes.update({"status": "stoppedByError", "error": event.error})
-            return changes
-        case "stopRunByExceededMaxSteps":
-            return Changes(status="stoppedByMaxSteps")
+            return replace(_settled_try(run, is_charged=not event.uncharged), error=event.error)
         case "stopRunByExceededBudget":
-            changes = _settled_try(run, is_charged=True)
-            changes.update({"status": "stoppedByBudget", "exceeded": event})
-            return changes
+            return replace(_settled_try(run, is_charged=True), exceeded=event)
         case "stopRunByInterrupt":
-            changes = _settled_try(run, is_charged=True)
-            changes.update(
-                {
-                    "status": "stoppedByInterrupt",
-                    "resume_at": event.resume_at,
-                    "waits_for_limit": event.reason == "rateLimit",
-                }
-            )
-            return changes
+            run = _settled_try(run, is_charged=True)
+            return replace(run, resume_at=event.resume_at, waits_for_limit=event.reason == "rateLimit")
         case "queueRun":
-            return Changes(status="queued", queued=event)
+            return replace(run, queued=event)
         case "closeRun":
-            return Changes(closed=event, asked=None, questions={})
+            return replace(run, closed=event, asked=None, questions={})
         case "startRewind" | "finishRewind":
-            return Changes(snapshot=event.tree or run.snapshot)
-        case "redactEvent":
-            return Changes()  # the redacted content was folded at the position of its event
+            return replace(run, snapshot=event.tree or run.snapshot)
+        case "stopRunByDelegate" | "stopRunByInteractiveTool" | "stopRunByExceededMaxSteps" | "redactEvent":
+            return run  # redacted content was folded at the position of its event
         case _:
             assert_never(event)
 
 
-def _resumed(run: Run, event: events.ResumeRun) -> Changes:
+def _resumed(run: Run, event: events.ResumeRun) -> Run:
     """Mark interrupted calls that may have had a side effect with the person's decision, by default `ask`."""
     calls = {
         call_id: replace(call, settlement=event.settled.get(call_id, "ask")) if is_unsettled(call) else call
         for call_id, call in run.calls.items()
     }
     start = events.started_as(run.start, event)
-    return Changes(
+    return replace(
+        run,
         start=start,
         schema=schema_of_run(start),
         rejections=min(run.rejections, MOST_REJECTED - 1),
-        status="running",
         error=None,
         unusable=None,
         resume_at=None,
@@ -345,32 +284,74 @@ def _resumed(run: Run, event: events.ResumeRun) -> Changes:
     )
 
 
-def _asked(run: Run, event: step_events.CallInteractiveTool) -> Changes:
+def _asked(run: Run, event: step_events.CallInteractiveTool) -> Run:
     """Record the question of a call. With several open questions the latest one is asked; the others wait."""
     call = _open_call(run, event.tool_call_id)
     questions = {**_without(run.questions, event.tool_call_id), event.tool_call_id: open_question(event)}
+    run = replace(run, asked=event.tool_call_id, questions=questions)
     if event.question is None:
-        return Changes(asked=event.tool_call_id, questions=questions)
-    call = replace(call, question=event.question)
-    changes = _with_usage(run, event.usage)
-    changes["assumed"] = together(run.assumed, event.assumed)
-    changes["sampled"] = _settled_samples(run, event.tool_call_id)
-    changes.update(
-        {"asked": event.tool_call_id, "questions": questions, "calls": {**run.calls, event.tool_call_id: call}}
+        return run
+    return replace(
+        _with_usage(run, event.usage),
+        assumed=together(run.assumed, event.assumed),
+        sampled=_settled_samples(run, event.tool_call_id),
+        calls={**run.calls, event.tool_call_id: replace(call, question=event.question)},
     )
-    return changes
 
 
-def _settled_try(run: Run, *, is_charged: bool) -> Changes:
+def _started_generation(run: Run, event: step_events.StartGeneration) -> Run:
+    return replace(
+        _reserving(run, event.reserved),
+        phase=Phase.GENERATING,
+        step=event.step_number,
+        final=event.final,
+        guidance=run.guidance if event.guidance is None else event.guidance,
+        provider_settings=run.provider_settings if event.provider_settings is None else event.provider_settings,
+        max_tokens=event.max_tokens,
+        sending=Sent(len(run.messages), event.tools_digest),
+        counted=run.counted if event.guidance is None else None,
+        is_switched=False,
+    )
+
+
+def _called(run: Run, event: step_events.CallTools) -> Run:
+    parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
+    if sorted(decided.id for decided in event.calls) != sorted(parts):
+        raise IllegalFact("callTools is not about the calls of the reply")
+    return replace(
+        run,
+        phase=Phase.CALLING,
+        tool_calls=run.tool_calls + sum(decided.kind in COUNTED_CALLS for decided in event.calls),
+        calls={decided.id: Call(parts[decided.id], decided) for decided in event.calls},
+        is_tightened=False,
+        context=known_tools(run, event),
+    )
+
+
+def _delegated(run: Run, event: step_events.CallDelegate) -> Run:
+    calls = dict(run.calls)
+    for delegation in event.delegates:
+        call = _open_call(run, delegation.tool_call_id)
+        calls[delegation.tool_call_id] = replace(call, delegation=delegation)
+    numbers = (number_of_run(delegation.run_id) for delegation in event.delegates)
+    return replace(run, calls=calls, last_number=max(run.last_number, *numbers))
+
+
+def _reserving(run: Run, reserved: Charge | None) -> Run:
+    """Begin an attempt. The cost of an earlier one without an outcome is unknown: charge the most that it can be."""
+    return replace(run, assumed=together(run.assumed, run.reserved), reserved=reserved)
+
+
+def _settled_try(run: Run, *, is_charged: bool) -> Run:
     """Charge the reservations of an attempt that ended without reporting its usage."""
     if run.reserved is None and not run.sampled:
-        return Changes()
+        return run
     left = promised(run) if is_charged else promised(replace(run, reserved=None))
-    return Changes(assumed=together(run.assumed, left), reserved=None, sampled={})
+    return replace(run, assumed=together(run.assumed, left), reserved=None, sampled={})
 
 
 def _settled_samples(run: Run, call_id: str) -> dict[str, Charge]:
-    return {one: charge for one, charge in run.sampled.items() if one != call_id}
+    return {one: charge for one, charge in run.sampled.items() if one != call_id} if run.sampled else run.sampled
 
 
 def _not_reported(run: Run, event: step_events.FinishGeneration) -> Charge | None:
@@ -381,11 +362,12 @@ def _not_reported(run: Run, event: step_events.FinishGeneration) -> Charge | Non
     return Charge(tokens=max(0, run.reserved.tokens - event.usage.total_tokens), cost_usd=cost or None)
 
 
-def _with_usage(run: Run, usage: Usage | None) -> Changes:
+def _with_usage(run: Run, usage: Usage | None) -> Run:
     """Add usage to the Run's totals. The cost of generations is counted only here."""
     if usage is None:
-        return Changes()
-    return Changes(
+        return run
+    return replace(
+        run,
         usage=run.usage + usage,
         step_usage=run.step_usage + usage,
         unpriced_tokens=run.unpriced_tokens + usage.unpriced_tokens,
@@ -393,28 +375,29 @@ def _with_usage(run: Run, usage: Usage | None) -> Changes:
     )
 
 
-def _answered(run: Run, event: step_events.AnswerQuestion) -> Changes:
+def _answered(run: Run, event: step_events.AnswerQuestion) -> Run:
     call = _open_call(run, event.tool_call_id)
     calls = {
         **run.calls,
         event.tool_call_id: replace(call, question=None, answers=(*call.answers, event.answer)),
     }
-    return Changes(calls=calls, asked=None, questions=_without(run.questions, event.tool_call_id))
+    return replace(run, calls=calls, asked=None, questions=_without(run.questions, event.tool_call_id))
 
 
-def _requested(run: Run, event: step_events.RequestApproval) -> Changes:
+def _requested(run: Run, event: step_events.RequestApproval) -> Run:
     call = _open_call(run, event.tool_call_id)
     if not call.waits_for_approval:
         raise IllegalFact(f"call {event.tool_call_id!r} waits for no approval")
     call = replace(call, requested=event.call_digest, leads_to=event.leads_to, offers=event.offers)
-    return Changes(
+    return replace(
+        run,
         asked=event.tool_call_id,
         questions={**_without(run.questions, event.tool_call_id), event.tool_call_id: approval_question(event)},
         calls={**run.calls, event.tool_call_id: call},
     )
 
 
-def _decided(run: Run, event: step_events.DecideApproval) -> Changes:
+def _decided(run: Run, event: step_events.DecideApproval) -> Run:
     """Apply a decision. It must match the request exactly: an equal digest, and a rule that was offered."""
     call = _open_call(run, event.tool_call_id)
     if not call.waits_for_approval or call.requested is None:
@@ -425,52 +408,49 @@ def _decided(run: Run, event: step_events.DecideApproval) -> Changes:
     if event.rule and (event.decision != "job" or not {event.rule, REDACTED} & set(call.offers)):
         raise IllegalFact(f"the rule {event.rule!r} was not offered with call {event.tool_call_id!r}")
     call = replace(call, approval=event.approval, is_unattended=event.by.door == UNATTENDED)
-    changes = Changes(
+    standing = Standing(id=event.id, call_digest=event.call_digest, leads_to=call.leads_to, rule=event.rule)
+    return replace(
+        run,
         asked=None,
         questions=_without(run.questions, event.tool_call_id),
         calls={**run.calls, event.tool_call_id: call},
+        standing=(*run.standing, standing) if event.decision == "job" else run.standing,
     )
-    if event.decision == "job":
-        given = Standing(id=event.id, call_digest=event.call_digest, leads_to=call.leads_to, rule=event.rule)
-        changes["standing"] = (*run.standing, given)
-    return changes
 
 
-def _started_call(run: Run, event: step_events.StartToolCall) -> Changes:
+def _started_call(run: Run, event: step_events.StartToolCall) -> Run:
     call = _open_call(run, event.tool_call_id)
     if call.approval is None or call.approval.denies or event.call_digest != call.requested:
         raise IllegalFact(f"nobody has approved call {event.tool_call_id!r} as it begins")
-    return Changes(calls={**run.calls, event.tool_call_id: replace(call, began=True)})
+    return replace(run, calls={**run.calls, event.tool_call_id: replace(call, began=True)})
 
 
-def _replied(run: Run, event: step_events.FinishGeneration) -> Changes:
+def _replied(run: Run, event: step_events.FinishGeneration) -> Run:
     reply = event.message
-    changes = _with_usage(run, event.usage)
-    changes.update(
-        {
-            "context_tokens": event.usage.total_tokens,
-            "context_window": event.context_window or run.context_window,
-            "has_generated": True,
-            "assumed": together(run.assumed, _not_reported(run, event)),
-            "reserved": None,
-            "cut_at": None,
-            "context": measured(run, event),
-        }
-    )
+    counted = run.counted
     if run.sending is not None and event.usage.input_tokens > 0:
-        changes["counted"] = replace(run.sending, tokens=event.usage.input_tokens)
+        counted = replace(run.sending, tokens=event.usage.input_tokens)
+    run = replace(
+        _with_usage(run, event.usage),
+        context_tokens=event.usage.total_tokens,
+        context_window=event.context_window or run.context_window,
+        has_generated=True,
+        assumed=together(run.assumed, _not_reported(run, event)),
+        reserved=None,
+        cut_at=None,
+        context=measured(run, event),
+        counted=counted,
+    )
     if event.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
-        changes["cut_at"] = run.max_tokens
-        return changes
+        return replace(run, cut_at=run.max_tokens)
     problem = _problem_of(reply, event.finish_reason)
     if problem is not None:
         # The reply stays in the log but not in the messages, so the next attempt starts from unchanged messages.
-        changes["unusable"] = problem
-        return changes
-    changes.update({"phase": Phase.REPLIED, "messages": run.messages.append(reply, event.id)})
+        return replace(run, unusable=problem)
+    messages = run.messages.append(reply, event.id)
     if run.final or not reply.tool_calls:
-        changes.update({"phase": Phase.SETTLED, "accepted": True, "result": reply.text})
-    return changes
+        return replace(run, messages=messages, phase=Phase.SETTLED, accepted=True, result=reply.text)
+    return replace(run, messages=messages, phase=Phase.REPLIED)
 
 
 def _problem_of(reply: ExpertMessage, reason: step_events.FinishReason) -> ErrorInfo | None:
@@ -488,7 +468,7 @@ def _problem_of(reply: ExpertMessage, reason: step_events.FinishReason) -> Error
     return None
 
 
-def _finished_call(run: Run, event: step_events.FinishToolCall) -> Changes:
+def _finished_call(run: Run, event: step_events.FinishToolCall) -> Run:
     call = _open_call(run, event.tool_call_id)
     if event.warning is not None or event.report is not None:
         call = replace(call, warning=event.warning, has_report=event.report is not None)
@@ -498,45 +478,37 @@ def _finished_call(run: Run, event: step_events.FinishToolCall) -> Changes:
         contents=shown(event),
         is_error=event.is_error,
     )
-    changes = _with_result(run, call, result, event.id)
-    changes["status"] = "running"
-    changes.update(_with_usage(run, event.usage))
-    if event.assumed is not None:
-        changes["assumed"] = together(run.assumed, event.assumed)
-    if run.sampled:
-        changes["sampled"] = _settled_samples(run, event.tool_call_id)
+    todos = run.todos
     if call.decided.kind == "todo":
-        changes["todos"] = apply_todo(run.todos, call.part.args)
+        todos = apply_todo(run.todos, call.part.args)
     elif call.decided.kind == "clearTodo":
-        changes["todos"] = ()
-    changes["snapshot_due"] = due_after(run, call)
-    if event.secrets > run.secrets:
-        changes["secrets"] = event.secrets
-    effects = _effects_of(call, event)
-    if effects:
-        changes["effects"] = run.effects + effects
-    if run.asked == event.tool_call_id:
-        changes["asked"] = None
-    if event.tool_call_id in run.questions:
-        changes["questions"] = _without(run.questions, event.tool_call_id)
-    return changes
+        todos = ()
+    return replace(
+        _with_result(_with_usage(run, event.usage), call, result, event.id),
+        assumed=together(run.assumed, event.assumed),
+        sampled=_settled_samples(run, event.tool_call_id),
+        todos=todos,
+        snapshot_due=due_after(run, call),
+        secrets=max(run.secrets, event.secrets),
+        effects=run.effects + _effects_of(call, event),
+        asked=None if run.asked == event.tool_call_id else run.asked,
+        questions=_without(run.questions, event.tool_call_id),
+    )
 
 
 def _without(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:
     return {asked: question for asked, question in questions.items() if asked != call_id}
 
 
-def _attempted(run: Run, event: step_events.AttemptCompletion) -> Changes:
+def _attempted(run: Run, event: step_events.AttemptCompletion) -> Run:
     call = _open_call(run, event.tool_call_id)
     left = event.remaining_todos
     text = todos_json(left, "remainingTodos") if left else "{}"
     result = ToolResultPart(
         tool_call_id=event.tool_call_id, tool_name=call.decided.tool_name, contents=(TextPart(text=text),)
     )
-    changes = _with_result(run, call, result, event.id)
-    if not left:
-        changes.update({"accepted": True, "result": event.result if run.result is None else run.result})
-    return changes
+    run = _with_result(run, call, result, event.id)
+    return run if left else replace(run, accepted=True, result=event.result if run.result is None else run.result)
 
 
 def _open_call(run: Run, call_id: str) -> Call:
@@ -547,13 +519,14 @@ def _open_call(run: Run, call_id: str) -> Call:
     return call
 
 
-def _with_result(run: Run, call: Call, result: ToolResultPart, place: str) -> Changes:
+def _with_result(run: Run, call: Call, result: ToolResultPart, place: str) -> Run:
     """Add a call's result. The last one settles the step: all results become one message."""
     calls = {**run.calls, call.decided.id: replace(call, result=result)}
     results = tuple(one.result for one in calls.values() if one.result is not None)
     if len(results) < len(calls):
-        return Changes(calls=calls)
-    return Changes(
+        return replace(run, calls=calls)
+    return replace(
+        run,
         calls=calls,
         phase=Phase.SETTLED,
         messages=run.messages.append(ToolMessage(contents=results), place),
@@ -567,9 +540,10 @@ def _effects_of(call: Call, event: step_events.FinishToolCall) -> int:
     return int(is_own) + (0 if event.report is None else event.report.effects)
 
 
-def _rejected(run: Run, event: events.RejectResult) -> Changes:
+def _rejected(run: Run, event: events.RejectResult) -> Run:
     """Make the problem the latest message."""
-    return Changes(
+    return replace(
+        run,
         messages=run.messages.append(UserMessage(contents=(TextPart(text=event.text),)), event.id),
         result=None,
         accepted=False,

@@ -8,17 +8,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.usage import ModelShare, Usage
 from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.models import full_name
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import ErrorInfo, Stamps
-from perstack.core.runs.state import Changes, Phase, Run
+from perstack.core.runs.state import Phase, Run
 from perstack.core.runs.step_events import SwitchModel, SwitchReason
-from perstack.dataclass import dataclass
+from perstack.dataclass import dataclass, replace
 
 # After a failed generation: try again, give up, or pause the Job until the endpoint has capacity.
 
@@ -185,13 +183,14 @@ def switch_back(run: Run, stamp: Stamps, window: int | None = None) -> SwitchMod
     return SwitchModel(**stamp(), before=run.on, to=models_of(run.start)[0], reason="triedAgain", context_window=window)
 
 
-def switched(run: Run, event: SwitchModel) -> Changes:
+def switched(run: Run, event: SwitchModel) -> Run:
     """Apply a switch of models. Raises IllegalFact if it does not match the Run's models."""
     names = models_of(run.start)
     if event.before != run.on or event.to not in names or event.to == run.on:
         raise IllegalFact(f"switchModel from {event.before} to {event.to}, where {run.on} generates")
     is_first = event.to == names[0]
-    return Changes(
+    return replace(
+        run,
         stand_in="" if is_first else event.to,
         # An unavailable model has not failed: keep the failure before it.
         left_for=run.left_for if event.reason == "notConfigured" else event.error,

@@ -8,15 +8,15 @@ The life of one step:
       └───────────finishStep────────────────────────────────── SETTLED ◀────────────────────────┘
 
 A stop (a question, an interrupt, the step limit, an error) changes `status`, not `phase`: `resumeRun` continues there.
-A new field of `Run` goes into `Changes` too, and `begin` and `_taken_over` decide what a continuing Run inherits of it.
+`begin` and `_taken_over` decide what a Run that continues another one inherits of a new field.
 """
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum
 from functools import reduce
-from typing import Literal, TypedDict
+from typing import Literal
 
 from pydantic import JsonValue
 
@@ -42,7 +42,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.step_events import RecordSnapshot
-from perstack.dataclass import dataclass
+from perstack.dataclass import dataclass, replace
 
 
 def schema_of_run(start: StartRun) -> JsonObject | None:
@@ -60,7 +60,7 @@ def wanted_schema(expert: Expert, output: JsonObject | None, *, is_coordinator: 
 # The context of a Run: how full it is, and what has been left out.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ContextState:
     """The part of a Run's state about its context; messages are named by their event ids."""
 
@@ -127,7 +127,7 @@ class Repeats:
 NO_REPEATS = Repeats()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sent:
     """The size of one generation's request, and the tokens that its endpoint counted."""
 
@@ -288,70 +288,6 @@ def latest_reply(run: Run) -> ExpertMessage:
     return last
 
 
-class Changes(TypedDict, total=False):
-    """The fields of a Run that one event changes."""
-
-    start: StartRun
-    limits: Limits
-    messages: History
-    phase: Phase
-    status: RunStatus
-    step: int
-    calls: dict[str, Call]
-    todos: tuple[Todo, ...]
-    usage: Usage
-    step_usage: Usage
-    unpriced_tokens: int
-    context_tokens: int
-    guidance: str
-    provider_settings: JsonObject
-    accepted: bool
-    final: bool
-    result: str | None
-    asked: str | None
-    unusable: ErrorInfo | None
-    error: ErrorInfo | None
-    context_window: int | None
-    resume_at: int | None
-    has_generated: bool
-    touched: int
-    questions: dict[str, OpenQuestion]
-    waits_for_limit: bool
-    signals: frozenset[str]
-    last_number: int
-    permissions: tuple[RuleSet, ...]
-    widenings: tuple[Widening, ...]
-    is_tightened: bool
-    standing: tuple[Standing, ...]
-    closed: CloseRun | None
-    queued: QueueRun | None
-    repeats: Repeats
-    reserved: Charge | None
-    sampled: dict[str, Charge]
-    assumed: Charge | None
-    max_tokens: int | None
-    cut_at: int | None
-    sending: Sent | None
-    counted: Sent | None
-    context: ContextState
-    tool_calls: int
-    exceeded: StopRunByExceededBudget | None
-    schema: JsonObject | None
-    value: JsonObject | None
-    rejections: int
-    secrets: int
-    effects: int
-    without_effect: bool
-    rejected_for: str
-    stand_in: str
-    left_for: ErrorInfo | None
-    back_at: int
-    is_switched: bool
-    by_model: dict[str, ModelShare]
-    snapshot: str | None
-    snapshot_due: SnapshotDue
-
-
 def inherited(base: Run, *, same_model: bool) -> ContextState:
     """Return what a Run inherits of the context of the Run that it continues."""
     learned = base.context.learned if same_model else None
@@ -451,6 +387,6 @@ def _may_change_files(call: Call) -> bool:
     return decided.kind == "delegate" or (decided.kind == "tool" and decided.effect != "readOnly")
 
 
-def recorded(run: Run, event: RecordSnapshot) -> Changes:
+def recorded(run: Run, event: RecordSnapshot) -> Run:
     """Apply a snapshot. A failed one is not repeated before there is something new to record."""
-    return Changes(snapshot=event.tree or run.snapshot, snapshot_due="no")
+    return replace(run, snapshot=event.tree or run.snapshot, snapshot_due="no")
