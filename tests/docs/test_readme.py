@@ -197,7 +197,7 @@ def test_every_figure_is_that_of_the_page_it_comes_from() -> None:
     for figure in re.findall(r"\d\.\d+", section(PAGE, "## Why").partition("Cheap")[2].partition("make bench")[0]):
         assert figure in speed
     for figure in re.findall(r"([\d,]+) KB", why):
-        assert re.search(rf"/ {figure} \|", section(speed, "## Beside others"))
+        assert re.search(rf"/ {figure} \|", section(speed, "## Comparison"))
     (inside,) = re.findall(r"(\d+) of them from inside", why)
     assert re.search(rf"^\| from inside a sandbox.*\| {inside} \|", security, re.M)
 

@@ -43,7 +43,7 @@ def test_the_page_is_followed_from_an_empty_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("piece", [Recording, RecordedRun, RecordedReply, RecordedCall])
 def test_the_page_has_every_key_of_the_file(piece: type[Piece]) -> None:
-    tables = re.findall(r"(?:^\|.*\n)+", PAGE.partition("## What is in the file")[2], re.M)
+    tables = re.findall(r"(?:^\|.*\n)+", PAGE.partition("## File format")[2], re.M)
     table = tables[(Recording, RecordedRun, RecordedReply, RecordedCall).index(piece)]
     named = [key for row in table.splitlines()[2:] for key in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert sorted(named) == sorted(str(field.alias) for field in piece.model_fields.values())

@@ -12,7 +12,7 @@ from perstack.core.definitions.project import Overlap
 from perstack.core.schedules.schedule import TRANSITIONS, Place, StoredScheduleEvent
 
 PAGE = page("docs/schedules.md")
-KEPT = section(PAGE, "## What is kept")
+KEPT = section(PAGE, "## The log")
 EVENTS, FOLLOWS = KEPT.split("Each is appended", 1)
 
 
@@ -31,7 +31,7 @@ def words(cell: str) -> frozenset[str]:
 
 
 def test_both_ways_to_overlap_are_explained() -> None:
-    assert first_cells(section(PAGE, "## When the one before is at work")) == [*get_args(Overlap)]
+    assert first_cells(section(PAGE, "## Overlap")) == [*get_args(Overlap)]
 
 
 def test_the_example_loads_with_nothing_to_say(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ ROW = re.compile(r"^\| .+ \| ([\d,]+) \| `(tests/[^`]+)` \|$", re.MULTILINE)
 
 def test_there_are_at_least_as_many_cases_of_each_attack_as_the_page_says() -> None:
     rows = [(int(count.replace(",", "")), files.split()) for count, files in ROW.findall(PAGE)]
-    assert len(rows) == PAGE.partition("## What is tried")[2].count("\n| ") - 2, "each row has its count and its files"
+    assert len(rows) == PAGE.partition("## Tests")[2].count("\n| ") - 2, "each row has its count and its files"
     found = cases([file for _, files in rows for file in files])
     for count, files in rows:
         assert count <= sum(found[file] for file in files), files

@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs/start.md").read_text()
 
 
 def test_the_page_lists_every_key_with_what_it_does() -> None:
-    for heading, actions in (("Looking into a Job", OF_HISTORY), ("Keys", ACTIONS)):
+    for heading, actions in (("History", OF_HISTORY), ("Keys", ACTIONS)):
         keys = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
         rows = re.findall(r"^\| (\S+) \| (.+) \|$", keys, re.M)
         assert rows[2:] == [(one.shown, one.text) for one in actions if one.shown]

@@ -141,9 +141,7 @@ NonEmptyText = Annotated[str, NOT_EMPTY]
 
 ModelKey = Annotated[
     WrittenModels | None,
-    Key(
-        "name of the model, as its provider spells it, or a list of models that stand in for each other, see `[models]`"
-    ),
+    Key("name of the model, as its provider spells it, or a list of a model and its fallbacks, see `[models]`"),
 ]
 ThinkingKey = Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")]
 MaxStepsKey = Annotated[
