@@ -196,6 +196,34 @@ def test_any_schema_says_of_any_value_what_the_library_says(schema: dict, value:
     assert (violation(schema, value) is None) is said
 
 
+argument_types = st.sampled_from(["string", "integer", "number", "boolean"])
+argument_schemas = st.fixed_dictionaries(
+    {"type": st.just("object")},
+    optional={
+        "properties": st.dictionaries(
+            st.sampled_from("abc"), st.fixed_dictionaries({}, optional={"type": argument_types, "title": st.just("A")})
+        ),
+        "required": st.lists(st.sampled_from("abc"), unique=True),
+        "additionalProperties": st.booleans(),
+    },
+)
+arguments = st.dictionaries(
+    st.sampled_from("abcd"), st.sampled_from(["", "1", 0, 1, 1.0, 1.5, -0.0, True, False, None, [], [1], {}])
+)
+
+
+@settings(max_examples=1000)
+@given(argument_schemas, arguments)
+def test_arguments_fit_a_plain_schema_exactly_if_the_library_says_so(schema: dict, value: dict) -> None:
+    assert (violation(schema, value) is None) is jsonschema.Draft202012Validator(schema).is_valid(value)
+
+
+def test_plain_arguments_are_checked_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perstack.core.base.json_schema._validator", None)
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "title": "N"}}, "required": ["n"]}
+    assert violation(schema, {"n": 1, "other": "x"}) is None
+
+
 @pytest.mark.parametrize("word", ["anyOf", "oneOf"])
 def test_a_schema_that_doubles_its_work_at_each_level_is_given_up_in_seconds(word: str) -> None:
     inner: dict = {f"d{n}": {word: [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(25)}

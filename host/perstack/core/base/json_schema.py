@@ -294,18 +294,71 @@ class Violation:
     is_unfinished: bool = False  # True if more steps, or a less deep stack, could change the answer
 
 
+_ANNOTATIONS = frozenset(("title", "description", "default", "examples", "deprecated"))
+_SCALARS: Mapping[JsonValue, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _ScalarObject:
+    """A schema of an object with scalar properties and no further condition. Most tools have such arguments."""
+
+    types: Mapping[str, tuple[type, ...]]
+    required: frozenset[str]
+    is_open: bool  # True if other properties are allowed
+
+    @classmethod
+    def of(cls, schema: JsonObject) -> _ScalarObject | None:
+        """Return the schema in this form; None if it says anything else."""
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        is_open = schema.get("additionalProperties", True)
+        keys = _ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
+        if not (schema.keys() <= keys and schema.get("type") == "object" and isinstance(is_open, bool)):
+            return None
+        if not (isinstance(properties, dict) and isinstance(required, list)):
+            return None
+        types: dict[str, tuple[type, ...]] = {}
+        for name, one in properties.items():
+            kind = one.get("type") if isinstance(one, dict) and one.keys() <= _ANNOTATIONS | {"type"} else None
+            if not isinstance(kind, str) or kind not in _SCALARS:
+                return None
+            types[name] = _SCALARS[kind]
+        names = frozenset(name for name in required if isinstance(name, str))
+        return cls(types, names, is_open) if len(names) == len(required) else None
+
+    def fits(self, value: JsonValue) -> bool:
+        """Return True if the value certainly fits; the validator knows about all others, such as the integer 1.0."""
+        if not isinstance(value, dict) or not self.required <= value.keys():
+            return False
+        for name, one in value.items():
+            types = self.types.get(name)
+            if types is None:
+                if not self.is_open or isinstance(one, _BIG_VALUES):
+                    return False
+            elif not isinstance(one, types) or (isinstance(one, bool) and bool not in types):
+                return False
+        return True
+
+
 class Checker:
-    """A checker for one schema. Imports and the validator are created at the first check."""
+    """A checker for one schema. Imports and the validator are created when they are first needed."""
 
     def __init__(self, schema: Mapping[str, JsonValue]) -> None:
         """Store the schema; nothing is checked yet."""
         self._schema = dict(schema)
+        self._scalars = _ScalarObject.of(self._schema)
         self._validator: Validator | None = None
         self._reference_price = 0
         self._has_pattern_properties = False
 
     def violation(self, value: JsonValue, meter: Meter) -> Violation | None:
         """Return the first violation by its path; None if the value fits. Never raises for any schema."""
+        if self._scalars is not None and self._scalars.fits(value):
+            return None
         from referencing.exceptions import Unresolvable
 
         try:
