@@ -88,7 +88,7 @@ class Scan:
                     raise self._damaged(place, broken) from broken
         return found
 
-    def grown(self, records: list[bytes], head: Head) -> None:
+    def grown(self, records: Sequence[bytes], head: Head) -> None:
         """Add records that were just written after the last verified one."""
         end = self.end
         for record in records:
@@ -151,6 +151,7 @@ class LogFile:
         opened = os.fstat(fd)
         self._number = (opened.st_dev, opened.st_ino)
         self._path = path
+        self._name = str(path)  # for `lstat` at each append
         self._scan = Scan()
         self._turn = Lock()
         self._is_read_only = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
@@ -159,7 +160,7 @@ class LogFile:
     def is_deleted(self) -> bool:
         """Return True if the path no longer leads to the file that was opened."""
         try:
-            now = self._path.lstat()
+            now = os.lstat(self._name)
         except OSError:
             return True  # opening it again reports the reason
         return (now.st_dev, now.st_ino) != self._number
@@ -196,7 +197,7 @@ class LogFile:
                 if after == 0 or os.fstat(self._fd).st_size < scan.size:
                     scan = Scan()
                 known = scan.seq
-                found = scan.advance(self._read_at, str(self._path), want)
+                found = scan.advance(self._read_at, self._name, want)
                 earlier = self._reread(scan, after, known if want is None else min(known, want))
             except Damaged:
                 self._scan = scan
@@ -223,26 +224,35 @@ class LogFile:
 
     def append(self, expected_seq: int, records: Sequence[bytes]) -> None:
         """Append records durably. Raises Damaged, StorageError, and Conflict unless `expected_seq` records exist."""
-        with self.staying_at(expected_seq):
-            head = head_after(self._scan.head, records, str(self._path))
-            data = b"\n".join((*records, b""))
+        with self._turn:
             try:
-                write_all(self._fd, b"\n" + data if self._scan.lacks_newline else data)
-                sync_data(self._fd)
-            except OSError:
-                # All or nothing: remove the partial write.
-                os.ftruncate(self._fd, self._scan.size)
-                raise
-            self._scan.grown(list(records), head)
+                self._lock()
+                try:
+                    self._catch_up(expected_seq)
+                    self._write(records)
+                finally:
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+            except OSError as error:
+                raise explained(error, self._path) from error
+
+    def _write(self, records: Sequence[bytes]) -> None:
+        head = head_after(self._scan.head, records, self._name)
+        data = b"\n".join((*records, b""))
+        try:
+            write_all(self._fd, b"\n" + data if self._scan.lacks_newline else data)
+            sync_data(self._fd)
+        except OSError:
+            # All or nothing: remove the partial write.
+            os.ftruncate(self._fd, self._scan.size)
+            raise
+        self._scan.grown(records, head)
 
     @contextmanager
     def staying_at(self, expected_seq: int | None) -> Generator[None]:
         """Lock the log against writers. Raises Conflict if deleted or not of `expected_seq` records (None: any)."""
         with self._turn:
             try:
-                if self._is_read_only:
-                    raise PermissionError(errno.EACCES, "it may only be read")
-                fcntl.flock(self._fd, fcntl.LOCK_EX)
+                self._lock()
                 try:
                     self._catch_up(expected_seq)
                     yield
@@ -257,16 +267,21 @@ class LogFile:
         with self.staying_at(None):
             yield self._reread(self._scan, 0, self._scan.seq)
 
+    def _lock(self) -> None:
+        if self._is_read_only:
+            raise PermissionError(errno.EACCES, "it may only be read")
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
     def _catch_up(self, expected_seq: int | None) -> None:
         size = os.fstat(self._fd).st_size
-        if size < self._scan.size:
-            self._scan = Scan()
         if size != self._scan.size:
-            self._scan.advance(self._read_at, str(self._path))
-        if size != self._scan.size:
-            os.ftruncate(self._fd, self._scan.size)
+            if size < self._scan.size:
+                self._scan = Scan()
+            self._scan.advance(self._read_at, self._name)
+            if size != self._scan.size:
+                os.ftruncate(self._fd, self._scan.size)
         if expected_seq is not None and expected_seq != self._scan.seq:
-            raise stale(str(self._path), expected_seq, self._scan.seq)
+            raise stale(self._name, expected_seq, self._scan.seq)
         if self.is_deleted:
             raise Conflict(f"{self._path}: it was deleted by another process")
 

@@ -233,6 +233,14 @@ class FilesystemStorage(BlobFolders, Storage):
         else:
             self._append(run, expected_seq, records)
 
+    @override
+    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
+        if self._pace.is_slow:
+            return False
+        if records:
+            self._append(run, expected_seq, records)
+        return True
+
     def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         with self._pace.measure():
             log = self._use(run)

@@ -144,6 +144,13 @@ class Storage(ABC):
         and StorageError for records that were not sealed together.
         """
 
+    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
+        """Do and raise what `append` does, without waiting; return False, having done nothing, if it would take long.
+
+        About a millisecond is long: nothing else in the process runs meanwhile. A storage need not support this.
+        """
+        return False
+
     @abstractmethod
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         """Return at most `limit` records after place `after`, or all; none for an unknown Run. Raises Damaged."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from hashlib import sha256 as new_sha256
 from typing import Protocol, TypeVar
 
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, is_redaction_of, open_line
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, SealedBatch, check, is_redaction_of, open_line
 from perstack.core.base.ids import check_id, number_of_run, place_of
 from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.ports.storage import Page
@@ -47,8 +47,10 @@ def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
 
     Raises Conflict for records that do not continue the log, since it could not be read any more; the usual cause is
     another writer at the same place. Raises StorageError for records that were not sealed together. `place` names the
-    log in messages.
+    log in messages. A `SealedBatch` that begins at `head` is not hashed again.
     """
+    if isinstance(records, SealedBatch) and records.before == head:
+        return records.after
     for index, record in enumerate(records):
         try:
             sealed, head = check(head, record)

@@ -64,6 +64,20 @@ class CrashingStorage(Storage):
         if self._reached("after"):
             raise Crash(f"after append {self.appends}, to {run.run_id}")
 
+    @override
+    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
+        if type(self).append is not CrashingStorage.append:
+            return False  # so that the `append` of a subclass sees every append
+        self.appends += 1
+        if self._reached("before"):
+            raise Crash(f"before append {self.appends}, to {run.run_id}")
+        if not self.storage.append_now(run, expected_seq, records):
+            self.appends -= 1
+            return False
+        if self._reached("after"):
+            raise Crash(f"after append {self.appends}, to {run.run_id}")
+        return True
+
     @property
     @override
     def location(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from binascii import b2a_base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -71,6 +71,16 @@ def line_of(payload: bytes, digest: str, chained: str, batch: int = 1) -> bytes:
     """Return a line without newline; `batch`: number of lines appended together, for the first of them."""
     mark = b',"batch":%d' % batch if batch > 1 else b""
     return b'%b%b,"digest":"%b","hash":"%b"}' % (payload[:-1], mark, digest.encode(), chained.encode())
+
+
+class SealedBatch(list[bytes]):
+    """The lines of one append that this process has sealed between two heads, and need not hash again to check."""
+
+    def __init__(self, lines: Iterable[bytes], before: Head, after: Head) -> None:
+        """Vouch that these lines lead a log from the head `before` to `after`."""
+        super().__init__(lines)
+        self.before = before
+        self.after = after
 
 
 def seal(head: Head, payloads: Sequence[bytes]) -> tuple[list[bytes], Head]:

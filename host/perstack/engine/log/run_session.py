@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Self, TypedDict, TypeVar
+from typing import NamedTuple, Self, TypedDict, TypeVar
 
-from perstack.core.base.chain import EMPTY_LOG, Head, line_of, link
+from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import encoded
 from perstack.core.base.secrets import masked_words
@@ -141,11 +141,20 @@ class JobSummaryFile:
 _E = TypeVar("_E", bound=StoredEvent)
 
 
+class _Unwritten(NamedTuple):
+    event: StoredEvent
+    payload: bytes
+    digest: str
+    head: Head  # the end of the log with this event
+
+
 class RunSession:
     """Writer of one Run's log: folds events into the Run and the Job at once, and writes them at the next `flush`.
 
     Listeners see an event when it is on disk, not before.
     """
+
+    run: Run  # the state of the Run; there is none before `startRun` is recorded
 
     def __init__(
         self,
@@ -161,7 +170,6 @@ class RunSession:
         self.ref = ref
         self.clock = clock
         self.expert_key = expert_key
-        self.state: Run | None = None
         self.base: Run | None = None
         """The state that this Run continues from, of another Run; None for a new start."""
         self.memo: dict[Hashable, object] = {}
@@ -174,8 +182,10 @@ class RunSession:
         self._emit = emit
         self._on_written = on_written
         self._head = EMPTY_LOG
-        self._on_disk = 0
-        self._waiting: list[tuple[StoredEvent, bytes, str, str]] = []
+        self._written = EMPTY_LOG
+        self._waiting: list[_Unwritten] = []
+        self._is_redefined = False
+        """True if an unwritten event brings a definition."""
         self._writing = asyncio.Lock()
         self._failure: BaseException | None = None
         """The error of the first failed write."""
@@ -192,15 +202,13 @@ class RunSession:
     ) -> Self:
         """Create the writer of a Run that has begun; `run` is the state at the end of its log."""
         session = cls(storage, job, emit, RunRef(job.id, run.id), run.start.expert_key, on_written, clock)
-        session.state, session._head, session._on_disk = run, run.head, run.head.seq
+        session.run, session._head, session._written = run, run.head, run.head
         return session
 
     @property
-    def run(self) -> Run:
-        """The state of the Run. Raises RuntimeError before `startRun`."""
-        if self.state is None:
-            raise RuntimeError(f"{self.ref.run_id} has not been started")
-        return self.state
+    def has_begun(self) -> bool:
+        """True once `startRun` is recorded."""
+        return self._head != EMPTY_LOG
 
     @property
     def next_id(self) -> str:
@@ -224,7 +232,7 @@ class RunSession:
 
     def stamp(self, ahead: int = 0, *, step: int | None = None) -> EventStamp:
         """Return the common fields of the next event, or of the one `ahead` places after it."""
-        current = self.state.step if self.state is not None else 0
+        current = self.run.step if self.has_begun else 0
         return EventStamp(
             id=event_id_of(self.ref.run_id, self._head.seq + 1 + ahead),
             timestamp=self.clock.now(),
@@ -239,11 +247,13 @@ class RunSession:
         event, payload = encoded(event)
         digest, self._head = link(self._head, payload)
         if isinstance(event, StartRun):
-            self.state = begin(event, self._head, self.base)
+            self.run = begin(event, self._head, self.base)
         else:
-            self.state = evolve(self.run, event, self._head)
-        self._job.take(self.state)
-        self._waiting.append((event, payload, digest, self._head.hash))
+            self.run = evolve(self.run, event, self._head)
+        self._job.take(self.run)
+        if isinstance(event, StartRun) or (isinstance(event, ResumeRun) and event.definition is not None):
+            self._is_redefined = True
+        self._waiting.append(_Unwritten(event, payload, digest, self._head))
         return event
 
     def record_all(self, events: Iterable[StoredEvent]) -> None:
@@ -256,43 +266,64 @@ class RunSession:
 
         After a failed write each later flush raises the error of the first failure: it would not continue the log.
         """
-        if not self._waiting and not self._writing.locked():  # events that another task is writing are not on disk yet
-            return
-        await uninterrupted(self._write())
+        if self._writing.locked():  # events that another task is writing are not on disk yet
+            await uninterrupted(self._write())
+        elif self._waiting:
+            if self._write_now():
+                await asyncio.sleep(0)  # a Run whose model and tools never wait must not keep others from running
+            else:
+                await uninterrupted(self._write())
+
+    def _write_now(self) -> bool:
+        """Write without waiting. Return False, and write nothing, if the storage has to wait."""
+        batch, lines = self._next_batch()
+        if self._is_redefined:  # `append` is followed by a copy of the definition
+            return False
+        try:
+            if not self._storage.append_now(self.ref, self._written.seq, lines):
+                return False
+        except BaseException as error:
+            self._failure, self._waiting = error, []
+            raise
+        self._waiting = []
+        self._show(batch, lines)
+        return True
 
     async def _write(self) -> None:
         async with self._writing:
-            if self._failure is not None:
-                raise self._failure
-            batch, self._waiting = self._waiting, []
+            batch, lines = self._next_batch()
             if not batch:
                 return
-            lines = [
-                line_of(payload, digest, chained, len(batch) if index == 0 else 1)
-                for index, (_, payload, digest, chained) in enumerate(batch)
-            ]
+            is_redefined = self._is_redefined
+            self._waiting, self._is_redefined = [], False
             try:
-                await self._append(lines, starts=any(_has_definition(event) for event, *_ in batch))
+                await self._storage.append(self.ref, self._written.seq, lines)
+                if is_redefined and self._storage.keeps_copies:
+                    await self._storage.put_run_setting(self.ref, run_setting(self.run.start).to_json())
             except BaseException as error:
                 self._failure = error
                 raise
-            self._job.heads[self.ref.run_id] = Head(self._on_disk, batch[-1][3])
-            self._on_written()
-            for (event, _, _, _), line in zip(batch, lines, strict=True):
-                self._emit(event, line)
+            self._show(batch, lines)
 
-    async def _append(self, lines: list[bytes], *, starts: bool) -> None:
-        await self._storage.append(self.ref, self._on_disk, lines)
-        if starts and self._storage.keeps_copies:
-            await self._storage.put_run_setting(self.ref, run_setting(self.run.start).to_json())
-        self._on_disk += len(lines)
+    def _next_batch(self) -> tuple[list[_Unwritten], SealedBatch]:
+        if self._failure is not None:
+            raise self._failure
+        batch = self._waiting
+        after = batch[-1].head if batch else self._written
+        lines = [
+            line_of(one.payload, one.digest, one.head.hash, len(batch) if index == 0 else 1)
+            for index, one in enumerate(batch)
+        ]
+        return batch, SealedBatch(lines, self._written, after)
+
+    def _show(self, batch: list[_Unwritten], lines: SealedBatch) -> None:
+        self._written = self._job.heads[self.ref.run_id] = lines.after
+        self._on_written()
+        for one, line in zip(batch, lines, strict=True):
+            self._emit(one.event, line)
 
     async def write_checkpoint(self) -> None:
         """Store the state as a checkpoint file for fast readers. It is a cache: the log alone is enough."""
         if self._storage.keeps_copies:
             file = checkpoint_file(self.run)
             await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())
-
-
-def _has_definition(event: StoredEvent) -> bool:
-    return isinstance(event, StartRun) or (isinstance(event, ResumeRun) and event.definition is not None)

@@ -225,7 +225,7 @@ class RunLoop:
         return RunContext(self._job, session, skills, endpoint, model, self._allowance.budget, vault)
 
     async def _stop_cancelled(self, session: RunSession) -> None:
-        if session.state is None:
+        if not session.has_begun:
             return
         budget = self._allowance.budget
         await self._job.snapshots.note_left(session, self._job.worker.name)
