@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 from hosting import Bench, Seen, expert, wait_for
+from kits import with_kit
 
 from perstack.errors import StorageError
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashingStorage
-from perstack.testing.scripted import turn
+from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+from perstack.toolkit import Toolkit
 
 SLOW = [turn(text="late", delay_ms=60_000)]
 
@@ -89,6 +91,32 @@ def test_a_cancelled_job_can_be_resumed_at_once(bench: Bench) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await again
             assert seen.types() == ["resumeRun", "startGeneration", "stopRunByInterrupt"]
+
+    wait_for(work())
+
+
+def test_a_tool_that_swallows_a_cancellation_does_not_keep_its_job_going(bench: Bench) -> None:
+    async def work() -> None:
+        kit, begun = Toolkit("kit"), asyncio.Event()
+
+        @kit.tool(effect="sideEffect", description="Wait.")
+        async def wait() -> str:
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                return "I went on"
+            return "too late"
+
+        provider = ScriptedProvider([turn(tool("wait", {})), text("done")])
+        async with bench.host(provider, with_kit(), plugins=(kit,)) as host:
+            task = asyncio.create_task(host.run("a", "q", job_id="job"))
+            async with asyncio.timeout(10):
+                await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await host.job("job")).status == "stoppedByInterrupt"
 
     wait_for(work())
 

@@ -60,6 +60,14 @@ class EndpointQueue:
         self._line: list[QueueTicket] = []
         self._timer: asyncio.TimerHandle | None = None
 
+    def admits(self, place: QueueTicket) -> bool:
+        """Let a generation start at once if nobody waits and nothing delays it."""
+        now = asyncio.get_running_loop().time()
+        if self._line or not isinstance(admission(self.pace, place.limits, now), Go):
+            return False
+        self.pace = begun(self.pace, place.limits, now, place.tokens)
+        return True
+
     def join(self, place: QueueTicket) -> None:
         """Enter the queue, or keep the position in it."""
         if place not in self._line:
@@ -148,10 +156,12 @@ class QueueTicket:
 
     async def enter(self, tokens: int) -> None:
         """Wait until an attempt that sends about `tokens` may start. Raises ProviderError while the circuit is open."""
-        loop = asyncio.get_running_loop()
         self.ticket = self.ticket or next(_tickets)
-        self.tokens, self.turn = tokens, loop.create_future()
-        turn = self.turn
+        self.tokens = tokens
+        if self._gate.admits(self):
+            return
+        loop = asyncio.get_running_loop()
+        turn = self.turn = loop.create_future()
         self._gate.join(self)
         timer = None if turn.done() else loop.call_later(_SHOWN_AFTER_S, self._show)
         try:

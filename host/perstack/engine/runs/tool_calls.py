@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -179,6 +179,12 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
     calls = [call for call in command.calls if not call.decided.asks or await _begins(context, call)]
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
+    if len(calls) == 1 and not session.has_unwritten:  # nothing to do while it runs: it needs no task
+        outcome = await _despite_swallowed_cancellation(_result_of(context, calls[0], played))
+        _record(session, calls[0], outcome)
+        if outcome.sampling is not None:
+            outcome.sampling.recorded()
+        return
     async with asyncio.TaskGroup() as group:
         running = {group.create_task(_result_of(context, call, played)): call for call in calls}
         while running:
@@ -194,6 +200,16 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
                     sampling.recorded()
             if running and (effects or not done):
                 await session.flush()
+
+
+async def _despite_swallowed_cancellation(work: Awaitable[ToolOutcome]) -> ToolOutcome:
+    """Await a tool's work in this task. A tool that returns although it was cancelled does not keep the Run going."""
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    outcome = await work
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return outcome
 
 
 async def _played(context: RunContext, calls: Sequence[Call]) -> Mapping[str, ToolOutcome] | None:
