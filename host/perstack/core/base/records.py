@@ -70,7 +70,8 @@ def encoded(fact: F) -> tuple[F, bytes]:
     Raises ValueError if a value is nested some hundred levels deep.
     """
     try:
-        return fact, fact.model_dump_json(by_alias=True, exclude_none=True).encode()
+        # the same as `model_dump_json`, which makes a text of it in between
+        return fact, fact.__pydantic_serializer__.to_json(fact, by_alias=True, exclude_none=True)
     except ValueError:
         whole = type(fact).model_validate(_whole(fact.model_dump()))
         return whole, whole.model_dump_json(by_alias=True, exclude_none=True).encode()

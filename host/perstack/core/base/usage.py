@@ -67,7 +67,7 @@ class Usage(Fact):
 
     def plausible(self) -> Usage:
         """Return the usage with each count limited to a plausible range, and a total no less than its parts."""
-        counts = {name: count for name, count in self if isinstance(count, int)}
+        counts = {name: count for name, count in vars(self).items() if isinstance(count, int)}
         wrong = {name: min(max(count, 0), _MOST) for name, count in counts.items() if not 0 <= count <= _MOST}
         least = sum((counts | wrong)[name] for name in ("input_tokens", "output_tokens"))
         if (counts | wrong)["total_tokens"] < least:

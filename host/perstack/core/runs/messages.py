@@ -191,7 +191,7 @@ class ExpertMessage(Fact):
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
         """The tool calls, in the model's order."""
-        return tuple(part for part in self.contents if isinstance(part, ToolCallPart))
+        return tuple([part for part in self.contents if isinstance(part, ToolCallPart)])
 
 
 class ToolMessage(Fact):
