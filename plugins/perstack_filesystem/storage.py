@@ -242,17 +242,19 @@ class FilesystemStorage(BlobFolders, Storage):
         return True
 
     def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        with self._pace.measure():
-            log = self._use(run)
-            if log is None and self._begin(run, expected_seq, records):
+        began = time.perf_counter()
+        log = self._use(run)
+        if log is None:
+            if self._begin(run, expected_seq, records):
                 return
-            log = log or self._use(run)
-            if log is None:
-                raise StorageError(f"{self._log_path(run)}: it was removed while it was written to")
-            try:
-                log.append(expected_seq, records)
-            finally:
-                self._leave(log)
+            log = self._use(run)
+        if log is None:
+            raise StorageError(f"{self._log_path(run)}: it was removed while it was written to")
+        try:
+            log.append(expected_seq, records)
+        finally:
+            self._leave(log)
+            self._pace.add(time.perf_counter() - began)
 
     @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:

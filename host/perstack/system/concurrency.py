@@ -112,7 +112,11 @@ class LatencyMonitor:
         try:
             yield
         finally:
-            self._mean += _LATEST_WEIGHT * (time.perf_counter() - began - self._mean)
+            self.add(time.perf_counter() - began)
+
+    def add(self, seconds: float) -> None:
+        """Take an operation that was measured into account."""
+        self._mean += _LATEST_WEIGHT * (seconds - self._mean)
 
 
 # Background tasks.

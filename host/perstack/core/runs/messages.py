@@ -219,6 +219,20 @@ def blobs_of(message: Message) -> Sequence[BlobPart]:
     return [part for part in parts if isinstance(part, BlobPart)]
 
 
+def _may_have_floats(message: Message) -> bool:
+    """Return False if a glance shows that no number of a message is a float."""
+    if not isinstance(message, ExpertMessage):
+        return False
+    for part in message.contents:
+        if not isinstance(part, TextPart) and part.opaque is not None:
+            return True
+        if isinstance(part, ToolCallPart) and not all(type(one) in _NO_FLOATS for one in part.args.values()):
+            return True
+    return False
+
+
+_NO_FLOATS = (str, int, bool, type(None))
+
 NO_MESSAGES = bytes(32)
 
 _BYTES_A_TOKEN = 3  # fewer than most texts have, so that estimates are seldom too low
@@ -308,7 +322,8 @@ class History(Sequence[Message]):
         if not 0 <= length <= self._length:
             raise IndexError(length)
         for item in self._items[len(self._sums) - 1 : length]:
-            before, text, blobs = self._sums[-1], canonical_fact(item), blobs_of(item)
+            text = canonical_fact(item, has_floats=_may_have_floats(item))
+            before, blobs = self._sums[-1], blobs_of(item)
             self._sums.append(
                 _Sums(
                     sha256(before.digest + sha256(text).digest()).digest(),

@@ -232,7 +232,7 @@ class RunSession:
 
     def stamp(self, ahead: int = 0, *, step: int | None = None) -> EventStamp:
         """Return the common fields of the next event, or of the one `ahead` places after it."""
-        current = self.run.step if self.has_begun else 0
+        current = self.run.step if self._head.seq else 0
         return EventStamp(
             id=event_id_of(self.ref.run_id, self._head.seq + 1 + ahead),
             timestamp=self.clock.now(),
@@ -266,13 +266,9 @@ class RunSession:
 
         After a failed write each later flush raises the error of the first failure: it would not continue the log.
         """
-        if self._writing.locked():  # events that another task is writing are not on disk yet
+        # Events that another task is writing are not on disk yet.
+        if self._writing.locked() or (self._waiting and not self._write_now()):
             await uninterrupted(self._write())
-        elif self._waiting:
-            if self._write_now():
-                await asyncio.sleep(0)  # a Run whose model and tools never wait must not keep others from running
-            else:
-                await uninterrupted(self._write())
 
     def _write_now(self) -> bool:
         """Write without waiting. Return False, and write nothing, if the storage has to wait."""

@@ -169,7 +169,8 @@ async def _tried(
     try:
         async with asyncio.timeout(seconds):
             generation = await provider.generate(request, show)
-            return replace(generation, reply=usable_reply(generation.reply))
+            reply = usable_reply(generation.reply)
+            return generation if reply is generation.reply else replace(generation, reply=reply)
     except TimeoutError as error:
         remedy = "" if is_last else "; give more time with `timeout`"
         message = f"no whole reply within {seconds * 1000:.0f} ms{remedy}"
@@ -233,6 +234,7 @@ async def generate(context: RunContext, command: Generate) -> None:
 
     if not await begin():
         return
+    await asyncio.sleep(0)  # a Run whose model and tools never wait must not keep others from running
     run = session.run
     request = GenerationRequest(
         model=run.model,

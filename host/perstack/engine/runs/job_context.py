@@ -200,7 +200,7 @@ class RunContext:
     session: RunSession
     skills: RunSkills
     endpoint: OpenProvider
-    model: str  # the model in force, as `provider/model`
+    stand_in: str  # the fallback model in force, as `provider/model`; empty if it is the first one
     budget: JobBudget | None
     vault: SecretVault | None  # the secrets to mask in tool output; None in a Run that masks none
 

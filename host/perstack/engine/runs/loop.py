@@ -123,7 +123,7 @@ class RunLoop:
                     await switch_model(session, command.error, self._job.prices)
                 elif not (isinstance(command, Generate) and await return_to_first_model(session, self._job.prices)):
                     await self._perform(run, command)
-                if run.model != session.run.on:  # another model has taken over
+                if run.stand_in != session.run.stand_in:  # another model has taken over
                     run = await self._with_model(session, run.skills)
             await session.flush()
         except asyncio.CancelledError:
@@ -221,8 +221,8 @@ class RunLoop:
         endpoint = await open_endpoint(self._job, session)
         if endpoint is None:
             return None
-        model, vault = session.run.on, self._job.vault(session.run)
-        return RunContext(self._job, session, skills, endpoint, model, self._allowance.budget, vault)
+        stand_in, vault = session.run.stand_in, self._job.vault(session.run)
+        return RunContext(self._job, session, skills, endpoint, stand_in, self._allowance.budget, vault)
 
     async def _stop_cancelled(self, session: RunSession) -> None:
         if not session.has_begun:
