@@ -222,25 +222,36 @@ class LogFile:
         except OSError as error:
             raise explained(error, self._path) from error
 
-    def append(self, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Append records durably. Raises Damaged, StorageError, and Conflict unless `expected_seq` records exist."""
+    def append(self, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> None:
+        """Append records, durably if `synced`.
+
+        Raises Damaged, StorageError, and Conflict unless `expected_seq` records exist.
+        """
         with self._turn:
             try:
                 self._lock()
                 try:
                     self._catch_up(expected_seq)
-                    self._write(records)
+                    self._write(records, synced=synced)
                 finally:
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
             except OSError as error:
                 raise explained(error, self._path) from error
 
-    def _write(self, records: Sequence[bytes]) -> None:
+    def sync(self) -> None:
+        """Make all appended records durable. Raises StorageError."""
+        try:
+            sync_data(self._fd)
+        except OSError as error:
+            raise explained(error, self._path) from error
+
+    def _write(self, records: Sequence[bytes], *, synced: bool) -> None:
         head = head_after(self._scan.head, records, self._name)
         data = b"\n".join((*records, b""))
         try:
             write_all(self._fd, b"\n" + data if self._scan.lacks_newline else data)
-            sync_data(self._fd)
+            if synced:
+                sync_data(self._fd)
         except OSError:
             # All or nothing: remove the partial write.
             os.ftruncate(self._fd, self._scan.size)

@@ -234,14 +234,26 @@ class FilesystemStorage(BlobFolders, Storage):
             self._append(run, expected_seq, records)
 
     @override
-    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
+    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
         if self._pace.is_slow:
             return False
         if records:
-            self._append(run, expected_seq, records)
+            self._append(run, expected_seq, records, synced=synced)
         return True
 
-    def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+    @override
+    def sync_now(self, run: RunRef) -> None:
+        log = self._use(run)
+        if log is None:
+            raise self._removed(run)
+        began = time.perf_counter()
+        try:
+            log.sync()
+        finally:
+            self._leave(log)
+            self._pace.add(time.perf_counter() - began)
+
+    def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> None:
         began = time.perf_counter()
         log = self._use(run)
         if log is None:
@@ -249,12 +261,16 @@ class FilesystemStorage(BlobFolders, Storage):
                 return
             log = self._use(run)
         if log is None:
-            raise StorageError(f"{self._log_path(run)}: it was removed while it was written to")
+            raise self._removed(run)
         try:
-            log.append(expected_seq, records)
+            log.append(expected_seq, records, synced=synced)
         finally:
             self._leave(log)
-            self._pace.add(time.perf_counter() - began)
+            if synced:
+                self._pace.add(time.perf_counter() - began)
+
+    def _removed(self, run: RunRef) -> StorageError:
+        return StorageError(f"{self._log_path(run)}: it was removed while it was written to")
 
     @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
@@ -289,7 +305,7 @@ class FilesystemStorage(BlobFolders, Storage):
                 check_redaction(records, seq, record, str(self._log_path(run)))
                 folder = self._find(opened, run.job_id, "runs", run.run_id)
                 if folder is None:
-                    raise StorageError(f"{self._log_path(run)}: it was removed while it was written to")
+                    raise self._removed(run)
                 # A new file: a process that has the old one open notices the deletion and opens this one.
                 folder.replace(_LOG, b"\n".join((*records[: seq - 1], record, *records[seq:], b"")), sync=True)
                 folder.sync()

@@ -144,12 +144,18 @@ class Storage(ABC):
         and StorageError for records that were not sealed together.
         """
 
-    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
+    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
         """Do and raise what `append` does, without waiting; return False, having done nothing, if it would take long.
 
-        About a millisecond is long: nothing else in the process runs meanwhile. A storage need not support this.
+        About a millisecond is long: nothing else in the process runs meanwhile. Records that are not `synced` outlive
+        this process, and power loss after the next `append`, `append_now` or `sync_now` of the log. A storage need not
+        support this.
         """
         return False
+
+    def sync_now(self, run: RunRef) -> None:
+        """Make appended records survive power loss. Raises StorageError. For storages that support `append_now`."""
+        raise NotImplementedError
 
     @abstractmethod
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:

@@ -65,18 +65,24 @@ class CrashingStorage(Storage):
             raise Crash(f"after append {self.appends}, to {run.run_id}")
 
     @override
-    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
+    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
         if type(self).append is not CrashingStorage.append:
             return False  # so that the `append` of a subclass sees every append
         self.appends += 1
         if self._reached("before"):
             raise Crash(f"before append {self.appends}, to {run.run_id}")
-        if not self.storage.append_now(run, expected_seq, records):
+        if not self.storage.append_now(run, expected_seq, records, synced=synced):
             self.appends -= 1
             return False
         if self._reached("after"):
             raise Crash(f"after append {self.appends}, to {run.run_id}")
         return True
+
+    @override
+    def sync_now(self, run: RunRef) -> None:
+        if self._reached("after"):
+            raise Crash(f"before a sync of {run.run_id}")
+        self.storage.sync_now(run)
 
     @property
     @override

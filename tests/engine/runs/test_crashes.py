@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -64,9 +65,11 @@ EXPERTS = (
 STEPS, RUNS, FILES = 4 + 3 + 2 + 2, 4, ("log.txt", "left.txt", "right.txt", "leaf.txt")
 
 
-async def live(bench: Bench, point: CrashPoint | None) -> int:
+async def live(
+    bench: Bench, point: CrashPoint | None, storage_class: Callable[..., CrashingStorage] = CrashingStorage
+) -> int:
     """One process: starts the Job or goes on with it, and crashes at the point; returns the number of appends."""
-    async with bench.host(SCRIPT, *EXPERTS, wrap=lambda inner: CrashingStorage(inner, point)) as host:
+    async with bench.host(SCRIPT, *EXPERTS, wrap=lambda inner: storage_class(inner, point)) as host:
         storage = host.storage
         assert isinstance(storage, CrashingStorage)
         with until_it_crashes():
@@ -130,6 +133,64 @@ def test_a_job_that_crashes_again_and_again_still_ends_the_same(tmp_path: Path, 
             break
         wait_for(live(one, CrashPoint("after", 10)))
     wait_for(outcome(one))
+
+
+class _Powered(CrashingStorage):
+    """A disk of which a power loss takes everything that was not synced."""
+
+    synced: dict[Path, int]  # size of each log when it was last synced
+
+    def __init__(self, storage: Storage, point: CrashPoint | None, synced: dict[Path, int]) -> None:
+        super().__init__(storage, point)
+        self.synced = synced
+
+    def _note(self, run: RunRef) -> None:
+        path = Path(self.location) / "jobs" / run.job_id / "runs" / run.run_id / "events.jsonl"
+        self.synced[path] = path.stat().st_size
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        await super().append(run, expected_seq, records)
+        self._note(run)
+
+    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
+        self.appends += 1
+        if self._reached("before"):
+            raise Crash(f"before append {self.appends}, to {run.run_id}")
+        assert self.storage.append_now(run, expected_seq, records, synced=synced)
+        if synced:
+            self._note(run)
+        if self._reached("after"):
+            raise Crash(f"after append {self.appends}, to {run.run_id}")
+        return True
+
+    def sync_now(self, run: RunRef) -> None:
+        super().sync_now(run)
+        self._note(run)
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(600)
+def test_a_power_loss_at_any_append_loses_no_more_than_what_was_not_synced(
+    tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not bench.storage.startswith("file:"):
+        pytest.skip("only files are written without a sync")
+    monkeypatch.setattr("perstack.system.concurrency._SLOW_FROM_S", 60)  # a slow disk would be written in threads
+    lost = 0
+    for point in sampled(crash_points(number_of_appends(bench.beside(_folder(tmp_path, "plain"))))):
+        one = bench.beside(_folder(tmp_path, f"{point.moment}-{point.append}"))
+        synced: dict[Path, int] = {}
+        wait_for(live(one, point, lambda inner, at, synced=synced: _Powered(inner, at, synced)))
+        for path, size in synced.items():
+            lost += path.stat().st_size - size
+            os.truncate(path, size)
+        if not _has_run(one):
+            continue
+        for _ in range(3):
+            if not _is_completed(one):
+                wait_for(live(one, None))
+        wait_for(outcome(one))
+    assert lost > 0
 
 
 class _Watched(CrashingStorage):

@@ -74,7 +74,8 @@ class Job:
         if before is None:
             self._number(number_of_run(run_id))
         self.total_steps += run.step - (0 if before is None else before.step)
-        self._number(run.last_number)
+        if run.last_number:
+            self._number(run.last_number)
         self._is_distributed = self._is_distributed or (run.queued is not None and not run.is_coordinator)
         self.runs[run_id] = run
         self.watch(run)

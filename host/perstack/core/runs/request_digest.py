@@ -69,7 +69,7 @@ def request_digest(run: Run, event: StartGeneration) -> str:
     messages = run.messages.digest(sent)
     whole = sha256(instruction + settings + bytes.fromhex(tools) + messages).digest()
     hints = (instruction, settings, run.messages.digest(max(0, sent - 1)), messages)
-    return f"{VERSION}:{unpadded(whole)}.{'.'.join(unpadded(part)[:_HINT] for part in hints)}"
+    return f"{VERSION}:{unpadded(whole)}.{'.'.join([unpadded(part)[:_HINT] for part in hints])}"
 
 
 def is_comparable(event: StartGeneration) -> bool:

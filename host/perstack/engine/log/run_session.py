@@ -138,6 +138,8 @@ class JobSummaryFile:
         await self._storage.put_summary(self._job.id, stale.to_json())
 
 
+_LATEST_SYNC_S = 0.002  # seconds after `flush_soon`. A model that replies sooner leaves the sync to the next flush
+
 _E = TypeVar("_E", bound=StoredEvent)
 
 
@@ -186,6 +188,9 @@ class RunSession:
         self._waiting: list[_Unwritten] = []
         self._is_redefined = False
         """True if an unwritten event brings a definition."""
+        self._unshown: list[tuple[StoredEvent, bytes]] = []
+        """Written events with their lines that are not synced yet."""
+        self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
         self._failure: BaseException | None = None
         """The error of the first failed write."""
@@ -269,27 +274,57 @@ class RunSession:
         # Events that another task is writing are not on disk yet.
         if self._writing.locked() or (self._waiting and not self._write_now()):
             await uninterrupted(self._write())
+        if self._unshown or self._failure is not None:
+            self.sync()
 
-    def _write_now(self) -> bool:
+    async def flush_soon(self) -> None:
+        """Write the recorded events now, so that they outlive this process, and sync and show them some ms later.
+
+        Until then a power loss takes them away. A later `flush` does not wait for that. Raises as `flush`.
+        """
+        if self._writing.locked() or not self._waiting or not self._write_now(synced=False):
+            await self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LATEST_SYNC_S, self._sync_late)
+
+    def sync(self) -> None:
+        """Sync and show what `flush_soon` has written. Called before events that are not stored are shown."""
+        if self._failure is not None:
+            raise self._failure
+        if self._unshown:
+            try:
+                self._storage.sync_now(self.ref)
+            except BaseException as error:
+                self._failure = error
+                raise
+            self._show()
+
+    def _sync_late(self) -> None:
+        with suppress(Exception):  # the next flush raises it
+            self.sync()
+
+    def _write_now(self, *, synced: bool = True) -> bool:
         """Write without waiting. Return False, and write nothing, if the storage has to wait."""
-        batch, lines = self._next_batch()
-        if self._is_redefined:  # `append` is followed by a copy of the definition
+        if self._is_redefined:  # a copy of the definition follows its append
             return False
+        batch, lines = self._sealed()
         try:
-            if not self._storage.append_now(self.ref, self._written.seq, lines):
+            if not self._storage.append_now(self.ref, self._written.seq, lines, synced=synced):
                 return False
         except BaseException as error:
             self._failure, self._waiting = error, []
             raise
         self._waiting = []
-        self._show(batch, lines)
+        self._take_written(batch, lines)
+        if synced:
+            self._show()
         return True
 
     async def _write(self) -> None:
         async with self._writing:
-            batch, lines = self._next_batch()
-            if not batch:
+            if not self._waiting:
                 return
+            batch, lines = self._sealed()
             is_redefined = self._is_redefined
             self._waiting, self._is_redefined = [], False
             try:
@@ -299,24 +334,32 @@ class RunSession:
             except BaseException as error:
                 self._failure = error
                 raise
-            self._show(batch, lines)
+            self._take_written(batch, lines)
+            self._show()
 
-    def _next_batch(self) -> tuple[list[_Unwritten], SealedBatch]:
+    def _sealed(self) -> tuple[list[_Unwritten], SealedBatch]:
         if self._failure is not None:
             raise self._failure
         batch = self._waiting
-        after = batch[-1].head if batch else self._written
         lines = [
             line_of(one.payload, one.digest, one.head.hash, len(batch) if index == 0 else 1)
             for index, one in enumerate(batch)
         ]
-        return batch, SealedBatch(lines, self._written, after)
+        return batch, SealedBatch(lines, self._written, batch[-1].head)
 
-    def _show(self, batch: list[_Unwritten], lines: SealedBatch) -> None:
-        self._written = self._job.heads[self.ref.run_id] = lines.after
+    def _take_written(self, batch: list[_Unwritten], lines: SealedBatch) -> None:
+        self._written = lines.after
+        self._unshown += [(one.event, line) for one, line in zip(batch, lines, strict=True)]
+
+    def _show(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        shown, self._unshown = self._unshown, []
+        self._job.heads[self.ref.run_id] = self._written
         self._on_written()
-        for one, line in zip(batch, lines, strict=True):
-            self._emit(one.event, line)
+        for event, line in shown:
+            self._emit(event, line)
 
     async def write_checkpoint(self) -> None:
         """Store the state as a checkpoint file for fast readers. It is a cache: the log alone is enough."""

@@ -314,7 +314,10 @@ async def _begin(context: RunContext, command: Generate, tools: KeptTools) -> bo
         if granted is None:
             return False
     session.record(_started(session, command, context.catalogue, tools.digest, settings, granted))
-    await session.flush()
+    if granted is None:
+        await session.flush_soon()  # the sync overlaps with the generation, which changes nothing outside
+    else:
+        await session.flush()  # money may be spent only on what is reserved for certain
     return True
 
 
@@ -379,6 +382,7 @@ def _show_deltas(session: RunSession, step: int, emit: Emitter) -> Callable[[Del
     def show(delta: Delta) -> None:
         nonlocal number
         number += 1
+        session.sync()
         kind = StreamText if delta.kind == "text" else StreamReasoning
         emit.display(
             kind(
@@ -397,6 +401,7 @@ def _show_deltas(session: RunSession, step: int, emit: Emitter) -> Callable[[Del
 
 def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
     def show(waiting: Waiting) -> None:
+        session.sync()
         emit.display(
             WaitForEndpoint(
                 id=f"{session.next_id}-wait",
