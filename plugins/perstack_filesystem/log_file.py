@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, CheckedLines, Head, check
 from perstack.errors import Conflict, Damaged
 from perstack.support.storage import head_after, stale
 from perstack.system.files import sync_data
@@ -207,7 +207,8 @@ class LogFile:
             if scan.seq >= self._scan.seq:
                 self._scan = scan
             # `found` begins after record `known`, and may hold more than wanted: the rest of an append.
-            return earlier + found[max(0, after - known) : None if want is None else max(0, want - known)]
+            lines = earlier + found[max(0, after - known) : None if want is None else max(0, want - known)]
+            return lines if after else CheckedLines(lines)
 
     def end(self, count: int) -> list[bytes]:
         """Return at most the last `count` complete lines, unverified."""

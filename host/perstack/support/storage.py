@@ -7,7 +7,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from hashlib import sha256 as new_sha256
 from typing import Protocol, TypeVar
 
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, SealedBatch, check, is_redaction_of, open_line
+from perstack.core.base.chain import (
+    EMPTY_LOG,
+    BrokenSeal,
+    CheckedLines,
+    Head,
+    SealedBatch,
+    check,
+    is_redaction_of,
+    open_line,
+)
 from perstack.core.base.ids import check_id, number_of_run, place_of
 from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.ports.storage import Page
@@ -89,7 +98,7 @@ def verified(rows: Sequence[tuple[int, bytes | str]], after: int, place: str, me
     of a record says why it cannot be read. Raises Damaged, which names the log by `place` and tells to put `medium`
     back from a copy.
     """
-    lines: list[bytes] = []
+    lines: list[bytes] = [] if after else CheckedLines()
     head = EMPTY_LOG
     try:
         for seq, line in rows:

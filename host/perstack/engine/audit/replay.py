@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perstack.core.audit.verification import Checked, Finding, Report, Unchecked
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, taken_out
-from perstack.core.base.chain import check as check_line
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of, taken_out
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.replay import difference
@@ -66,10 +65,10 @@ async def _replay(
     missing: list[Finding] = []
     definition = RunLogFormat(storage)
     run: Run | None = None
-    head = EMPTY_LOG
+    head, opened = EMPTY_LOG, opener_of(lines)
     for seq, line in enumerate(lines, 1):
         try:
-            sealed, head = check_line(head, line)
+            sealed, head = opened(head, line)
             event = await definition.event(ref, seq, sealed)
             if taken_out(sealed.payload) is not None:
                 return seq - 1, missing
@@ -91,10 +90,10 @@ async def _replay(
 
 async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
     """Return whether a Run begins with messages that were redacted, possibly after they were sent."""
-    seen = {ref.run_id}
+    seen: set[str] = set()
     while True:
-        lines, _ = await readable(storage, ref)
-        if ref.run_id not in seen and any(taken_out(open_line(line).payload) for line in lines):
+        lines, _ = await readable(storage, ref, limit=None if seen else 1)
+        if seen and any(taken_out(open_line(line).payload) for line in lines):
             return True
         seen.add(ref.run_id)
         try:

@@ -20,12 +20,12 @@ and caches of each kind of owner. A new kind of log needs a `LogFormat`, a line 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import field
 from typing import Generic, Protocol, TypeVar
 
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, check, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, open_line, opener_of, seal
 from perstack.core.base.records import Fact
 from perstack.dataclass import dataclass
 from perstack.errors import Damaged, NotFound, UsageError
@@ -72,11 +72,11 @@ async def readable(
         return await storage.read(ref, after=after, limit=good) if good > 0 else [], error
 
 
-def checked(lines: Iterable[bytes]) -> Iterator[tuple[Sealed, Head]]:
+def checked(lines: Sequence[bytes]) -> Iterator[tuple[Sealed, Head]]:
     """Yield each line of a whole log, unsealed, with the head after it. Raises BrokenSeal at the first invalid line."""
-    head = EMPTY_LOG
+    head, opened = EMPTY_LOG, opener_of(lines)
     for line in lines:
-        sealed, head = check(head, line)
+        sealed, head = opened(head, line)
         yield sealed, head
 
 
