@@ -5,6 +5,8 @@
 
 A coroutine that goes on after it has waited counts as a call. Each piece is done once before, so that imports and what
 is made once are not counted. The counts are nearly the same on every machine: a slow disk adds the waits for threads.
+
+The last figure is of a further step with one call of a tool in this process: the frames of all Python code in it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from perstack.config.load import load_usable
 from perstack.core.definitions.overrides import Overrides
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool
+from perstack.toolkit import Toolkit
 
 ROOT = str(Path(__file__).parents[1])
 INLINE = {"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "<lambda>", "<module>"}
@@ -87,6 +90,46 @@ async def opened(folder: Path) -> AsyncGenerator[Host]:
         yield host
 
 
+async def frames_of_a_step(folder: Path, few: int = 20, many: int = 120) -> float:
+    """Python frames that one more step enters, by the difference between two Runs."""
+    kit = Toolkit("kit")
+
+    @kit.tool(effect="sideEffect", description="Pay.")
+    async def pay(amount: int) -> str:
+        return f"{amount} paid"
+
+    (folder / "steps.toml").write_text(
+        f'maxRepeats = 0\n{TOML}skills.kit = {{ type = "pluginSkill", plugin = "kit" }}\n'
+    )
+    project = load_usable(folder / "steps.toml").project
+
+    async def frames(steps: int) -> int:
+        count = 0
+
+        def counting(_frame: FrameType, event: str, _: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        host = Host(
+            project,
+            workspace=folder,
+            storage="file:steps",
+            env={"PATH": "/bin"},
+            overrides=Overrides(provider="scripted", max_steps=0),
+            plugins=[ScriptedProvider([tool("pay", {"amount": 3})] * steps + [text("done")]), kit],
+        )
+        async with host:
+            sys.setprofile(counting)
+            try:
+                await host.run("reader", "pay")
+            finally:
+                sys.setprofile(None)
+        return count
+
+    await frames(few)
+    return (await frames(many) - await frames(few)) / (many - few)
+
+
 async def main(most: int) -> None:
     from mcp import Client
 
@@ -119,6 +162,7 @@ async def main(most: int) -> None:
             print(f"{name}: {trail}")
             for (path, function), count in trail.calls.most_common(most):
                 print(f"  {count:4} {path} {function}")
+        print(f"a further step: {await frames_of_a_step(folder):.0f} frames")
 
 
 if __name__ == "__main__":
