@@ -12,6 +12,7 @@ from request_form import digest_of
 from simulation import START, Simulation
 
 from perstack.core.base.chain import EMPTY_LOG, link
+from perstack.core.base.records import canonical_fact
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.events import StartRun, StoredEvent, parse_event
 from perstack.core.runs.evolve import evolve
@@ -192,19 +193,19 @@ def test_histories_that_grew_in_other_ways_have_equal_digests(growth: list[tuple
             history.digest(len(history) + 1)
 
 
-def test_a_step_hashes_only_its_own_messages() -> None:
+def test_a_step_hashes_only_its_own_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[str] = []
 
-    class Counted(UserMessage):
-        def model_dump(self, **options):
-            hashed.append(self.contents[0].text)
-            return super().model_dump(**options)
+    def counted(message: UserMessage, **options: bool) -> bytes:
+        hashed.append(message.contents[0].text)
+        return canonical_fact(message, **options)
 
+    monkeypatch.setattr("perstack.core.runs.messages.canonical_fact", counted)
     history = History()
     for step in range(50):
-        history = history.append(Counted(contents=(TextPart(text=str(step)),)))
+        history = history.append(UserMessage(contents=(TextPart(text=str(step)),)))
         history.digest(len(history))
-        branch = history.append(Counted(contents=(TextPart(text="b"),)))
+        branch = history.append(UserMessage(contents=(TextPart(text="b"),)))
         assert branch.digest(len(history)) == history.digest(len(history))
     assert hashed == [str(step) for step in range(50)]
 
