@@ -224,10 +224,7 @@ class LogFile:
             raise explained(error, self._path) from error
 
     def append(self, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> None:
-        """Append records, durably if `synced`.
-
-        Raises Damaged, StorageError, and Conflict unless `expected_seq` records exist.
-        """
+        """Append records, durably if `synced`. Raises Damaged, StorageError, and Conflict for another length."""
         with self._turn:
             try:
                 self._lock()

@@ -145,11 +145,9 @@ class Storage(ABC):
         """
 
     def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
-        """Do and raise what `append` does, without waiting; return False, having done nothing, if it would take long.
+        """Do what `append` does without waiting; return False, having done nothing, if it would take a millisecond.
 
-        About a millisecond is long: nothing else in the process runs meanwhile. Records that are not `synced` outlive
-        this process, and power loss after the next `append`, `append_now` or `sync_now` of the log. A storage need not
-        support this.
+        Records that are not `synced` outlive this process, and power loss after the log's next append or `sync_now`.
         """
         return False
 

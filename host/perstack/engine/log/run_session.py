@@ -186,10 +186,8 @@ class RunSession:
         self._head = EMPTY_LOG
         self._written = EMPTY_LOG
         self._waiting: list[_Unwritten] = []
-        self._is_redefined = False
-        """True if an unwritten event brings a definition."""
-        self._unshown: list[tuple[StoredEvent, bytes]] = []
-        """Written events with their lines that are not synced yet."""
+        self._is_redefined = False  # True if an unwritten event brings a definition
+        self._unshown: list[tuple[StoredEvent, bytes]] = []  # written events that are not synced yet
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
         self._failure: BaseException | None = None
@@ -300,6 +298,7 @@ class RunSession:
             self._show()
 
     def _sync_late(self) -> None:
+        self._timer = None
         with suppress(Exception):  # the next flush raises it
             self.sync()
 
@@ -352,9 +351,6 @@ class RunSession:
         self._unshown += [(one.event, line) for one, line in zip(batch, lines, strict=True)]
 
     def _show(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         shown, self._unshown = self._unshown, []
         self._job.heads[self.ref.run_id] = self._written
         self._on_written()
