@@ -12,7 +12,8 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from perstack.core.base.records import JsonObject
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
-from perstack.doors.operations import Decision, OpenApproval, Submission, arguments_of
+from perstack.doors.operations.declaration import arguments_of
+from perstack.doors.operations.jobs import Decision, OpenApproval, Submission
 from perstack.doors.shared.next_steps import BASE
 from perstack.version import VERSION
 

@@ -17,8 +17,8 @@ from perstack.core.jobs.cloud_events import is_cloud_event, read_cloud_event
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
-from perstack.doors import operations as op
 from perstack.doors.http.openapi import APPROVALS, HOOKS, JOBS, description_of_all, page
+from perstack.doors.operations import declaration, jobs
 from perstack.doors.shared.next_steps import BASE, http_phrase
 from perstack.doors.shared.questions import call_shown
 from perstack.engine.tasks.memory import ExecutionMemory
@@ -36,7 +36,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def routes(
-    memory: ExecutionMemory, operations: Sequence[Operation] = OPERATIONS, hides: op.Hides = op.hides_none
+    memory: ExecutionMemory,
+    operations: Sequence[Operation] = OPERATIONS,
+    hides: declaration.Hides = declaration.hides_none,
 ) -> list[Route]:
     """Return the routes for tasks, webhooks and the description. The server must check access, except to webhooks."""
     found = [
@@ -56,12 +58,12 @@ def is_open(path: str) -> bool:
     return path.startswith(f"{HOOKS}/") or path in _DESCRIBED
 
 
-def _endpoint(memory: ExecutionMemory, operation: Operation, hides: op.Hides) -> Endpoint:
+def _endpoint(memory: ExecutionMemory, operation: Operation, hides: declaration.Hides) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             given = _with_path(await _arguments_of(request), request.path_params)
-            arguments = op.read_arguments(op.arguments_of(operation), given)
-            done = await op.perform(operation, memory.signed(_caller_of(request)), arguments, hides)
+            arguments = declaration.read_arguments(declaration.arguments_of(operation), given)
+            done = await declaration.perform(operation, memory.signed(_caller_of(request)), arguments, hides)
         except PerstackError as error:
             return _refusal(error)
         return _json(done, 201 if operation.makes else 200)
@@ -180,7 +182,7 @@ def approval_routes(state: ServedProject) -> list[Route]:
     async def decided(request: Request) -> Response:
         question = request.path_params["id"]
         try:
-            arguments = op.read_arguments(op.Decision, await _arguments_of(request), "approval")
+            arguments = declaration.read_arguments(jobs.Decision, await _arguments_of(request), "approval")
             await _check(state, question, arguments.call_digest)
             answer = partial(state.host.answer, arguments.said, question_id=question, by=_caller_of(request))
             running = state.jobs.start(answer, None)  # it outlives the request
@@ -208,9 +210,9 @@ async def _check(state: ServedProject, question: str, digest: str | None) -> Non
         raise Conflict(f"question {question} is about another call: its digest is {asking.call_digest}")
 
 
-def _open(asking: OpenQuestion) -> op.OpenApproval:
-    facts = {name: getattr(asking, name) for name in op.OpenApproval.model_fields if name not in ("job_id", "text")}
-    return op.OpenApproval(**facts, job_id=place_of(asking.id)[0], text=call_shown(asking))
+def _open(asking: OpenQuestion) -> jobs.OpenApproval:
+    facts = {name: getattr(asking, name) for name in jobs.OpenApproval.model_fields if name not in ("job_id", "text")}
+    return jobs.OpenApproval(**facts, job_id=place_of(asking.id)[0], text=call_shown(asking))
 
 
 # Jobs over HTTP: submission for workers, and status.
@@ -224,7 +226,7 @@ def job_routes(state: ServedProject) -> list[Route]:
 
     async def submitted(request: Request) -> Response:
         try:
-            asked = op.read_arguments(op.Submission, await _arguments_of(request), "job")
+            asked = declaration.read_arguments(jobs.Submission, await _arguments_of(request), "job")
             await state.refresh()
             state.definitions.check_offered(asked.expert)
             job = await _submitted(host, asked, asked.id_by(request.headers.get(_KEY)), _caller_of(request))
@@ -242,7 +244,7 @@ def job_routes(state: ServedProject) -> list[Route]:
     return [Route(JOBS, submitted, methods=["POST"]), Route(f"{JOBS}/{{id}}", shown, methods=["GET"])]
 
 
-async def _submitted(host: Host, asked: op.Submission, job_id: str | None, by: By) -> JobSummary:
+async def _submitted(host: Host, asked: jobs.Submission, job_id: str | None, by: By) -> JobSummary:
     """Return a new Job, or the Job that an equal request started before. Raises PerstackError."""
     before = await _begun(host, asked, job_id)
     if before is not None:
@@ -264,7 +266,7 @@ async def _submitted(host: Host, asked: op.Submission, job_id: str | None, by: B
         return meanwhile
 
 
-async def _begun(host: Host, asked: op.Submission, job_id: str | None) -> JobSummary | None:
+async def _begun(host: Host, asked: jobs.Submission, job_id: str | None) -> JobSummary | None:
     """Return the Job with this id, or None. Raises Conflict if it was started by a different request."""
     if job_id is None:
         return None

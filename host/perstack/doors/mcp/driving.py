@@ -20,7 +20,7 @@ from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome
 from perstack.doors.mcp.sampling import CALLER
 from perstack.doors.mcp.views import job_result
-from perstack.doors.operations import answer_and_follow
+from perstack.doors.operations.jobs import answer_and_follow
 from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, count, duration, shorten

@@ -13,8 +13,9 @@ from perstack.core.files.tree_diff import ChangeKind, KeptWhy
 from perstack.doors.mcp.elicitation import AgreementForm, asks_by_returning, can_ask
 from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, Outcome
-from perstack.doors.mcp.views import result, view_of
-from perstack.doors.operations import Arguments
+from perstack.doors.mcp.views import result
+from perstack.doors.operations.declaration import Arguments
+from perstack.doors.operations.views import view_of
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
 from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import UsageError

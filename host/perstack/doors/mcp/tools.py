@@ -17,12 +17,13 @@ from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.dataclass import dataclass
-from perstack.doors import operations as op
 from perstack.doors.mcp import views
 from perstack.doors.mcp.driving import ask_approval, run_for_call
 from perstack.doors.mcp.files import DiffArguments, FilesView, RewindArguments, RewindView, rewind, show_diff
 from perstack.doors.mcp.notifications import caller
 from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome, StartQuery
+from perstack.doors.operations import declaration, jobs
+from perstack.doors.operations import views as shown
 from perstack.doors.shared.questions import is_refusal
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
@@ -42,9 +43,11 @@ def listed_tasks() -> list[Tool]:
 async def call_task_tool(call: ClientCall) -> Outcome:
     """Perform an operation on tasks. Raises PerstackError."""
     operation = TASK_TOOLS[call.params.name]
-    arguments = op.read_arguments(op.arguments_of(operation), dict(call.params.arguments or {}), call.params.name)
+    arguments = declaration.read_arguments(
+        declaration.arguments_of(operation), dict(call.params.arguments or {}), call.params.name
+    )
     memory, hides = call.host.tasks.signed(caller(call.context)), call.state.definitions.hides
-    done = await op.perform(operation, memory, arguments, hides)
+    done = await declaration.perform(operation, memory, arguments, hides)
     return views.result(done, done.to_json().decode())
 
 
@@ -52,7 +55,7 @@ def _tool(name: str, operation: Operation) -> Tool:
     return Tool(
         name=name,
         description=operation.description,
-        input_schema=views.input_schema(op.arguments_of(operation)),
+        input_schema=views.input_schema(declaration.arguments_of(operation)),
         output_schema=views.output_schema(operation.gives),
         annotations=ToolAnnotations(
             read_only_hint=operation.reads, destructive_hint=operation.method == "DELETE", open_world_hint=False
@@ -60,7 +63,7 @@ def _tool(name: str, operation: Operation) -> Tool:
     )
 
 
-_A = TypeVar("_A", bound=op.Arguments)
+_A = TypeVar("_A", bound=declaration.Arguments)
 
 _LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _DRIVES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
@@ -89,40 +92,40 @@ class _JobTool(Generic[_A]):
         )
 
     async def __call__(self, call: ClientCall) -> Outcome:
-        return await self.work(call, op.read_arguments(self.arguments, call.params.arguments or {}, self.name))
+        return await self.work(call, declaration.read_arguments(self.arguments, call.params.arguments or {}, self.name))
 
 
-async def _list_jobs(call: ClientCall, args: op.ListJobsArguments) -> Outcome:
+async def _list_jobs(call: ClientCall, args: jobs.ListJobsArguments) -> Outcome:
     page = await call.state.page_of_jobs(limit=args.limit, after=args.after)
-    lines = "\n".join(views.in_list(job) for job in page.jobs) or "no Jobs"
+    lines = "\n".join(shown.in_list(job) for job in page.jobs) or "no Jobs"
     return views.result(
-        views.JobList(jobs=tuple(views.job_view(job) for job in page.jobs), next=page.next), lines, *call.notes
+        shown.JobList(jobs=tuple(shown.job_view(job) for job in page.jobs), next=page.next), lines, *call.notes
     )
 
 
-async def _get_job(call: ClientCall, args: op.JobArguments) -> Outcome:
+async def _get_job(call: ClientCall, args: jobs.JobArguments) -> Outcome:
     job = await call.state.job(args.job)
     if job.status == "running":  # the stored summary of a running Job is a step or a second old
         job = summarize(await call.host.jobs.load(args.job), is_driven=True)
     is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
     open_calls = await call.host.jobs.unsettled(args.job) if is_stopped else ()
     texts = [job.text] if job.text else []
-    return views.result(views.job_details(job, open_calls), *texts, views.standing(job), *call.notes)
+    return views.result(shown.job_details(job, open_calls), *texts, shown.standing(job), *call.notes)
 
 
-async def _inbox(call: ClientCall, args: op.InboxArguments) -> Outcome:
-    items = tuple(views.open_item(one) for one in await call.state.inbox())
+async def _inbox(call: ClientCall, args: jobs.InboxArguments) -> Outcome:
+    items = tuple(shown.open_item(one) for one in await call.state.inbox())
     lines = "\n".join(f"{one.id}  {one.who or '-'}  {one.text}\n  {one.next}" for one in items)
-    return views.result(views.Inbox(questions=items), lines or "nothing waits for a person", *call.notes)
+    return views.result(shown.Inbox(questions=items), lines or "nothing waits for a person", *call.notes)
 
 
-async def _continue_job(call: ClientCall, args: op.ContinueJobArguments) -> Outcome:
+async def _continue_job(call: ClientCall, args: jobs.ContinueJobArguments) -> Outcome:
     key = await _expert_of(call, args.job)
     work = partial(call.host.continue_job, key, args.query, job_id=args.job, resume_from=args.resume_from)
     return await run_for_call(call, _attaching(call, work, args.attachments), wait=args.wait)
 
 
-async def _answer(call: ClientCall, args: op.AnswerArguments) -> Outcome:
+async def _answer(call: ClientCall, args: jobs.AnswerArguments) -> Outcome:
     await _expert_of(call, args.job)
     if args.question is not None and place_of(args.question)[0] != args.job:
         raise UsageError(f"question {args.question} is not one of Job {args.job}; get_job shows what is asked")
@@ -133,24 +136,24 @@ async def _answer(call: ClientCall, args: op.AnswerArguments) -> Outcome:
         question = question or job.asking.id
     by = caller(call.context)
     work: DriveJob = partial(call.host.answer, args.answer, job_id=args.job, question_id=question, by=by)
-    if args.wait and op.is_driven_by_worker(call.host, job):
-        work = partial(op.answer_and_follow, call.host, job, args.answer, question_id=question, by=by)
+    if args.wait and jobs.is_driven_by_worker(call.host, job):
+        work = partial(jobs.answer_and_follow, call.host, job, args.answer, question_id=question, by=by)
     return await run_for_call(call, work, wait=args.wait)
 
 
-async def _resume_job(call: ClientCall, args: op.ResumeJobArguments) -> Outcome:
+async def _resume_job(call: ClientCall, args: jobs.ResumeJobArguments) -> Outcome:
     await _expert_of(call, args.job)
     work = partial(call.host.resume, args.job, max_steps=args.max_steps, max_cost=args.max_cost, settle=args.settle)
     return await run_for_call(call, work, wait=args.wait)
 
 
-async def _cancel_job(call: ClientCall, args: op.CancelJobArguments) -> Outcome:
+async def _cancel_job(call: ClientCall, args: jobs.CancelJobArguments) -> Outcome:
     await _expert_of(call, args.job)
     await call.host.cancel(args.job, final=args.final, by=caller(call.context))
     return views.job_result(await call.host.job(args.job), *call.notes)
 
 
-async def _get_checkpoint(call: ClientCall, args: op.CheckpointArguments) -> Outcome:
+async def _get_checkpoint(call: ClientCall, args: jobs.CheckpointArguments) -> Outcome:
     if args.job is not None or is_place(args.checkpoint):
         await call.state.job(args.job or place_of(args.checkpoint)[0])
     checkpoint = await call.host.jobs.checkpoint(args.checkpoint, job_id=args.job)
@@ -174,8 +177,8 @@ JOB_TOOLS = {
             "list_jobs",
             "List Jobs",
             "Lists Jobs, the one written to last first, with their results and open questions.",
-            op.ListJobsArguments,
-            views.JobList,
+            jobs.ListJobsArguments,
+            shown.JobList,
             _LOOKS,
             _list_jobs,
         ),
@@ -183,8 +186,8 @@ JOB_TOOLS = {
             "get_job",
             "Look at a Job",
             "Tells how a Job stands: its result, its question, its Runs, and calls that began and have no result.",
-            op.JobArguments,
-            views.JobDetails,
+            jobs.JobArguments,
+            shown.JobDetails,
             _LOOKS,
             _get_job,
         ),
@@ -192,8 +195,8 @@ JOB_TOOLS = {
             "inbox",
             "List open questions",
             "Lists what waits for a person: every open question and approval of every Job and task, the oldest first.",
-            op.InboxArguments,
-            views.Inbox,
+            jobs.InboxArguments,
+            shown.Inbox,
             _LOOKS,
             _inbox,
         ),
@@ -201,8 +204,8 @@ JOB_TOOLS = {
             "continue_job",
             "Continue a Job",
             "Gives a Job's Expert a new query, its history kept; or branches from an earlier checkpoint.",
-            op.ContinueJobArguments,
-            views.JobView,
+            jobs.ContinueJobArguments,
+            shown.JobView,
             _DRIVES,
             _continue_job,
         ),
@@ -210,8 +213,8 @@ JOB_TOOLS = {
             "answer",
             "Answer a Job's question",
             "Gives a Job that waits for a person the person's answer. Ask the person; do not answer in their place.",
-            op.AnswerArguments,
-            views.JobView,
+            jobs.AnswerArguments,
+            shown.JobView,
             _DRIVES,
             _answer,
         ),
@@ -219,8 +222,8 @@ JOB_TOOLS = {
             "resume_job",
             "Resume a Job",
             "Continues a Job that was interrupted, failed or reached its step limit, where it was.",
-            op.ResumeJobArguments,
-            views.JobView,
+            jobs.ResumeJobArguments,
+            shown.JobView,
             _DRIVES,
             _resume_job,
         ),
@@ -228,8 +231,8 @@ JOB_TOOLS = {
             "cancel_job",
             "Stop a Job",
             "Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`.",
-            op.CancelJobArguments,
-            views.JobView,
+            jobs.CancelJobArguments,
+            shown.JobView,
             _STOPS,
             _cancel_job,
         ),
@@ -237,7 +240,7 @@ JOB_TOOLS = {
             "get_checkpoint",
             "Look at a checkpoint",
             "Tells a Run's state at a checkpoint, with all its messages.",
-            op.CheckpointArguments,
+            jobs.CheckpointArguments,
             Checkpoint,
             _LOOKS,
             _get_checkpoint,
@@ -288,7 +291,7 @@ async def call_tool(call: ClientCall) -> Outcome:
 
 
 async def _run_expert(call: ClientCall, expert: Expert) -> Outcome:
-    args = op.read_arguments(op.ExpertArguments, call.params.arguments or {}, call.params.name)
+    args = declaration.read_arguments(jobs.ExpertArguments, call.params.arguments or {}, call.params.name)
     if args.continue_job is not None:
         await _expert_of(call, args.continue_job)
     if args.continue_job is None and not args.wait and call.host.leaves_to_workers:
@@ -304,7 +307,7 @@ async def _run_expert(call: ClientCall, expert: Expert) -> Outcome:
     return await run_for_call(call, _attaching(call, work, args.attachments), wait=args.wait)
 
 
-def _attaching(call: ClientCall, work: StartQuery, places: Sequence[str | op.LinkedFile]) -> DriveJob:
+def _attaching(call: ClientCall, work: StartQuery, places: Sequence[str | jobs.LinkedFile]) -> DriveJob:
     """Return the work with workspace files attached, read when it starts: a client may name no other files."""
 
     async def begun(*, on_event: OnEvent) -> JobSummary:
@@ -319,8 +322,8 @@ def _expert_tool(name: str, expert: Expert) -> Tool:
         name=name,
         title=expert.key,
         description=expert.description or f"Runs the Expert {expert.key}.",
-        input_schema=views.input_schema(op.ExpertArguments),
-        output_schema=views.expert_output_schema(views.JobView, expert.output),
+        input_schema=views.input_schema(jobs.ExpertArguments),
+        output_schema=views.expert_output_schema(shown.JobView, expert.output),
         annotations=_DRIVES,
     )
 
