@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from editor import Editor, Pipe, attached, texts
+from editor import Editor, Pipe, attached, structure, texts
 from hosting import wait_for
 from mcp_types import ToolListChangedNotification
 from terminal import Terminal, reply
@@ -157,6 +157,8 @@ def test_while_the_file_is_broken_the_last_good_one_holds_and_results_say_so(ter
             note = texts(result)[-1]
             assert "the last good one is used" in note
             assert ("perstack.toml:" if place == "root" else "other.toml:") in note
+            details = await editor.job(structure(result)["id"])
+            assert note == texts(await editor.call("get_checkpoint", checkpoint=details["checkpoint"]))[-1]
             if place == "root":
                 root.write_text(good + MORE)
             else:

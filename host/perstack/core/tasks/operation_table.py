@@ -66,11 +66,6 @@ class Operation:
         return " ".join((self.command.__doc__ or "").partition("\n\n")[0].split())
 
     @property
-    def summary(self) -> str:
-        """First sentence of the description."""
-        return f"{self.description.partition('. ')[0].removesuffix('.')}."
-
-    @property
     def reads(self) -> bool:
         """True if the operation changes nothing."""
         return self.method == "GET"

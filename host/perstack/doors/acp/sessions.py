@@ -12,7 +12,7 @@ from perstack.config.load import LoadedProject
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
-from perstack.doors.operations.jobs import answer_and_follow, is_driven_by_worker
+from perstack.doors.operations.driving import answer_and_follow, is_driven_by_worker
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError

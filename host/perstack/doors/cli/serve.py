@@ -20,8 +20,8 @@ from perstack.doors.cli.options import HostOptions, driving_options
 from perstack.doors.cli.terminal import print_err, print_out
 from perstack.doors.mcp.client_config import CLIENTS, command_of
 from perstack.doors.mcp.greeting import greet, offers_roots
-from perstack.doors.mcp.tool_names import only_experts
 from perstack.doors.shared.stdio import ProtocolStdio
+from perstack.doors.shared.tool_names import only_experts
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
 

@@ -2,9 +2,8 @@
 
 `server` runs uvicorn with one application. Its outer layer, `access`, checks the server's names, the token and the size
 of bodies; `connections` limits what a client may cost before it has shown the token. `routes` serves the operations on
-tasks, Jobs and approvals, `openapi` describes them, and the MCP application is mounted at `/mcp`. `worker_health` and
-`metrics` serve a worker and share only the sockets with the rest.
+tasks, Jobs and approvals that have a route in `doors.operations`, `openapi` describes them, and the MCP application is
+mounted at `/mcp`. `worker_health` and `metrics` serve a worker and share only the sockets with the rest.
 
-Webhook paths and the description need no token (`routes.is_open`): a route added there is public. A route added to
-`routes` needs an entry in `openapi`.
+Webhook paths and the description need no token (`routes.is_open`): a route added there is public.
 """

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import cast
+from typing import TypeAlias, cast
 
 from pydantic import BaseModel, JsonValue
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from perstack.core.base.records import JsonObject
-from perstack.core.tasks.operation_table import OPERATIONS, Operation
-from perstack.doors.operations.declaration import arguments_of
-from perstack.doors.operations.jobs import Decision, OpenApproval, Submission
+from perstack.core.tasks import operation_table
+from perstack.core.tasks.operation_table import OPERATIONS
+from perstack.doors.operations import OfferedOperation, OperationArguments, Route, task_operation
+from perstack.doors.operations.jobs import JOB_OPERATIONS
+from perstack.doors.operations.views import SubmittedJob
 from perstack.doors.shared.next_steps import BASE
 from perstack.version import VERSION
 
 HOOKS = "/v1/hooks"
-APPROVALS = "/v1/approvals"
-JOBS = "/v1/jobs"
+
+_Operation: TypeAlias = OfferedOperation[OperationArguments]
 
 _SCHEMAS = "#/components/schemas/"
 _PROBLEM: JsonObject = {
@@ -32,16 +34,6 @@ _PROBLEM: JsonObject = {
     },
     "required": ["title", "status", "detail"],
 }
-_OF_JOBS: tuple[tuple[type[BaseModel], JsonSchemaMode], ...] = (
-    (Submission, "validation"),
-    (Decision, "validation"),
-    (OpenApproval, "serialization"),
-)
-_JOB: JsonObject = {
-    "type": "object",
-    "properties": {"id": {"type": "string"}, "status": {"type": "string"}},
-    "required": ["id", "status"],
-}
 _REFUSALS = {
     "400": "wrong arguments",
     "401": "no token",
@@ -50,17 +42,14 @@ _REFUSALS = {
 }
 
 
-def description_of_all(server: str, operations: Sequence[Operation] = OPERATIONS) -> JsonObject:
+def description_of_all(server: str, rows: Sequence[operation_table.Operation] = OPERATIONS) -> JsonObject:
     """Return the whole description, for the server at this address."""
+    operations = [one for one in (*map(task_operation, rows), *JOB_OPERATIONS) if one.route is not None]
     schemas = _schemas(operations)
-    paths: dict[str, JsonObject] = {}
-    for operation in operations:
-        paths.setdefault(f"{BASE}{operation.path}", {})[operation.method.lower()] = _described(operation, schemas)
-    paths[f"{HOOKS}/{{token}}"] = {"post": _hook()}
-    paths[APPROVALS] = {"get": _approvals()}
-    paths[f"{APPROVALS}/{{id}}"] = {"post": _decision()}
-    paths[JOBS] = {"post": _submission()}
-    paths[f"{JOBS}/{{id}}"] = {"get": _job()}
+    paths: dict[str, JsonObject] = {f"{HOOKS}/{{token}}": {"post": _hook()}}
+    for one in operations:
+        if one.route is not None:
+            paths.setdefault(one.route.path, {})[one.route.method.lower()] = _described(one, one.route, schemas)
     components: JsonObject = {
         "schemas": {**schemas, "Problem": _PROBLEM},
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -82,8 +71,9 @@ def description_of_all(server: str, operations: Sequence[Operation] = OPERATIONS
 def page() -> str:
     """Return the description as an HTML table."""
     rows = "".join(
-        f"<tr><td>{one.method}</td><td><code>{escape(BASE + one.path)}</code></td><td>{escape(one.summary)}</td></tr>"
-        for one in OPERATIONS
+        f"<tr><td>{row.method}</td><td><code>{escape(BASE + row.path)}</code></td>"
+        f"<td>{escape(task_operation(row).summary)}</td></tr>"
+        for row in OPERATIONS
     )
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>Perstack execution memory</title>"
@@ -95,35 +85,36 @@ def page() -> str:
     )
 
 
-def _schemas(operations: Sequence[Operation]) -> dict[str, JsonObject]:
+def _schemas(operations: Sequence[_Operation]) -> dict[str, JsonObject]:
     models: dict[type[BaseModel], JsonSchemaMode] = {operation.gives: "serialization" for operation in operations}
-    taken: dict[type[BaseModel], JsonSchemaMode] = {arguments_of(operation): "validation" for operation in operations}
-    _, made = models_json_schema([*models.items(), *taken.items(), *_OF_JOBS], ref_template=_SCHEMAS + "{model}")
+    taken: dict[type[BaseModel], JsonSchemaMode] = {operation.arguments: "validation" for operation in operations}
+    _, made = models_json_schema([*models.items(), *taken.items()], ref_template=_SCHEMAS + "{model}")
     return cast("dict[str, JsonObject]", made["$defs"])
 
 
-def _described(operation: Operation, schemas: dict[str, JsonObject]) -> JsonObject:
-    model = arguments_of(operation)
+def _described(operation: _Operation, route: Route, schemas: dict[str, JsonObject]) -> JsonObject:
+    model = operation.arguments
     schema = schemas[_name_of(model, schemas)]
     properties = cast("dict[str, JsonObject]", schema.get("properties", {}))
     spellings = {field.alias or name: name for name, field in model.model_fields.items()}
-    in_path = [one for one in properties if f"{{{one}}}" in operation.path]
+    in_path = [one for one in properties if f"{{{one}}}" in route.path]
     needed = [one for one in cast("list[str]", schema.get("required", [])) if one not in in_path]
     both = {spelled: about for one in properties for spelled, about in _spelled(one, spellings[one], properties[one])}
     parameters: list[JsonValue] = [_parameter(one, "path", {"type": "string"}, required=True) for one in in_path]
+    if "job_id" in model.model_fields:
+        parameters.append(_parameter("Idempotency-Key", "header", {"type": "string"}, required=False))
     described: JsonObject = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": operation.description,
         "parameters": parameters,
-        "responses": _responses(operation, schemas),
+        "responses": _responses(operation, route, schemas),
     }
-    if operation.method in ("GET", "DELETE"):
+    if route.method in ("GET", "DELETE"):
         elsewhere = {*in_path, *(spellings[one] for one in in_path)}
         parameters += [_parameter(one, "query", both[one], required=False) for one in both if one not in elsewhere]
     else:
-        body = _body(both, needed, spellings)
-        described["requestBody"] = {"required": bool(needed), "content": _content(body)}
+        described["requestBody"] = {"required": bool(needed), "content": _content(_body(both, needed, spellings))}
     return described
 
 
@@ -152,14 +143,13 @@ def _parameter(name: str, place: str, schema: JsonObject, *, required: bool) -> 
     return {"name": name, "in": place, "required": required, "schema": schema}
 
 
-def _responses(operation: Operation, schemas: dict[str, JsonObject]) -> JsonObject:
-    done = "201" if operation.makes else "200"
-    gives: JsonObject = {"$ref": _SCHEMAS + _name_of(operation.gives, schemas)}
-    return {done: {"description": "done", "content": _content(gives)}, **_refusals()}
-
-
-def _refusals() -> JsonObject:
-    return {status: _refusal(words) for status, words in _REFUSALS.items()}
+def _responses(operation: _Operation, route: Route, schemas: dict[str, JsonObject]) -> JsonObject:
+    reply: dict[str, JsonValue] = {"content": _content({"$ref": _SCHEMAS + _name_of(operation.gives, schemas)})}
+    if operation.gives is SubmittedJob and route.method == "POST":
+        reply["headers"] = {"Location": {"description": "where it is shown", "schema": {"type": "string"}}}
+    done: JsonObject = {str(status): {"description": words, **reply} for status, words in route.replies.items()}
+    refusals = {**_REFUSALS, **{str(status): words for status, words in route.refusals.items()}}
+    return {**done, **{status: _refusal(words) for status, words in refusals.items()}}
 
 
 def _refusal(words: str) -> JsonObject:
@@ -180,68 +170,6 @@ def _hook() -> JsonObject:
             "404": {"description": "no task waits for this token"},
             "409": {"description": "the token was used already"},
         },
-    }
-
-
-def _approvals() -> JsonObject:
-    items: JsonObject = {"type": "array", "items": {"$ref": f"{_SCHEMAS}OpenApproval"}}
-    listed: JsonObject = {"type": "object", "properties": {"approvals": items}, "required": ["approvals"]}
-    return {
-        "operationId": "listApprovals",
-        "summary": "The calls of Jobs that wait for a person's approval, the oldest first.",
-        "responses": {"200": {"description": "done", "content": _content(listed)}},
-    }
-
-
-def _decision() -> JsonObject:
-    done: JsonObject = {
-        "type": "object",
-        "properties": {
-            "jobId": {"type": "string"},
-            "status": {"type": "string"},
-            "text": {"type": "string"},
-            "result": {"type": "object"},
-        },
-        "required": ["jobId", "status"],
-    }
-    return {
-        "operationId": "decideApproval",
-        "summary": "Say whether a call may run: its Job continues.",
-        "parameters": [_parameter("id", "path", {"type": "string"}, required=True)],
-        "requestBody": {"required": True, "content": _content({"$ref": f"{_SCHEMAS}Decision"})},
-        "responses": {
-            "200": {"description": "with `wait`: the Job has ended or stopped", "content": _content(done)},
-            "202": {"description": "the Job continues", "content": _content(done)},
-            **_refusals(),
-        },
-    }
-
-
-def _submission() -> JsonObject:
-    key = _parameter("Idempotency-Key", "header", {"type": "string"}, required=False)
-    return {
-        "operationId": "submitJob",
-        "summary": "Queue a Job for workers. With a `jobId` or a key the same request again is no second Job.",
-        "parameters": [key],
-        "requestBody": {"required": True, "content": _content({"$ref": f"{_SCHEMAS}Submission"})},
-        "responses": {
-            "202": {
-                "description": "it waits for a worker",
-                "headers": {"Location": {"description": "where it is shown", "schema": {"type": "string"}}},
-                "content": _content(_JOB),
-            },
-            **_refusals(),
-            "503": _refusal("it is recorded, and could not be queued: a worker finds it"),
-        },
-    }
-
-
-def _job() -> JsonObject:
-    return {
-        "operationId": "getJob",
-        "summary": "How a Job stands.",
-        "parameters": [_parameter("id", "path", {"type": "string"}, required=True)],
-        "responses": {"200": {"description": "done", "content": _content(_JOB)}, **_refusals()},
     }
 
 

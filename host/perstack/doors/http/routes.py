@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from hashlib import sha256
 
 from pydantic import JsonValue
+from pydantic.alias_generators import to_snake
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from perstack.core.base.ids import By, check_job_id, place_of
+from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject, read_json
 from perstack.core.jobs.cloud_events import is_cloud_event, read_cloud_event
-from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.questions import OpenQuestion
-from perstack.core.tasks.operation_table import OPERATIONS, Operation
-from perstack.doors.http.openapi import APPROVALS, HOOKS, JOBS, description_of_all, page
-from perstack.doors.operations import declaration, jobs
-from perstack.doors.shared.next_steps import BASE, http_phrase
-from perstack.doors.shared.questions import call_shown
+from perstack.core.tasks import operation_table
+from perstack.core.tasks.operation_table import OPERATIONS
+from perstack.dataclass import dataclass
+from perstack.doors import operations
+from perstack.doors.http.openapi import HOOKS, description_of_all, page
+from perstack.doors.operations import (
+    A,
+    Hides,
+    OfferedOperation,
+    OperationArguments,
+    OperationCall,
+    TaskArguments,
+    hides_none,
+    read_arguments,
+    task_operation,
+)
+from perstack.doors.operations.jobs import JOB_OPERATIONS
+from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
+from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.shared.next_steps import http_phrase
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, DispatcherError, NotAllowed, NotFound, PerstackError, UsageError
-from perstack.host import Host
 
-if TYPE_CHECKING:
-    from perstack.doors.mcp.project import ServedProject
-
+_IDEMPOTENCY_KEY = "idempotency-key"
 MAX_BODY_BYTES = 4 << 20  # maximum bytes of a request body
 
 _DESCRIPTION, _PAGE = _DESCRIBED = ("/openapi.json", "/docs")
@@ -36,21 +46,35 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def routes(
-    memory: ExecutionMemory,
-    operations: Sequence[Operation] = OPERATIONS,
-    hides: declaration.Hides = declaration.hides_none,
+    memory: ExecutionMemory, rows: Sequence[operation_table.Operation] = OPERATIONS, hides: Hides = hides_none
 ) -> list[Route]:
     """Return the routes for tasks, webhooks and the description. The server must check access, except to webhooks."""
-    found = [
-        Route(f"{BASE}{operation.path}", _endpoint(memory, operation, hides), methods=[operation.method])
-        for operation in operations
-    ]
+
+    def route_of(operation: OfferedOperation[TaskArguments], route: operations.Route) -> Route:
+        async def change(request: Request, arguments: TaskArguments) -> Response:
+            done = await arguments.change(memory.signed(_caller_of(request)), hides)
+            return _json(done, next(iter(route.replies)))
+
+        return Route(route.path, _endpoint(operation, change), methods=[route.method])
+
     return [
-        *found,
+        *(route_of(one, one.route) for one in map(task_operation, rows) if one.route is not None),
         Route(f"{HOOKS}/{{token}}", _webhook(memory), methods=["POST"]),
-        Route(_DESCRIPTION, _description(operations), methods=["GET"]),
+        Route(_DESCRIPTION, _description(rows), methods=["GET"]),
         Route(_PAGE, _page, methods=["GET"]),
     ]
+
+
+def job_routes(project: ServedProject) -> list[Route]:
+    """Return the routes for Jobs and approvals. The server must check access."""
+
+    def route_of(operation: OfferedOperation[OperationArguments], route: operations.Route) -> Route:
+        async def perform(request: Request, arguments: OperationArguments) -> Response:
+            return await arguments.perform(_HttpCall(project, route, request))
+
+        return Route(route.path, _endpoint(operation, perform), methods=[route.method])
+
+    return [route_of(one, one.route) for one in JOB_OPERATIONS if one.route is not None]
 
 
 def is_open(path: str) -> bool:
@@ -58,17 +82,40 @@ def is_open(path: str) -> bool:
     return path.startswith(f"{HOOKS}/") or path in _DESCRIBED
 
 
-def _endpoint(memory: ExecutionMemory, operation: Operation, hides: declaration.Hides) -> Endpoint:
+def _endpoint(operation: OfferedOperation[A], perform: Callable[[Request, A], Awaitable[Response]]) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             given = _with_path(await _arguments_of(request), request.path_params)
-            arguments = declaration.read_arguments(declaration.arguments_of(operation), given)
-            done = await declaration.perform(operation, memory.signed(_caller_of(request)), arguments, hides)
+            key = request.headers.get(_IDEMPOTENCY_KEY)
+            is_named = given.get("jobId") is not None or given.get("job_id") is not None
+            if key and not is_named and "job_id" in operation.arguments.model_fields:
+                given["jobId"] = f"http-{sha256(key.encode()).hexdigest()[:32]}"
+            return await perform(request, read_arguments(operation.arguments, given))
         except PerstackError as error:
             return _refusal(error)
-        return _json(done, 201 if operation.makes else 200)
 
     return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _HttpCall(OperationCall[Response]):
+    route: operations.Route
+    request: Request
+
+    @property
+    def by(self) -> By:
+        return _caller_of(self.request)
+
+    def reply(self, view: Fact, *texts: str, is_error: bool = False) -> Response:
+        response = _json(view, next(iter(self.route.replies)))
+        if isinstance(view, SubmittedJob):
+            response.headers["Location"] = f"{self.route.path}/{view.id}"
+        return response
+
+    async def drive(self, work: DriveJob, *, wait: bool) -> Response:
+        running = self.project.jobs.start(work, None)  # it outlives the request
+        job = await running.outcome() if wait else await self.project.host.job(await running.begun())
+        return _json(view_of(DrivenJob, job, job_id=job.id), 200 if wait else 202)
 
 
 def _webhook(memory: ExecutionMemory) -> Endpoint:
@@ -92,9 +139,9 @@ def _caller_of(request: Request) -> By:
     return By(door="http", client=request.headers.get("user-agent", ""))
 
 
-def _description(operations: Sequence[Operation]) -> Endpoint:
+def _description(rows: Sequence[operation_table.Operation]) -> Endpoint:
     async def answer(request: Request) -> Response:
-        return JSONResponse(description_of_all(f"{request.url.scheme}://{request.url.netloc}", operations))
+        return JSONResponse(description_of_all(f"{request.url.scheme}://{request.url.netloc}", rows))
 
     return answer
 
@@ -119,7 +166,7 @@ def _with_path(given: JsonObject, path: Mapping[str, str]) -> JsonObject:
     """Return the arguments merged with those in the path. Raises UsageError if the two differ."""
     merged = dict(given)
     for name, value in path.items():
-        for key in (name, "task_id"):
+        for key in (name, to_snake(name)):
             if merged.pop(key, value) != value:
                 raise UsageError(f"{key}: the path says {value}, and the body {given[key]}: leave one out")
     return {**merged, **path}
@@ -164,116 +211,3 @@ def _status(error: PerstackError) -> int:
             return 503
         case _:
             return 500
-
-
-# Approvals over HTTP: the calls that wait for one, and decisions about them.
-
-
-def approval_routes(state: ServedProject) -> list[Route]:
-    """Return the routes for approvals. The server must check access."""
-
-    async def listed(request: Request) -> Response:
-        try:
-            items = [one.asking for one in await state.inbox() if one.asking is not None and one.asking.call_digest]
-        except PerstackError as error:
-            return _refusal(error)
-        return JSONResponse({"approvals": [_open(one).model_dump(mode="json", by_alias=True) for one in items]})
-
-    async def decided(request: Request) -> Response:
-        question = request.path_params["id"]
-        try:
-            arguments = declaration.read_arguments(jobs.Decision, await _arguments_of(request), "approval")
-            await _check(state, question, arguments.call_digest)
-            answer = partial(state.host.answer, arguments.said, question_id=question, by=_caller_of(request))
-            running = state.jobs.start(answer, None)  # it outlives the request
-            job = await running.outcome() if arguments.wait else await state.host.job(await running.begun())
-        except PerstackError as error:
-            return _refusal(error)
-        told: JsonObject = {"jobId": job.id, "status": job.status}
-        told |= {name: value for name, value in (("text", job.text), ("result", job.result)) if value is not None}
-        return JSONResponse(told, 200 if arguments.wait else 202)
-
-    return [
-        Route(APPROVALS, listed, methods=["GET"]),
-        Route(f"{APPROVALS}/{{id}}", decided, methods=["POST"]),
-    ]
-
-
-async def _check(state: ServedProject, question: str, digest: str | None) -> None:
-    """Raise UsageError if the question is no approval, and Conflict if it is decided or about another call."""
-    asking = (await state.job(place_of(question)[0])).asking
-    if asking is None or asking.id != question:
-        raise Conflict(f"question {question} has been answered already, or was never asked")
-    if not asking.call_digest:
-        raise UsageError(f"question {question} asks for no approval of a call")
-    if digest is not None and digest != asking.call_digest:
-        raise Conflict(f"question {question} is about another call: its digest is {asking.call_digest}")
-
-
-def _open(asking: OpenQuestion) -> jobs.OpenApproval:
-    facts = {name: getattr(asking, name) for name in jobs.OpenApproval.model_fields if name not in ("job_id", "text")}
-    return jobs.OpenApproval(**facts, job_id=place_of(asking.id)[0], text=call_shown(asking))
-
-
-# Jobs over HTTP: submission for workers, and status.
-
-_KEY = "idempotency-key"
-
-
-def job_routes(state: ServedProject) -> list[Route]:
-    """Return the routes for Jobs. The server must check access."""
-    host = state.host
-
-    async def submitted(request: Request) -> Response:
-        try:
-            asked = declaration.read_arguments(jobs.Submission, await _arguments_of(request), "job")
-            await state.refresh()
-            state.definitions.check_offered(asked.expert)
-            job = await _submitted(host, asked, asked.id_by(request.headers.get(_KEY)), _caller_of(request))
-        except PerstackError as error:
-            return _refusal(error)
-        return JSONResponse({"id": job.id, "status": job.status}, 202, {"Location": f"{JOBS}/{job.id}"})
-
-    async def shown(request: Request) -> Response:
-        try:
-            job = await state.job(check_job_id(request.path_params["id"]))
-        except PerstackError as error:
-            return _refusal(error)
-        return Response(job.to_json(), media_type="application/json")
-
-    return [Route(JOBS, submitted, methods=["POST"]), Route(f"{JOBS}/{{id}}", shown, methods=["GET"])]
-
-
-async def _submitted(host: Host, asked: jobs.Submission, job_id: str | None, by: By) -> JobSummary:
-    """Return a new Job, or the Job that an equal request started before. Raises PerstackError."""
-    before = await _begun(host, asked, job_id)
-    if before is not None:
-        return before
-    try:
-        return await host.submit(
-            asked.expert,
-            asked.query,
-            at=asked.at,
-            priority=asked.priority,
-            labels=asked.labels,
-            job_id=job_id,
-            by=by,
-        )
-    except (UsageError, Conflict):
-        meanwhile = await _begun(host, asked, job_id)
-        if meanwhile is None:
-            raise
-        return meanwhile
-
-
-async def _begun(host: Host, asked: jobs.Submission, job_id: str | None) -> JobSummary | None:
-    """Return the Job with this id, or None. Raises Conflict if it was started by a different request."""
-    if job_id is None:
-        return None
-    try:
-        job = await host.job(job_id)
-    except NotFound:
-        return None
-    if not asked.is_of(job):
-        raise Conflict(f"Job {job_id} is another one: send the Expert, query and labels that it was begun with")
-    return job

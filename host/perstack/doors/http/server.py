@@ -15,7 +15,7 @@ import uvicorn
 from perstack.config.project import find_config
 from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
 from perstack.doors.http.connections import ConnectionLimits, http_server, listening, place_of, protocol
-from perstack.doors.http.routes import approval_routes, job_routes, routes
+from perstack.doors.http.routes import job_routes, routes
 from perstack.doors.mcp.server import build_server
 from perstack.doors.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, served_projects
 from perstack.doors.shared.signals import handle_stop_signals
@@ -35,7 +35,6 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
             app = build_server(workspaces).streamable_http_app(
                 custom_starlette_routes=[
                     *routes(workspaces.home.host.tasks, hides=workspaces.home.definitions.hides),
-                    *approval_routes(workspaces.home),
                     *job_routes(workspaces.home),
                 ],
                 streamable_http_path=PATH,

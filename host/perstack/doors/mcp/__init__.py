@@ -3,13 +3,11 @@
     doors/cli/serve.py ─ greeting    the first answer, before anything heavy is imported
         └─ server.serve_stdio        one client on a pipe; http/server.py serves several
             ├─ workspaces            which folder each client works in, by its roots
-            │   └─ served_project    opens the `project.ServedProject` of one folder
+            │   └─ served_project    opens the `ClientProject` of one folder: a `doors.served_project` and its clients
             └─ server                the SDK's server with our handlers, and consent to a changed definition
-                ├─ tools             the tools and their implementation; tool_names, files, views
-                ├─ driving           a Job for a call: progress, and questions by elicitation
-                ├─ notifications     the clients to notify, and Jobs that they subscribed to
-                └─ project           Definitions (perstack.toml, read again when it changes, clients
-                                     are notified) and JobTasks (Jobs that outlive the calls)
+                ├─ tools             an Expert's tool, and the operations of `doors.operations` as tools
+                ├─ driving           a call: its reply, a Job for it with progress, and questions by elicitation
+                └─ notifications     the clients to notify, and Jobs that they subscribed to
 
 A transport opens the `Workspaces` of its `ServeOptions`, builds a server on them and runs it. Capabilities are
 announced in `greeting` and must match the handlers in `server`; a test compares them.

@@ -1,4 +1,4 @@
-"""Driving a Job for a call, with progress and questions, until it ends, stops, or continues without the call."""
+"""A call of a tool: its reply, and driving a Job for it, with progress and questions, until the Job ends or stops."""
 
 from __future__ import annotations
 
@@ -8,93 +8,132 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TypeAlias
 
+import mcp_types as types
+
+from perstack.core.base.ids import By
+from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.questions import OpenQuestion
+from perstack.dataclass import dataclass
 from perstack.doors.mcp import elicitation
-from perstack.doors.mcp.notifications import caller
-from perstack.doors.mcp.project import ClientCall, DriveJob, Outcome
+from perstack.doors.mcp.notifications import ClientProject, call_key, caller
 from perstack.doors.mcp.sampling import CALLER
-from perstack.doors.mcp.views import job_result
-from perstack.doors.operations.jobs import answer_and_follow
+from perstack.doors.operations import Confirmation, OperationCall
+from perstack.doors.operations.driving import answer_and_follow
+from perstack.doors.operations.views import reply_job
+from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, count, duration, shorten
 from perstack.errors import Conflict, UsageError
-from perstack.next_steps import GiveAnswer
+
+Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
 
 
-async def run_for_call(call: ClientCall, work: DriveJob, *, wait: bool) -> Outcome:
-    """Start the work, or, if the call brings the answer to an earlier question, continue with that."""
-    CALLER.set(call.context)
-    before = elicitation.returned(call.params)
-    if before is None and not wait:
-        running = call.state.jobs.start(work, None)
-        return job_result(await call.host.job(await running.begun()), *call.notes)
-    async with progress_reports(_teller(call.context)) as progress:
-        if before is None:
-            job = await call.state.jobs.start(work, call.key, progress).outcome()
-            return await _converse(call, job, progress)
-        job, text = await _load_pending(call, before)
-        return await _converse(call, job, progress, text=text, shown=before.question_id)
+@dataclass(frozen=True)
+class ClientCall(OperationCall[Outcome]):
+    """One call of a tool."""
 
+    project: ClientProject
+    context: elicitation.Context
+    params: types.CallToolRequestParams
 
-async def ask_approval(call: ClientCall, job: JobSummary) -> Outcome:
-    """Ask the user, never a model, by a form to approve the call. Raises UsageError if the client shows no forms."""
-    if not elicitation.can_ask(call.context):
-        step = GiveAnswer(job.asking.id if job.asking is not None else job.id, is_approval=True)
-        raise UsageError("only a person can approve a call, and this client cannot ask one", next_steps=(step,))
-    async with progress_reports(_teller(call.context)) as progress:
-        before = elicitation.returned(call.params)
-        if before is None:
-            return await _converse(call, job, progress)
-        job, text = await _load_pending(call, before)
-        return await _converse(call, job, progress, text=text, shown=before.question_id)
+    @property
+    def by(self) -> By:
+        """The author of an answer that the call brings."""
+        return caller(self.context)
 
+    @property
+    def key(self) -> CallKey:
+        """The key that a cancellation names the call by."""
+        return call_key(self.context, self.context.request_id)
 
-async def _converse(
-    call: ClientCall, job: JobSummary, progress: Progress | None, *, text: str | None = None, shown: str | None = None
-) -> Outcome:
-    """Ask the Job's questions while the user answers. `text` answers the first; `shown` is not asked again."""
-    while (asking := job.asking) is not None:
-        if text is None:
-            if asking.id == shown or not elicitation.can_ask(call.context):
-                break
-            if elicitation.asks_by_returning(call.context):
-                return elicitation.ask_by_result(asking)
-            if progress is not None:
-                progress.report(f"waiting for an answer: {asking.shown}")
-            text = await elicitation.ask_now(call.context, asking)
-        if text is None:
-            break
+    def reply(self, view: Fact, *texts: str, is_error: bool = False) -> Outcome:
+        """Return the structure, and as blocks the texts and a note on a problem of the definition."""
+        problem = self.project.definitions.live.problem
+        notes = () if problem is None else (f"Note: {problem.said(mcp_phrase)}.",)
+        content: list[types.ContentBlock] = [
+            types.TextContent(text=text) for text in (*(texts or (view.to_json().decode(),)), *notes)
+        ]
+        structured = view.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return types.CallToolResult(content=content, structured_content=structured, is_error=is_error)
+
+    async def drive(self, work: DriveJob, *, wait: bool) -> Outcome:
+        """Start the work, or, if the call brings the answer to an earlier question, continue with that."""
+        CALLER.set(self.context)
+        if not wait and elicitation.returned(self.params) is None:
+            running = self.project.jobs.start(work, None)
+            return reply_job(self, await self.project.host.job(await running.begun()))
+        return await self._converse(lambda progress: self.project.jobs.start(work, self.key, progress).outcome())
+
+    async def ask_approval(self, job: JobSummary) -> Outcome:
+        """Ask the user by a form to approve the call. Raises UsageError if the client shows no forms."""
+        if not elicitation.can_ask(self.context):
+            return await super().ask_approval(job)
+
+        async def waiting(progress: Progress | None) -> JobSummary:
+            return job
+
+        return await self._converse(waiting)
+
+    async def confirm(self, asked: Confirmation, answered: Callable[[str, bool], Awaitable[Outcome]]) -> Outcome:
+        """Ask the user by a form, or continue with the answer that the call brings."""
+        form = elicitation.AgreementForm(asked.key, asked.title)
+        before = form.returned(self.params)
+        if before is not None:
+            return await answered(*before)
+        if not elicitation.can_ask(self.context):
+            return await super().confirm(asked, answered)
+        if elicitation.asks_by_returning(self.context):
+            return form.ask_by_result(asked.question, asked.digest)
+        return await answered(asked.digest, await form.ask_now(self.context, asked.question))
+
+    async def _converse(self, begin: Callable[[Progress | None], Awaitable[JobSummary]]) -> Outcome:
+        """Ask the questions of a Job while the user answers. A question that the call answers is not asked again."""
+        async with progress_reports(_teller(self.context)) as progress:
+            before = elicitation.returned(self.params)
+            if before is None:
+                job, text = await begin(progress), None
+            else:
+                job, text = await self._load_pending(before)
+            while (asking := job.asking) is not None:
+                if text is None:
+                    is_shown = before is not None and asking.id == before.question_id
+                    if is_shown or not elicitation.can_ask(self.context):
+                        break
+                    if elicitation.asks_by_returning(self.context):
+                        return elicitation.ask_by_result(asking)
+                    if progress is not None:
+                        progress.report(f"waiting for an answer: {asking.shown}")
+                    text = await elicitation.ask_now(self.context, asking)
+                if text is None:
+                    break
+                try:
+                    job, text = await self._answer(job, asking, text, progress), None
+                except UsageError as error:
+                    return reply_job(self, job, f"The answer was not taken: {error.said(mcp_phrase)}")
+            return reply_job(self, job)
+
+    async def _load_pending(self, before: elicitation.PendingAnswer) -> tuple[JobSummary, str | None]:
+        job = await self.project.job(before.job_id)
+        asking = job.asking
+        if asking is None or asking.id != before.question_id or before.reply is None:
+            return job, None
+        return job, elicitation.answer_in(asking, before.reply)
+
+    async def _answer(self, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None) -> JobSummary:
+        self.project.definitions.check_offered(job.expert_key)
+        work = partial(answer_and_follow, self.project.host, job, text, question_id=asking.id, by=self.by)
         try:
-            job, text = await _answer(call, job, asking, text, progress), None
-        except UsageError as error:
-            return job_result(job, f"The answer was not taken: {error.said(mcp_phrase)}", *call.notes)
-    return job_result(job, *call.notes)
-
-
-async def _load_pending(call: ClientCall, before: elicitation.PendingAnswer) -> tuple[JobSummary, str | None]:
-    job = await call.state.job(before.job_id)
-    asking = job.asking
-    if asking is None or asking.id != before.question_id or before.reply is None:
-        return job, None
-    return job, elicitation.answer_in(asking, before.reply)
-
-
-async def _answer(
-    call: ClientCall, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None
-) -> JobSummary:
-    call.state.definitions.check_offered(job.expert_key)
-    work = partial(answer_and_follow, call.host, job, text, question_id=asking.id, by=caller(call.context))
-    try:
-        return await call.state.jobs.start(work, call.key, progress).outcome()
-    except Conflict:
-        return await call.host.job(job.id)  # it was answered meanwhile
+            return await self.project.jobs.start(work, self.key, progress).outcome()
+        except Conflict:
+            return await self.project.host.job(job.id)  # it was answered meanwhile
 
 
 def _teller(context: elicitation.Context) -> Send | None:

@@ -17,6 +17,7 @@ from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.step_events import FinishStep
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.elicitation import Context
+from perstack.doors.served_project import CallKey, ServedProject
 from perstack.engine.log.run_log import checkpoint_at
 from perstack.errors import NotFound, PerstackError
 from perstack.host import Host
@@ -31,6 +32,11 @@ def client_of(context: Context) -> str:
     """Return the id of a request's client: its session over HTTP; empty on a pipe, which has one client."""
     request: object = context.request
     return request.headers.get(_SESSION_ID, "") if isinstance(request, Request) else ""
+
+
+def call_key(context: Context, request_id: object) -> CallKey:
+    """Return the key of a request: its client and its id."""
+    return (client_of(context), str(request_id))
 
 
 def caller(context: Context) -> By:
@@ -220,3 +226,12 @@ class JobSubscriptions:
 def _is_visible_change(event: StoredEvent) -> bool:
     """Return whether the event changes what a person sees: a Run starts, a step ends, a Run stops."""
     return isinstance(event, StartRun | FinishStep) or checkpoint_at(event) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProject(ServedProject):
+    """The state of one workspace, with the clients to notify."""
+
+    clients: Clients
+    watching: JobSubscriptions
+    has_tasks: bool  # True if the operations on tasks are offered as tools

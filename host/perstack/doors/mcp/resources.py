@@ -13,7 +13,7 @@ from perstack.core.definitions.secrets import without_secrets
 from perstack.core.jobs.summary import summarize
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, UriTemplate
-from perstack.doors.mcp.project import ServedProject
+from perstack.doors.served_project import ServedProject
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.errors import NotFound, PerstackError
 

@@ -17,18 +17,18 @@ from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
+from perstack.core.base.records import JsonObject
 from perstack.doors.mcp import resources
+from perstack.doors.mcp.driving import ClientCall, Outcome
 from perstack.doors.mcp.elicitation import AgreementForm, Context, asks_by_returning, can_ask
 from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Greeting
-from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB
-from perstack.doors.mcp.project import ClientCall, Outcome, ServedProject, call_key
-from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS, call_task_tool, call_tool, listed, listed_tasks
-from perstack.doors.mcp.views import error_result
+from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, call_key
+from perstack.doors.mcp.tools import call_tool, drives, listed, operations_of
 from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, served_projects
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
-from perstack.errors import PerstackError
+from perstack.errors import DefinitionError, PerstackError
 from perstack.version import VERSION
 
 # Completion of the ids in resource URIs.
@@ -37,7 +37,7 @@ _MAX_COMPLETIONS = 100  # maximum values that the protocol allows in one answer
 _SEARCHED_JOBS = 200  # number of newest Jobs that are searched
 
 
-async def _complete(state: ServedProject, params: types.CompleteRequestParams) -> types.CompleteResult:
+async def _complete(state: ClientProject, params: types.CompleteRequestParams) -> types.CompleteResult:
     """Return the ids that begin with the typed text; empty for free-text arguments."""
     if not isinstance(params.ref, types.ResourceTemplateReference):
         return types.CompleteResult(completion=types.Completion(values=[]))
@@ -49,7 +49,7 @@ async def _complete(state: ServedProject, params: types.CompleteRequestParams) -
     )
 
 
-async def _known(state: ServedProject, template: str, typed: str) -> list[str]:
+async def _known(state: ClientProject, template: str, typed: str) -> list[str]:
     if template == EXPERT.template:
         return [one.key for one in state.definitions.experts.values() if one.key.startswith(typed)]
     jobs = [job.id for job in (await state.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
@@ -66,7 +66,7 @@ async def _known(state: ServedProject, template: str, typed: str) -> list[str]:
     return [one for one in found if one.startswith(typed)]
 
 
-async def _within(state: ServedProject, template: str, job_id: str) -> list[str]:
+async def _within(state: ClientProject, template: str, job_id: str) -> list[str]:
     try:
         if template == EVENTS.template:
             return [run.id for run in (await state.host.jobs.runs(job_id)).runs]
@@ -78,7 +78,7 @@ async def _within(state: ServedProject, template: str, job_id: str) -> list[str]
 # A prompt for each Expert, which editors show as a command.
 
 
-def _listed_prompts(state: ServedProject) -> list[types.Prompt]:
+def _listed_prompts(state: ClientProject) -> list[types.Prompt]:
     argument = types.PromptArgument(name="query", description="what the Expert is to do", required=True)
     return [
         types.Prompt(
@@ -91,7 +91,7 @@ def _listed_prompts(state: ServedProject) -> list[types.Prompt]:
     ]
 
 
-def _filled_prompt(state: ServedProject, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+def _filled_prompt(state: ClientProject, params: types.GetPromptRequestParams) -> types.GetPromptResult:
     """Return the prompt's text for the editor's model. Raises MCPError for an unknown prompt or a missing query."""
     expert = state.definitions.experts.get(params.name)
     if expert is None:
@@ -115,21 +115,19 @@ class _Handlers:
 
     async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         state = await self._refreshed(context)
-        tasks = listed_tasks() if state.has_tasks else []
-        return types.ListToolsResult(tools=[*listed(state.definitions.experts), *tasks])
+        return types.ListToolsResult(tools=listed(state.definitions.experts, operations_of(state)))
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> Outcome:
         """Answer `tools/call`; an error of the caller becomes a result."""
         try:
             state = await self._workspaces.of(context)
             await state.refresh()
-            is_of_task = state.has_tasks and params.name in TASK_TOOLS
             call = await _with_consent(ClientCall(state, context, params))
             if isinstance(call, types.InputRequiredResult):
                 return call
-            return await (call_task_tool if is_of_task else call_tool)(call)
+            return await call_tool(call)
         except PerstackError as error:
-            return error_result(error)
+            return _error_result(error)
 
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -185,16 +183,31 @@ class _Handlers:
     async def on_roots_changed(self, context: Context, params: types.NotificationParams | None) -> None:
         await self._workspaces.roots_changed(context)
 
-    async def _state(self, context: Context) -> ServedProject:
+    async def _state(self, context: Context) -> ClientProject:
         try:
             return await self._workspaces.of(context)
         except PerstackError as error:
             raise MCPError(types.INTERNAL_ERROR, error.said(mcp_phrase)) from error
 
-    async def _refreshed(self, context: Context) -> ServedProject:
+    async def _refreshed(self, context: Context) -> ClientProject:
         state = await self._state(context)
         await state.refresh()
         return state
+
+
+_ERROR_KEY = "perstack/error"  # in `_meta`: a tool's output schema allows no error in the result itself
+
+
+def _error_result(error: PerstackError) -> types.CallToolResult:
+    """Return an error for the model to read and correct."""
+    text = error.said(mcp_phrase)
+    told: JsonObject = {"name": type(error).__name__, "message": text}
+    if isinstance(error, DefinitionError):
+        told["problems"] = [
+            {"file": one.file, "line": one.line, "key": one.key, "message": one.message, "severity": one.severity}
+            for one in error.problems
+        ]
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True, _meta={_ERROR_KEY: told})
 
 
 def build_server(workspaces: Workspaces) -> Server[Any]:
@@ -311,12 +324,12 @@ async def _with_consent(call: ClientCall) -> ClientCall | types.InputRequiredRes
     """Return the call, or the result that asks the user about a changed definition first. Raises StorageError."""
     before = _FORM.returned(call.params)
     if before is not None:
-        await _settle(call.state, *before)
+        await _settle(call.project, *before)
         params = call.params.model_copy(update={"request_state": None, "input_responses": None})
         return replace(call, params=params)
-    live = call.state.definitions.live
+    live = call.project.definitions.live
     held = live.open_change
-    if held is None or live.is_asked or not can_ask(call.context) or not _drives(call.params.name):
+    if held is None or live.is_asked or not can_ask(call.context) or not drives(call.params.name):
         return call
     if asks_by_returning(call.context):
         if call.params.request_state is not None:
@@ -324,19 +337,14 @@ async def _with_consent(call: ClientCall) -> ClientCall | types.InputRequiredRes
         return _FORM.ask_by_result(held.question, held.digest)
     live.is_asked = True
     try:
-        await _settle(call.state, held.digest, await _FORM.ask_now(call.context, held.question))
+        await _settle(call.project, held.digest, await _FORM.ask_now(call.context, held.question))
     finally:
         live.is_asked = False
     return call
 
 
-def _drives(name: str) -> bool:
-    tool = JOB_TOOLS.get(name)
-    return name not in TASK_TOOLS if tool is None else tool.annotations.destructive_hint is True
-
-
-async def _settle(state: ServedProject, digest: str, agreed: bool) -> None:
+async def _settle(state: ClientProject, digest: str, agreed: bool) -> None:
     if not agreed:
         state.definitions.live.refuse(digest)
     elif state.definitions.agree(digest):
-        await state.clients.definitions_changed()
+        await state.on_change()

@@ -21,9 +21,16 @@ from perstack.config.project import find_config
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.elicitation import Context
 from perstack.doors.mcp.greeting import STATELESS_VERSIONS
-from perstack.doors.mcp.notifications import Clients, JobSubscriptions, client_of, tell_lists_changed, when_gone
-from perstack.doors.mcp.project import CallKey, Definitions, JobTasks, ServedProject
+from perstack.doors.mcp.notifications import (
+    ClientProject,
+    Clients,
+    JobSubscriptions,
+    client_of,
+    tell_lists_changed,
+    when_gone,
+)
 from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
+from perstack.doors.served_project import CallKey, Definitions, JobTasks
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.concurrency import uninterrupted
@@ -71,14 +78,15 @@ def _folders(uris: Iterable[str]) -> Iterable[Path]:
 @asynccontextmanager
 async def served_project(
     host: Host, loaded: LoadedProject, experts: Sequence[str] = (), *, tasks: bool = False
-) -> AsyncGenerator[ServedProject]:
+) -> AsyncGenerator[ClientProject]:
     """Yield the state of one workspace. At the end its Jobs are interrupted and recorded; then the Host is closed."""
     async with host:
         definitions = Definitions(host, loaded, only=experts, taken=(*JOB_TOOLS, *TASK_TOOLS))
         clients = Clients()
         watching_jobs = JobSubscriptions(host, clients.resource_updated, definitions.offers)
-        state = ServedProject(host, definitions, JobTasks(host), clients, watching_jobs, tasks)
-        watching = asyncio.create_task(definitions.watch(state.clients.definitions_changed))
+        jobs, on_change = JobTasks(host), clients.definitions_changed
+        state = ClientProject(host, definitions, jobs, on_change, clients, watching_jobs, tasks)
+        watching = asyncio.create_task(definitions.watch(on_change))
         try:
             yield state
         finally:
@@ -106,7 +114,7 @@ class ServeOptions:
 @dataclass(slots=True)
 class _ClientRoots:
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    state: ServedProject | None = None
+    state: ClientProject | None = None
     is_asked: bool = False  # True if its last answer is still valid
 
 
@@ -117,8 +125,8 @@ class Workspaces:
         """Open workspaces of `offer` on `stack`, which closes them."""
         self._offer = offer
         self._stack = stack
-        self._states: dict[Path, ServedProject] = {}
-        self._home: ServedProject | PerstackError
+        self._states: dict[Path, ClientProject] = {}
+        self._home: ClientProject | PerstackError
         self._clients: dict[str, _ClientRoots] = {}
         self._opening = asyncio.Lock()
 
@@ -128,13 +136,13 @@ class Workspaces:
         self._home = home if isinstance(home, PerstackError) else await self._serve(home)
 
     @property
-    def home(self) -> ServedProject:
+    def home(self) -> ClientProject:
         """The state for clients without roots. Raises PerstackError if it cannot be served."""
         if isinstance(self._home, PerstackError):
             raise self._home
         return self._home
 
-    async def of(self, context: Context) -> ServedProject:
+    async def of(self, context: Context) -> ClientProject:
         """Return the state for a client. Raises PerstackError if it has no folder that can be served."""
         if self._offer.open_root is None or not _has_roots(context):
             return self.home
@@ -146,7 +154,7 @@ class Workspaces:
 
     def greeted(self, context: Context) -> None:
         """Register a client after its handshake. Its folders are asked for at its first request."""
-        if (self._offer.open_root is None or not _has_roots(context)) and isinstance(self._home, ServedProject):
+        if (self._offer.open_root is None or not _has_roots(context)) and isinstance(self._home, ClientProject):
             self._home.clients.add(context)
 
     async def roots_changed(self, context: Context) -> None:
@@ -186,7 +194,7 @@ class Workspaces:
             if before is not None and before is not client.state:
                 before.clients.remove(client_of(context))
 
-    async def _opened(self, roots: Sequence[Path]) -> ServedProject:
+    async def _opened(self, roots: Sequence[Path]) -> ClientProject:
         """Return the state of the first folder with a perstack.toml in it or above it; otherwise home."""
         folder = next((root for root in roots if find_config(root) is not None), None)
         if folder is None or self._offer.open_root is None:
@@ -197,7 +205,7 @@ class Workspaces:
         async with self._opening:
             return self._states.get(folder) or await self._serve(self._offer.open_root(folder), folder)
 
-    async def _serve(self, workspace: Workspace, folder: Path | None = None) -> ServedProject:
+    async def _serve(self, workspace: Workspace, folder: Path | None = None) -> ClientProject:
         """Open a workspace. `folder` is the client's folder, which may differ from the workspace of its Experts."""
         host, loaded = workspace
         state = await self._stack.enter_async_context(

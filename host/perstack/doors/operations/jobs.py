@@ -1,206 +1,163 @@
-"""Arguments of the operations on Jobs, approvals and submissions, and answering a Job."""
+"""The table of operations on Jobs, approvals and submissions: a new one is a class with `perform`, and a row."""
 
 from __future__ import annotations
 
-from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from perstack.core.base.ids import check_job_id
-from perstack.core.base.records import Fact, JsonObject
-from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord
-from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import Settlement
-from perstack.core.runs.messages import MOST
-from perstack.doors.operations.declaration import Arguments
-from perstack.errors import UsageError
+from perstack.core.base.ids import check_job_id, is_place, place_of
+from perstack.core.base.text import plain_text
+from perstack.core.jobs.checkpoints import Checkpoint
+from perstack.core.jobs.summary import JobSummary, summarize
+from perstack.doors.operations import (
+    Confirmation,
+    OfferedOperation,
+    OperationArguments,
+    OperationCall,
+    R,
+    Route,
+    views,
+)
+from perstack.doors.operations.driving import APPROVALS, DRIVING_OPERATIONS, JobId
+from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
+from perstack.errors import Conflict, NotFound, UsageError
 
 if TYPE_CHECKING:
-    from perstack.core.base.ids import By
-    from perstack.engine.log.run_session import OnEvent
+    from perstack.engine.jobs.rewind import Rewind
     from perstack.host import Host
 
-
-_Wait = Annotated[
-    bool,
-    Field(
-        description="Whether to wait for the end. false: return the Job's id at once, and let it continue;"
-        " get_job tells how it stands."
-    ),
-]
+# Lists and looks.
 
 
-_JobId = Annotated[str, Field(description="The Job's id.")]
-
-
-class LinkedFile(Arguments):
-    """A resource link, as MCP has it: of what it may say, the address counts."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    type: Literal["resource_link"] = "resource_link"
-    uri: str = Field(description="A `file:` address in the workspace.")
-
-
-_Attachments = Annotated[
-    tuple[str | LinkedFile, ...],
-    Field(
-        max_length=MOST,
-        description="Files that the Expert sees with the query, images, PDFs or texts: paths in its workspace, or"
-        " resource links to them.",
-    ),
-]
-
-
-class ExpertArguments(Arguments):
-    """Of an Expert's tool."""
-
-    query: str = Field(description="What the Expert is to do. It sees this and nothing of your conversation.")
-    continue_job: str | None = Field(
-        default=None, description="The id of an earlier Job of this Expert, to continue it with its history kept."
-    )
-    attachments: _Attachments = ()
-    wait: _Wait = True
-
-
-class ListJobsArguments(Arguments):
-    """Of `list_jobs`."""
+class _ListJobs(OperationArguments):
+    """Lists Jobs, the one written to last first, with their results and open questions."""
 
     limit: int = Field(default=20, ge=1, le=200, description="How many, the newest.")
     after: str | None = Field(default=None, description="The `next` of the page before.")
 
-
-class JobArguments(Arguments):
-    """Of tools that only need to know which Job."""
-
-    job: _JobId
-
-
-class CancelJobArguments(Arguments):
-    """Of `cancel_job`."""
-
-    job: _JobId
-    final: bool = Field(
-        default=False,
-        description="Close it for good, also if it waits or is paused; nothing continues it. Only if a person agrees.",
-    )
+    async def perform(self, call: OperationCall[R]) -> R:
+        page = await call.project.page_of_jobs(limit=self.limit, after=self.after)
+        lines = "\n".join(views.in_list(job) for job in page.jobs) or "no Jobs"
+        return call.reply(views.JobList(jobs=tuple(views.job_view(job) for job in page.jobs), next=page.next), lines)
 
 
-class InboxArguments(Arguments):
-    """Of `inbox`."""
+class _GetJob(OperationArguments):
+    """Tells how a Job stands: its result, its question, its Runs, and calls that began and have no result."""
+
+    job: JobId
+
+    async def perform(self, call: OperationCall[R]) -> R:
+        jobs, job = call.project.host.jobs, await call.project.job(self.job)
+        if job.status == "running":  # the stored summary of a running Job is a step or a second old
+            job = summarize(await jobs.load(self.job), is_driven=True)
+        is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
+        open_calls = await jobs.unsettled(self.job) if is_stopped else ()
+        return call.reply(views.job_details(job, open_calls), *views.job_texts(job))
 
 
-class ContinueJobArguments(Arguments):
-    """Of `continue_job`."""
+class _ShowInbox(OperationArguments):
+    """Lists what waits for a person: every open question and approval of every Job and task, the oldest first."""
 
-    job: _JobId
-    query: str = Field(description="What the Job's Expert is to do next.")
-    resume_from: str | None = Field(default=None, description="A checkpoint of the Coordinator to branch from.")
-    attachments: _Attachments = ()
-    wait: _Wait = True
-
-
-class AnswerArguments(Arguments):
-    """Of `answer`."""
-
-    job: _JobId
-    answer: str = Field(
-        description="What the person says. For a question that asks for several values, a JSON object of them."
-    )
-    question: str | None = Field(
-        default=None, description="The question's id: if it has been answered meanwhile, this answer is not taken."
-    )
-    wait: _Wait = True
+    async def perform(self, call: OperationCall[R]) -> R:
+        items = tuple(views.open_item(one) for one in await call.project.inbox())
+        lines = "\n".join(f"{one.id}  {one.who or '-'}  {one.text}\n  {one.next}" for one in items)
+        return call.reply(views.Inbox(questions=items), lines or "nothing waits for a person")
 
 
-class ResumeJobArguments(Arguments):
-    """Of `resume_job`."""
-
-    job: _JobId
-    max_steps: int | None = Field(default=None, ge=0, description="A new limit on the steps of the whole Job.")
-    max_cost: float | None = Field(
-        default=None, gt=0, le=1e9, description="A new limit on what the Job may cost, in dollars."
-    )
-    settle: dict[str, Settlement] = Field(
-        default_factory=dict[str, Settlement],
-        description="For calls that began and have no result, by their key: done, retry, or ask (the default: the model"
-        " sees that it was interrupted). get_job lists them.",
-    )
-    wait: _Wait = True
-
-
-class CheckpointArguments(Arguments):
-    """Of `get_checkpoint`."""
+class _GetCheckpoint(OperationArguments):
+    """Tells a Run's state at a checkpoint, with all its messages."""
 
     checkpoint: str = Field(description="The checkpoint's id.")
     job: str | None = Field(default=None, description="The Job's id; only checkpoints of another program need it.")
 
-
-# Answer a Job and follow it to its next end or stop, in this process or in a worker.
-
-
-def is_driven_by_worker(host: Host, job: JobSummary) -> bool:
-    """Return whether workers drive the Job: it was submitted, and this Host has a dispatcher to notify them."""
-    return job.queued is not None and host.dispatcher is not None
+    async def perform(self, call: OperationCall[R]) -> R:
+        if self.job is not None or is_place(self.checkpoint):
+            await call.project.job(self.job or place_of(self.checkpoint)[0])
+        found = await call.project.host.jobs.checkpoint(self.checkpoint, job_id=self.job)
+        return call.reply(found, found.model_dump_json(by_alias=True, exclude_none=True, indent=1))
 
 
-async def answer_and_follow(
-    host: Host, job: JobSummary, text: str, *, question_id: str | None, by: By, on_event: OnEvent
-) -> JobSummary:
-    """Answer, and drive the Job or follow its worker until it ends or stops. Raises as `Host.answer`."""
-    if not is_driven_by_worker(host, job):
-        return await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=True, on_event=on_event)
-    seen = {run_id: head.seq for run_id, head in (await host.jobs.load(job.id)).heads.items()}
-    await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=False)
-    return await host.jobs.follow(job.id, after=seen, on_event=on_event)
+# Files.
+
+_MAX_PATCH_CHARS = 60_000  # maximum characters of a patch in a result
+_MAX_ASKED_FILES = 30  # maximum files listed in the question to the user
 
 
-# Approvals over HTTP.
+class _ShowDiff(OperationArguments):
+    """Shows what a Job, a Run or a step did to files, as a patch; for Jobs whose workspace is recorded."""
+
+    job: JobId
+    what: str | None = Field(
+        default=None,
+        description="A step's number; a checkpoint, for the step that it ends; or FIRST..LAST, from the files of one"
+        " checkpoint to those of another, or with nothing after the dots to those of now. By default the whole Job.",
+    )
+    run: str | None = Field(default=None, description="Only what this Run did, its delegates apart.")
+
+    async def perform(self, call: OperationCall[R]) -> R:
+        await call.project.job(self.job)
+        found = await call.project.host.files.diff(self.job, self.what, run_id=self.run)
+        text = plain_text(patch_bytes(found.files).decode("utf-8", "backslashreplace"))
+        if len(text) > _MAX_PATCH_CHARS:
+            text = f"{text[:_MAX_PATCH_CHARS]}\n… ({len(text):,} characters: ask for one step)"
+        return call.reply(views.files_view(found), f"{found.of}: {stat_words(found.files)}", text)
 
 
-class Decision(Arguments):
-    """What a person says to a call that waits for approval."""
+class _RewindFiles(OperationArguments):
+    """Makes the files of the workspace what they were at a checkpoint of a Job. A person is asked first."""
 
-    answer: ApprovalWord
-    rule: Annotated[str | None, Field(description="With `always`: one of the rules that are offered.")] = None
-    text: Annotated[str | None, Field(description="With `no`: a text for the model.")] = None
-    call_digest: Annotated[str | None, Field(description="Of the call that is meant; another is refused.")] = None
-    wait: Annotated[bool, Field(description="Reply when the Job has ended or stopped, and not at once.")] = False
+    job: JobId
+    checkpoint: str = Field(description="The checkpoint whose files are wanted.")
+    only: tuple[str, ...] = Field(default=(), description="Globs of the paths that are wanted; by default all.")
 
-    @property
-    def said(self) -> str:
-        """The answer in the form `Host.answer` takes. Raises UsageError for a rule or text that does not fit it."""
-        if self.rule is not None and self.answer != ALWAYS:
-            raise UsageError(f"`rule` goes with the answer `{ALWAYS}`: leave it out")
-        if self.text is not None and self.answer != DENIES:
-            raise UsageError(f"`text` goes with the answer `{DENIES}`: leave it out")
-        beside = self.rule or self.text
-        return f"{self.answer}: {beside}" if beside else self.answer
+    async def perform(self, call: OperationCall[R]) -> R:
+        await call.project.job_to_drive(self.job)
+        files = call.project.host.files
+        plan = await files.plan_rewind(self.job, self.checkpoint, only=self.only)
+        if not plan.files:
+            text = f"The files are those of {self.checkpoint} already."
+            return call.reply(views.rewind_view(plan, done=True), text)
 
+        async def answered(digest: str, is_agreed: bool) -> R:
+            if not is_agreed:
+                text = "Nothing is changed: the person did not agree."
+                return call.reply(views.rewind_view(plan, done=False), text)
+            done = await files.rewind(self.job, self.checkpoint, only=self.only, expected=digest, by=call.by)
+            text = f"The files are those of {self.checkpoint}: {stat_words(done.files)}."
+            return call.reply(views.rewind_view(done, done=True), f"{text} To undo it, rewind to {done.undo}.")
 
-class OpenApproval(Fact):
-    """A call that waits for a person's approval."""
-
-    id: str  # the id that a decision names
-    job_id: str
-    run_id: str
-    expert_key: str
-    tool_name: str
-    skill_name: str
-    args: JsonObject
-    call_digest: str
-    rule: str
-    offers: tuple[str, ...]
-    asked_at: int
-    text: str  # the whole question, as text for a person
+        command = f"perstack rewind {self.job} {self.checkpoint}"
+        return await call.confirm(
+            Confirmation("rewind", "Change these files", _rewind_question(plan), plan.digest, command), answered
+        )
 
 
-# Submission of a Job over HTTP.
+def _rewind_question(plan: Rewind) -> str:
+    rows = [f"{change} {path} {lines}" for change, path, lines in file_rows(plan.files)]
+    more = [f"… and {len(rows) - _MAX_ASKED_FILES:,} more"] if len(rows) > _MAX_ASKED_FILES else []
+    head = f"Make the files in {plan.workspace} what they were at {plan.checkpoint_id}? This changes:"
+    return plain_text("\n".join([head, *rows[:_MAX_ASKED_FILES], *more]))
 
 
-class Submission(Arguments):
-    """A Job for workers to drive."""
+# Approvals.
+
+
+class ListApprovals(OperationArguments):
+    """The calls of Jobs that wait for a person's approval, the oldest first."""
+
+    async def perform(self, call: OperationCall[R]) -> R:
+        """Reply with the calls."""
+        asked = (item.asking for item in await call.project.inbox())
+        found = (views.open_approval(asking) for asking in asked if asking is not None and asking.call_digest)
+        return call.reply(views.Approvals(approvals=tuple(found)))
+
+
+# Jobs for workers.
+
+
+class Submission(OperationArguments):
+    """Queue a Job for workers. With a `jobId` or a key the same request again is no second Job."""
 
     expert: Annotated[str, Field(min_length=1, description="The Expert's key.")]
     query: Annotated[str, Field(min_length=1)]
@@ -213,12 +170,64 @@ class Submission(Arguments):
         str | None, Field(description="The new Job's id; the same request again is no second Job then.")
     ] = None
 
-    def id_by(self, key: str | None) -> str | None:
-        """Return the Job's id: the body's, or derived from the Idempotency-Key `key`; else None. Raises UsageError."""
-        if self.job_id is not None:
-            return check_job_id(self.job_id)
-        return f"http-{sha256(key.encode()).hexdigest()[:32]}" if key else None
+    async def perform(self, call: OperationCall[R]) -> R:
+        """Reply with a new Job, or the Job that an equal request started before. Raises PerstackError."""
+        await call.project.refresh()
+        call.project.definitions.check_offered(self.expert)
+        host = call.project.host
+        job = await self._begun(host)
+        try:
+            job = job or await host.submit(
+                self.expert,
+                self.query,
+                at=self.at,
+                priority=self.priority,
+                labels=self.labels,
+                job_id=self.job_id,
+                by=call.by,
+            )
+        except (UsageError, Conflict):
+            job = await self._begun(host)
+            if job is None:
+                raise
+        return call.reply(views.SubmittedJob(id=job.id, status=job.status))
 
-    def is_of(self, job: JobSummary) -> bool:
-        """Return whether an existing Job has the Expert, query and labels of this request."""
-        return (job.expert_key, job.query, job.labels) == (self.expert, self.query, self.labels)
+    async def _begun(self, host: Host) -> JobSummary | None:
+        """Return the Job with this id, or None. Raises Conflict if it was started by a different request."""
+        try:
+            job = None if self.job_id is None else await host.job(check_job_id(self.job_id))
+        except NotFound:
+            return None
+        if job is None or (job.expert_key, job.query, job.labels) == (self.expert, self.query, self.labels):
+            return job
+        raise Conflict(f"Job {job.id} is another one: send the Expert, query and labels that it was begun with")
+
+
+class GetSubmittedJob(OperationArguments):
+    """How a Job stands."""
+
+    id: JobId
+
+    async def perform(self, call: OperationCall[R]) -> R:
+        """Reply with the Job's summary."""
+        return call.reply(await call.project.job(self.id))
+
+
+JOBS, _JOB = "/v1/jobs", "/v1/jobs/{id}"
+
+_QUEUED = {202: "it waits for a worker"}
+_LATER = {503: "it is recorded, and could not be queued: a worker finds it"}
+_DONE = {200: "done"}
+
+JOB_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
+    OfferedOperation("list_jobs", _ListJobs, views.JobList, "read", "List Jobs"),
+    OfferedOperation("get_job", _GetJob, views.JobDetails, "read", "Look at a Job"),
+    OfferedOperation("inbox", _ShowInbox, views.Inbox, "read", "List open questions"),
+    *DRIVING_OPERATIONS,
+    OfferedOperation("get_checkpoint", _GetCheckpoint, Checkpoint, "read", "Look at a checkpoint"),
+    OfferedOperation("diff", _ShowDiff, views.FilesView, "read", "Look at changes of files"),
+    OfferedOperation("rewind", _RewindFiles, views.RewindView, "write", "Rewind files"),
+    OfferedOperation("listApprovals", ListApprovals, views.Approvals, "read", route=Route("GET", APPROVALS, _DONE)),
+    OfferedOperation("submitJob", Submission, views.SubmittedJob, "drive", route=Route("POST", JOBS, _QUEUED, _LATER)),
+    OfferedOperation("getJob", GetSubmittedJob, views.SubmittedJob, "read", route=Route("GET", _JOB, _DONE)),
+)

@@ -7,18 +7,27 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from perstack.core.base.ids import event_id_of
+from perstack.core.base.ids import event_id_of, place_of
 from perstack.core.base.lifecycle import JobStatus, Lifecycle, PauseReason
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
+from perstack.core.files.text_diff import FileDiff
+from perstack.core.files.tree_diff import ChangeKind, KeptWhy
 from perstack.core.jobs.answers import ANYTHING, accepted, asked_by
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import RunStatus
+from perstack.doors.operations import OperationCall, R
 from perstack.doors.shared.job_status import WITHOUT_EFFECT, next_step_of_job, spent, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
+from perstack.doors.shared.questions import call_shown
+from perstack.engine.jobs.files import FilesDiff
 from perstack.engine.jobs.inbox import InboxItem
+from perstack.engine.jobs.rewind import Rewind
+
+_MAX_LISTED_FILES = 500  # maximum files listed in a result
 
 
 class JobView(Fact):
@@ -112,6 +121,81 @@ class Inbox(Fact):
     questions: tuple[OpenItem, ...]
 
 
+class ChangedFile(Fact):
+    """A file that differs."""
+
+    path: str
+    kind: ChangeKind
+    added: int | None = Field(default=None, description="Lines; absent for what is no text.")
+    removed: int | None = None
+
+
+class FilesView(Fact):
+    """What was done to files."""
+
+    job: str
+    of: str = Field(description="What it is of: a Job, a Run, a step, or from where to where.")
+    files: tuple[ChangedFile, ...]
+    more: int = Field(default=0, exclude_if=falsy, description="How many files there are besides.")
+
+
+class KeptFile(Fact):
+    """A path that a rewind leaves alone."""
+
+    path: str
+    why: KeptWhy
+
+
+class RewindView(Fact):
+    """What a rewind has changed, or would have."""
+
+    job: str
+    checkpoint: str
+    done: bool = Field(description="Whether the files are those of the checkpoint now.")
+    files: tuple[ChangedFile, ...]
+    kept: tuple[KeptFile, ...] = Field(default=(), exclude_if=falsy, description="What was left alone.")
+    undo: str | None = Field(default=None, description="The checkpoint that takes it back.")
+
+
+class OpenApproval(Fact):
+    """A call that waits for a person's approval."""
+
+    id: str  # the id that a decision names
+    job_id: str
+    run_id: str
+    expert_key: str
+    tool_name: str
+    skill_name: str
+    args: JsonObject
+    call_digest: str
+    rule: str
+    offers: tuple[str, ...]
+    asked_at: int
+    text: str  # the whole question, as text for a person
+
+
+class Approvals(Fact):
+    """All calls that wait for a person's approval, the oldest first."""
+
+    approvals: tuple[OpenApproval, ...]
+
+
+class DrivenJob(Fact):
+    """A Job that continues, or that has ended or stopped."""
+
+    job_id: str
+    status: JobStatus
+    text: str | None = None
+    result: JsonObject | None = None
+
+
+class SubmittedJob(Fact):
+    """A Job for workers."""
+
+    id: str
+    status: JobStatus
+
+
 _View = TypeVar("_View", bound=Fact)
 
 
@@ -156,6 +240,38 @@ def _next_step(job: JobSummary) -> str:
     asked = asked_by(job.asking) if job.asking is not None else ANYTHING
     form = f" To answer, {accepted(asked)}." if asked.is_bound else ""
     return f"{as_sentence(step)}{form}"
+
+
+def job_texts(job: JobSummary) -> tuple[str, ...]:
+    """Return the Job's state as texts; its result, if any, is alone in the first."""
+    return (job.text, standing(job)) if job.text else (standing(job),)
+
+
+def reply_job(call: OperationCall[R], job: JobSummary, *texts: str) -> R:
+    """Reply with the Job's state."""
+    return call.reply(job_view(job), *job_texts(job), *texts, is_error=job.status == "stoppedByError")
+
+
+def files_view(found: FilesDiff) -> FilesView:
+    """Return the changes of files, as many as are listed."""
+    more = max(0, len(found.files) - _MAX_LISTED_FILES)
+    return FilesView(job=found.job_id, of=found.of, files=_changed(found.files), more=more)
+
+
+def rewind_view(plan: Rewind, *, done: bool) -> RewindView:
+    """Return what a rewind changes."""
+    kept = tuple(view_of(KeptFile, one) for one in plan.kept[:_MAX_LISTED_FILES])
+    ids = {"job": plan.job_id, "checkpoint": plan.checkpoint_id}
+    return view_of(RewindView, plan, **ids, done=done, files=_changed(plan.files), kept=kept)
+
+
+def _changed(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
+    return tuple(view_of(ChangedFile, file) for file in files[:_MAX_LISTED_FILES])
+
+
+def open_approval(asking: OpenQuestion) -> OpenApproval:
+    """Return a call that waits for a person's approval."""
+    return view_of(OpenApproval, asking, job_id=place_of(asking.id)[0], text=call_shown(asking))
 
 
 def in_list(job: JobSummary) -> str:

@@ -1,4 +1,4 @@
-"""The state of one served workspace: its definitions, the Jobs driven here, and a single call of a tool."""
+"""A project as a server offers it: its definitions, the Jobs driven here, and what its clients may see."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-import mcp_types as types
-
 from perstack.config.load import LoadedProject
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.dataclass import dataclass
-from perstack.doors.mcp.elicitation import Context
-from perstack.doors.mcp.notifications import Clients, JobSubscriptions, client_of
-from perstack.doors.mcp.tool_names import only_experts, tool_names
-from perstack.doors.shared.next_steps import mcp_phrase
-from perstack.engine.jobs.attachments import Attachable
+from perstack.doors.shared.tool_names import only_experts, tool_names
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.reader import JobPage
 from perstack.engine.log.run_session import OnEvent
@@ -99,16 +93,6 @@ class DriveJob(Protocol):
         ...
 
 
-class StartQuery(Protocol):
-    """A method of the Host that starts a Run with a query, with attachments and listener left to pass."""
-
-    def __call__(
-        self, *, attachments: Sequence[Attachable], on_event: OnEvent
-    ) -> Coroutine[object, object, JobSummary]:
-        """Start the Run and return its Job at its end or stop."""
-        ...
-
-
 class _JobTask:
     def __init__(self, host: Host, work: DriveJob, listen: OnEvent | None) -> None:
         self._host = host
@@ -175,9 +159,6 @@ class JobTasks:
             task.exception()  # retrieved, so that asyncio does not warn about a Job nobody awaits
 
 
-Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
-
-
 @dataclass(frozen=True, slots=True)
 class ServedProject:
     """The state of one workspace, shared by all its clients."""
@@ -185,15 +166,19 @@ class ServedProject:
     host: Host
     definitions: Definitions
     jobs: JobTasks
-    clients: Clients
-    watching: JobSubscriptions
-    has_tasks: bool = False  # True if the operations on tasks are offered as tools
+    on_change: Callable[[], Awaitable[None]]  # notifies the clients that the offered Experts changed
 
     async def job(self, job_id: str) -> JobSummary:
         """Return a Job. Raises NotFound if its Expert is not offered, so call it before reading what a client names."""
         job = await self.host.job(job_id)
         if not self.definitions.offers(job.expert_key):
             raise NotFound(f"there is no Job {job_id} of an Expert that this server offers")
+        return job
+
+    async def job_to_drive(self, job_id: str) -> JobSummary:
+        """Return a Job. Raises UsageError if Jobs of its Expert are not driven here."""
+        job = await self.host.job(job_id)
+        self.definitions.check_offered(job.expert_key)
         return job
 
     async def page_of_jobs(self, *, limit: int, after: str | None = None) -> JobPage:
@@ -221,34 +206,4 @@ class ServedProject:
     async def refresh(self) -> None:
         """Apply changes of perstack.toml and notify the clients."""
         if self.definitions.refresh():
-            await self.clients.definitions_changed()
-
-
-@dataclass(frozen=True, slots=True)
-class ClientCall:
-    """One call of a tool."""
-
-    state: ServedProject
-    context: Context
-    params: types.CallToolRequestParams
-
-    @property
-    def host(self) -> Host:
-        """The Host of the call's workspace."""
-        return self.state.host
-
-    @property
-    def key(self) -> CallKey:
-        """The key that a cancellation names the call by."""
-        return call_key(self.context, self.context.request_id)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes to the caller in addition to the result."""
-        problem = self.state.definitions.live.problem
-        return () if problem is None else (f"Note: {problem.said(mcp_phrase)}.",)
-
-
-def call_key(context: Context, request_id: object) -> CallKey:
-    """Return the key of a request: its client and its id."""
-    return (client_of(context), str(request_id))
+            await self.on_change()

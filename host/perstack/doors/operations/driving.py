@@ -1,0 +1,237 @@
+"""Operations that drive a Job or stop it, and the arguments of an Expert's tool, which starts one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+
+from pydantic import ConfigDict, Field
+
+from perstack.core.base.ids import place_of
+from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Settlement
+from perstack.core.runs.messages import MOST
+from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
+from perstack.doors.served_project import DriveJob
+from perstack.doors.shared.questions import is_refusal
+from perstack.errors import Conflict, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from perstack.core.base.ids import By
+    from perstack.engine.jobs.attachments import Attachable
+    from perstack.engine.log.run_session import OnEvent
+    from perstack.host import Host
+
+_Wait = Annotated[
+    bool,
+    Field(
+        description="Whether to wait for the end. false: return the Job's id at once, and let it continue;"
+        " get_job tells how it stands."
+    ),
+]
+JobId = Annotated[str, Field(description="The Job's id.")]
+
+
+class LinkedFile(Arguments):
+    """A resource link, as MCP has it: of what it may say, the address counts."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["resource_link"] = "resource_link"
+    uri: str = Field(description="A `file:` address in the workspace.")
+
+
+_Attachments = Annotated[
+    tuple[str | LinkedFile, ...],
+    Field(
+        max_length=MOST,
+        description="Files that the Expert sees with the query, images, PDFs or texts: paths in its workspace, or"
+        " resource links to them.",
+    ),
+]
+
+
+class ExpertArguments(Arguments):
+    """Of an Expert's tool."""
+
+    query: str = Field(description="What the Expert is to do. It sees this and nothing of your conversation.")
+    continue_job: str | None = Field(
+        default=None, description="The id of an earlier Job of this Expert, to continue it with its history kept."
+    )
+    attachments: _Attachments = ()
+    wait: _Wait = True
+
+
+class StartQuery(Protocol):
+    """A method of the Host that starts a Run with a query, with attachments and listener left to pass."""
+
+    def __call__(
+        self, *, attachments: Sequence[Attachable], on_event: OnEvent
+    ) -> Coroutine[object, object, JobSummary]:
+        """Start the Run and return its Job at its end or stop."""
+        ...
+
+
+async def read_attachments(host: Host, files: Sequence[str | LinkedFile]) -> list[Attachable]:
+    """Return files of the workspace that tools may read: a caller may name no others. Raises UsageError."""
+    return [await host.jobs.attachment(file if isinstance(file, str) else file.uri) for file in files]
+
+
+def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -> DriveJob:
+    """Return the work with workspace files attached, which are read when it starts."""
+
+    async def begun(*, on_event: OnEvent) -> JobSummary:
+        return await work(attachments=await read_attachments(host, files), on_event=on_event)
+
+    return begun
+
+
+class _ContinueJob(OperationArguments):
+    """Gives a Job's Expert a new query, its history kept; or branches from an earlier checkpoint."""
+
+    job: JobId
+    query: str = Field(description="What the Job's Expert is to do next.")
+    resume_from: str | None = Field(default=None, description="A checkpoint of the Coordinator to branch from.")
+    attachments: _Attachments = ()
+    wait: _Wait = True
+
+    async def perform(self, call: OperationCall[R]) -> R:
+        host, job = call.project.host, await call.project.job_to_drive(self.job)
+        work = partial(host.continue_job, job.expert_key, self.query, job_id=self.job, resume_from=self.resume_from)
+        return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
+
+
+class _AnswerJob(OperationArguments):
+    """Gives a Job that waits for a person the person's answer. Ask the person; do not answer in their place."""
+
+    job: JobId
+    answer: str = Field(
+        description="What the person says. For a question that asks for several values, a JSON object of them."
+    )
+    question: str | None = Field(
+        default=None, description="The question's id: if it has been answered meanwhile, this answer is not taken."
+    )
+    wait: _Wait = True
+
+    async def perform(self, call: OperationCall[R]) -> R:
+        await call.project.job_to_drive(self.job)
+        if self.question is not None and place_of(self.question)[0] != self.job:
+            raise UsageError(f"question {self.question} is not one of Job {self.job}; get_job shows what is asked")
+        host, question = call.project.host, self.question
+        job = await host.job(self.job)
+        if job.asking is not None and job.asking.call_digest:
+            if not is_refusal(job.asking, self.answer):
+                return await call.ask_approval(job)
+            question = question or job.asking.id
+        work: DriveJob = partial(host.answer, self.answer, job_id=self.job, question_id=question, by=call.by)
+        if self.wait and is_driven_by_worker(host, job):
+            work = partial(answer_and_follow, host, job, self.answer, question_id=question, by=call.by)
+        return await call.drive(work, wait=self.wait)
+
+
+class _ResumeJob(OperationArguments):
+    """Continues a Job that was interrupted, failed or reached its step limit, where it was."""
+
+    job: JobId
+    max_steps: int | None = Field(default=None, ge=0, description="A new limit on the steps of the whole Job.")
+    max_cost: float | None = Field(
+        default=None, gt=0, le=1e9, description="A new limit on what the Job may cost, in dollars."
+    )
+    settle: dict[str, Settlement] = Field(
+        default_factory=dict[str, Settlement],
+        description="For calls that began and have no result, by their key: done, retry, or ask (the default: the model"
+        " sees that it was interrupted). get_job lists them.",
+    )
+    wait: _Wait = True
+
+    async def perform(self, call: OperationCall[R]) -> R:
+        await call.project.job_to_drive(self.job)
+        resume = call.project.host.resume
+        work = partial(resume, self.job, max_steps=self.max_steps, max_cost=self.max_cost, settle=self.settle)
+        return await call.drive(work, wait=self.wait)
+
+
+class _CancelJob(OperationArguments):
+    """Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`."""
+
+    job: JobId
+    final: bool = Field(
+        default=False,
+        description="Close it for good, also if it waits or is paused; nothing continues it. Only if a person agrees.",
+    )
+
+    async def perform(self, call: OperationCall[R]) -> R:
+        await call.project.job_to_drive(self.job)
+        await call.project.host.cancel(self.job, final=self.final, by=call.by)
+        return views.reply_job(call, await call.project.host.job(self.job))
+
+
+class Decision(OperationArguments):
+    """Say whether a call may run: its Job continues."""
+
+    id: Annotated[str, Field(description="The question's id.")]
+    answer: ApprovalWord
+    rule: Annotated[str | None, Field(description="With `always`: one of the rules that are offered.")] = None
+    text: Annotated[str | None, Field(description="With `no`: a text for the model.")] = None
+    call_digest: Annotated[str | None, Field(description="Of the call that is meant; another is refused.")] = None
+    wait: Annotated[bool, Field(description="Reply when the Job has ended or stopped, and not at once.")] = False
+
+    async def perform(self, call: OperationCall[R]) -> R:
+        """Give the answer. Raises Conflict if the question is decided or about another call, and UsageError."""
+        asking = (await call.project.job(place_of(self.id)[0])).asking
+        if asking is None or asking.id != self.id:
+            raise Conflict(f"question {self.id} has been answered already, or was never asked")
+        if not asking.call_digest:
+            raise UsageError(f"question {self.id} asks for no approval of a call")
+        if self.call_digest not in (None, asking.call_digest):
+            raise Conflict(f"question {self.id} is about another call: its digest is {asking.call_digest}")
+        answer = partial(call.project.host.answer, self._as_text(), question_id=self.id, by=call.by)
+        return await call.drive(answer, wait=self.wait)
+
+    def _as_text(self) -> str:
+        """Return the answer in the form `Host.answer` takes. Raises UsageError for a rule or text that does not fit."""
+        if self.rule is not None and self.answer != ALWAYS:
+            raise UsageError(f"`rule` goes with the answer `{ALWAYS}`: leave it out")
+        if self.text is not None and self.answer != DENIES:
+            raise UsageError(f"`text` goes with the answer `{DENIES}`: leave it out")
+        beside = self.rule or self.text
+        return f"{self.answer}: {beside}" if beside else self.answer
+
+
+APPROVALS = "/v1/approvals"
+
+_DECISION = Route(
+    "POST",
+    f"{APPROVALS}/{{id}}",
+    {202: "the Job continues", 200: "with `wait`: the Job has ended or stopped"},
+)
+DRIVING_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
+    OfferedOperation("continue_job", _ContinueJob, views.JobView, "drive", "Continue a Job"),
+    OfferedOperation("answer", _AnswerJob, views.JobView, "drive", "Answer a Job's question"),
+    OfferedOperation("resume_job", _ResumeJob, views.JobView, "drive", "Resume a Job"),
+    OfferedOperation("cancel_job", _CancelJob, views.JobView, "stop", "Stop a Job"),
+    OfferedOperation("decideApproval", Decision, views.DrivenJob, "drive", route=_DECISION),
+)
+
+
+# Answer a Job and follow it to its next end or stop, in this process or in a worker.
+
+
+def is_driven_by_worker(host: Host, job: JobSummary) -> bool:
+    """Return whether workers drive the Job: it was submitted, and this Host has a dispatcher to notify them."""
+    return job.queued is not None and host.dispatcher is not None
+
+
+async def answer_and_follow(
+    host: Host, job: JobSummary, text: str, *, question_id: str | None, by: By, on_event: OnEvent
+) -> JobSummary:
+    """Answer, and drive the Job or follow its worker until it ends or stops. Raises as `Host.answer`."""
+    if not is_driven_by_worker(host, job):
+        return await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=True, on_event=on_event)
+    seen = {run_id: head.seq for run_id, head in (await host.jobs.load(job.id)).heads.items()}
+    await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=False)
+    return await host.jobs.follow(job.id, after=seen, on_event=on_event)
