@@ -24,7 +24,7 @@ from perstack.errors import SkillError
 from perstack.ports.runtime import Surroundings
 from perstack.support.sandbox_paths import places
 from perstack.system.git_targets import TargetKind, git_targets, repositories_around
-from perstack_bubblewrap.mounts import View, opened
+from perstack_bubblewrap.bwrap_arguments import View, opened
 
 # Protected files in the directories of a sandbox, as they are now.
 #

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from perstack.errors import UsageError
-from perstack_bubblewrap.mounts import COVERED, System, View, arguments
+from perstack_bubblewrap.bwrap_arguments import COVERED, System, View, arguments
 from perstack_bubblewrap.seccomp import MACHINES, filter_of
 
 

@@ -1,7 +1,7 @@
 """Runtime port implemented with bubblewrap: each program runs in a separate sandbox.
 
 A sandbox is computed again for every program. `file_view` scans the workspace for files that must be hidden or
-read-only, `mounts` turns the result into arguments of bwrap, `seccomp` has the system call filter, `machine` finds
+read-only, `bwrap_arguments` turns the result into a command line, `seccomp` has the system call filter, `machine` finds
 bwrap and the system files. `limits` and `cgroups` enforce memory, processes and CPU time. A program with allowed
 network places gets a `proxy`; `bridge.py` runs inside and forwards connections to it.
 
@@ -29,6 +29,7 @@ from perstack.dataclass import dataclass
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Runtime, Surroundings
 from perstack.system.process_groups import signal_group
 from perstack.system.processes import launch, owned
+from perstack_bubblewrap.bwrap_arguments import DEFAULT_TMP_BYTES, View, arguments, environment, open_mount_sources
 from perstack_bubblewrap.cgroups import ProgramCgroup
 from perstack_bubblewrap.file_view import FileViewBuilder
 from perstack_bubblewrap.limits import (
@@ -41,7 +42,6 @@ from perstack_bubblewrap.limits import (
     rlimit_argv,
 )
 from perstack_bubblewrap.machine import memory_files, seccomp, system
-from perstack_bubblewrap.mounts import DEFAULT_TMP_BYTES, View, arguments, environment, open_mount_sources
 from perstack_bubblewrap.proxy import Proxy, ProxyPool
 
 _CHECK_INTERVAL_S = 0.1  # seconds between two checks whether a program has exceeded a limit

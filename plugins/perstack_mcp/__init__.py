@@ -1,16 +1,16 @@
 """Skills that are MCP servers: child processes and servers on the web.
 
 A session (`session.McpSession`) owns one server for all Runs of a Job and reconnects after it has died. `local_server`
-and `remote_server` implement `transports.McpServer`: they start the server and list the connection attempts to try.
+and `remote_server` implement `server_interface.McpServer`: they start the server and list the attempts to connect.
 `client` tries them in order through the SDK and makes the calls; nothing of the SDK's types leaves it.
 
-- `server_process`, `stdio`: child process and its pipes. `web`: HTTP transports on checked addresses.
+- `server_process`, `stdio`: child process and its pipes. `http_transports`: connections to checked addresses.
 - `tool_list`: filters unusable tools before the SDK sees them, and validates output schemas.
 - `server_requests`: questions and generations that a server requests during a call.
 - `oauth`, `login`, `login_store`: authorization; tokens are renewed under a lock shared by all processes.
 - `sdk`: every use of the SDK's private names; `tests/plugins/mcp/test_sdk.py` fails when they change.
 
 The SDK takes most of a second to import. Only modules that are imported after the server has been started may import it
-(`client`, `stdio`, `web`, `oauth` and what they use). Keep `session`, `transports`, `local_server` and `remote_server`
-free of it.
+(`client`, `stdio`, `http_transports`, `oauth` and what they use). Keep `session`, `server_interface`,
+`local_server` and `remote_server` free of it.
 """

@@ -40,9 +40,7 @@ from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult, Toolset
-from perstack_mcp.server_requests import OpenCalls, PendingCall, Requests, required_question
-from perstack_mcp.tool_list import OutputSchemas, ToolList, filter_tool_lists
-from perstack_mcp.transports import (
+from perstack_mcp.server_interface import (
     ConnectionAttempt,
     McpServer,
     RateLimitedOutput,
@@ -51,6 +49,8 @@ from perstack_mcp.transports import (
     next_steps_of,
     root_cause,
 )
+from perstack_mcp.server_requests import OpenCalls, PendingCall, Requests, required_question
+from perstack_mcp.tool_list import OutputSchemas, ToolList, filter_tool_lists
 
 MAX_SHOWN_CHARS = 30_000  # characters of text that the model sees at once
 

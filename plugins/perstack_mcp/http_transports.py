@@ -23,7 +23,7 @@ from mcp_types import INVALID_REQUEST
 from perstack.core.base.public_addresses import is_public
 from perstack.errors import SkillError
 from perstack_mcp.sdk import TransportOn
-from perstack_mcp.transports import Unauthorized, describe
+from perstack_mcp.server_interface import Unauthorized, describe
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

@@ -11,8 +11,8 @@ from pathlib import Path
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
+from perstack_mcp.server_interface import AUTO, LEGACY, ConnectionAttempt, RateLimitedOutput, ServerProtocols
 from perstack_mcp.server_process import Child, launch_of, run_server
-from perstack_mcp.transports import AUTO, LEGACY, ConnectionAttempt, RateLimitedOutput, ServerProtocols
 
 
 class LocalServer:
@@ -35,7 +35,7 @@ class LocalServer:
             yield
 
     def attempts(self) -> Sequence[ConnectionAttempt]:
-        """Return the attempts: the handshake first, unless the server is known to refuse it (see `transports`)."""
+        """Return the attempts: the handshake first, unless the server is known to refuse it."""
         from perstack_mcp.stdio import streams_of
 
         if self._child is None:

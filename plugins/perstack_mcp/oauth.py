@@ -39,7 +39,7 @@ from perstack.errors import SkillError
 from perstack.next_steps import LogIn
 from perstack_mcp.login_store import Login, LoginFile
 from perstack_mcp.sdk import Flow, OAuthFlow
-from perstack_mcp.transports import Unauthorized
+from perstack_mcp.server_interface import Unauthorized
 
 
 def _is_not_logged(record: logging.LogRecord) -> bool:

@@ -16,9 +16,9 @@ from perstack.errors import SkillError, UsageError
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.skill import SkillContext
 from perstack.support.variables import check_known, fill, variables_in
+from perstack_mcp.http_transports import refuse_private
 from perstack_mcp.login_store import LoginFile, Logins
-from perstack_mcp.transports import AUTO, LEGACY, ConnectionAttempt, RateLimitedOutput, ServerProtocols
-from perstack_mcp.web import refuse_private
+from perstack_mcp.server_interface import AUTO, LEGACY, ConnectionAttempt, RateLimitedOutput, ServerProtocols
 
 if TYPE_CHECKING:
     import httpx2
@@ -48,7 +48,7 @@ class RemoteServer:
 
     def attempts(self) -> Sequence[ConnectionAttempt]:
         """Return the attempts: streamable HTTP, then SSE; the reverse for an address that ends in `/sse`."""
-        from perstack_mcp.web import sse, streamable
+        from perstack_mcp.http_transports import sse, streamable
 
         self._auth = self._auth or self._default_auth()
         arguments = (self._endpoint, self._headers, self._may_be_local, self._auth)

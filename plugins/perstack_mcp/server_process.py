@@ -33,7 +33,7 @@ from perstack.support.variables import check_known, fill, variables_in
 from perstack.system import processes
 from perstack.system.process_groups import end_group
 from perstack.system.processes import owned
-from perstack_mcp.transports import MAX_LINE_CHARS
+from perstack_mcp.server_interface import MAX_LINE_CHARS
 
 _MIN_SECRET_CHARS = 6  # minimum characters of a secret that is masked; shorter ones would occur in ordinary words
 

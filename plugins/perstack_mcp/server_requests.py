@@ -36,7 +36,7 @@ from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, ResultContent, TextPart, UserMessage
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.skill import BlobStore, SampleRequest, ToolCall
-from perstack_mcp.transports import describe
+from perstack_mcp.server_interface import describe
 
 # Assignment of a server's requests to its active calls.
 #

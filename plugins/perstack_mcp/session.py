@@ -12,7 +12,7 @@ from perstack.core.runs.facts import Question
 from perstack.errors import SkillError
 from perstack.next_steps import NextStep
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
-from perstack_mcp.transports import McpServer, ServerEnded, describe, next_steps_of
+from perstack_mcp.server_interface import McpServer, ServerEnded, describe, next_steps_of
 
 if TYPE_CHECKING:
     from perstack_mcp.client import McpClient

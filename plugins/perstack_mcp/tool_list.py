@@ -28,7 +28,7 @@ from perstack.core.definitions.skills import Effect, ToolSpec
 from perstack.errors import SkillError
 from perstack.ports.skill import Toolset
 from perstack.system.concurrency import violation_of
-from perstack_mcp.transports import describe
+from perstack_mcp.server_interface import describe
 
 if TYPE_CHECKING:
     from perstack_mcp.sdk import ReadStream, TransportStreams

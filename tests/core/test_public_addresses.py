@@ -15,7 +15,7 @@ from perstack.core.base.public_addresses import is_public
 from perstack.core.definitions.sandbox import wrong_place
 from perstack.errors import DefinitionError
 from perstack_bubblewrap.network import PlaceRefused, check_address
-from perstack_mcp.web import refuse_private
+from perstack_mcp.http_transports import refuse_private
 
 PRIVATE = [
     "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "100.100.100.200", "169.254.169.254",

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perstack_bubblewrap.bwrap_arguments import System, View, arguments, environment, inner, open_mount_sources
 from perstack_bubblewrap.file_view import ProtectedFileScanner
-from perstack_bubblewrap.mounts import System, View, arguments, environment, inner, open_mount_sources
 from perstack_bubblewrap.seccomp import MACHINES, Machine, program_of
 
 ALLOWED = 0x7FFF0000

@@ -9,7 +9,7 @@ from hosting import wait_for
 from mcp_bed import Bed, words
 
 from perstack.core.definitions.skills import McpStdioSkill
-from perstack_mcp.transports import ServerProtocols
+from perstack_mcp.server_interface import ServerProtocols
 
 STATELESS = Path(__file__).parent / "servers" / "stateless.py"
 

@@ -18,7 +18,7 @@ from mcp_bed import Bed, words
 
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.errors import SkillError
-from perstack_mcp.transports import MAX_LINES, RateLimitedOutput
+from perstack_mcp.server_interface import MAX_LINES, RateLimitedOutput
 
 CONNECT = 20_000
 """Milliseconds: enough on a busy machine for a server that does connect."""

@@ -22,8 +22,8 @@ from perstack.core.definitions.skills import McpSseSkill
 from perstack.core.runs.facts import Question
 from perstack.errors import SkillError
 from perstack_mcp.remote_server import RemoteServer
+from perstack_mcp.server_interface import LEGACY, ConnectionAttempt
 from perstack_mcp.session import McpSession
-from perstack_mcp.transports import LEGACY, ConnectionAttempt
 
 SERVER = Path(__file__).parent / "servers" / "web.py"
 
