@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from perstack.config.load import LoadedProject
 from perstack.core.definitions.experts import Expert
-from perstack.core.jobs.summary import JobSummary
+from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.dataclass import dataclass
 from perstack.doors.shared.tool_names import only_experts, tool_names
@@ -174,6 +174,11 @@ class ServedProject:
         if not self.definitions.offers(job.expert_key):
             raise NotFound(f"there is no Job {job_id} of an Expert that this server offers")
         return job
+
+    async def current_job(self, job_id: str) -> JobSummary:
+        """Return a Job as `job` does, a running one from its logs: its summary is a step or a second old."""
+        job = await self.job(job_id)
+        return job if job.status != "running" else summarize(await self.host.jobs.load(job_id), is_driven=True)
 
     async def job_to_drive(self, job_id: str) -> JobSummary:
         """Return a Job. Raises UsageError if Jobs of its Expert are not driven here."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TypeAlias, cast
@@ -94,7 +93,7 @@ def _schemas(operations: Sequence[_Operation]) -> dict[str, JsonObject]:
 
 def _described(operation: _Operation, route: Route, schemas: dict[str, JsonObject]) -> JsonObject:
     model = operation.arguments
-    schema = schemas[_name_of(model, schemas)]
+    schema = schemas[model.__name__]
     properties = cast("dict[str, JsonObject]", schema.get("properties", {}))
     spellings = {field.alias or name: name for name, field in model.model_fields.items()}
     in_path = [one for one in properties if f"{{{one}}}" in route.path]
@@ -108,7 +107,7 @@ def _described(operation: _Operation, route: Route, schemas: dict[str, JsonObjec
         "summary": operation.summary,
         "description": operation.description,
         "parameters": parameters,
-        "responses": _responses(operation, route, schemas),
+        "responses": _responses(operation, route),
     }
     if route.method in ("GET", "DELETE"):
         elsewhere = {*in_path, *(spellings[one] for one in in_path)}
@@ -143,8 +142,8 @@ def _parameter(name: str, place: str, schema: JsonObject, *, required: bool) -> 
     return {"name": name, "in": place, "required": required, "schema": schema}
 
 
-def _responses(operation: _Operation, route: Route, schemas: dict[str, JsonObject]) -> JsonObject:
-    reply: dict[str, JsonValue] = {"content": _content({"$ref": _SCHEMAS + _name_of(operation.gives, schemas)})}
+def _responses(operation: _Operation, route: Route) -> JsonObject:
+    reply: dict[str, JsonValue] = {"content": _content({"$ref": _SCHEMAS + operation.gives.__name__})}
     if operation.gives is SubmittedJob and route.method == "POST":
         reply["headers"] = {"Location": {"description": "where it is shown", "schema": {"type": "string"}}}
     done: JsonObject = {str(status): {"description": words, **reply} for status, words in route.replies.items()}
@@ -175,10 +174,3 @@ def _hook() -> JsonObject:
 
 def _content(schema: JsonObject) -> JsonObject:
     return {"application/json": {"schema": schema}}
-
-
-def _name_of(model: type[BaseModel], schemas: dict[str, JsonObject]) -> str:
-    name = model.__name__
-    if name not in schemas:
-        raise LookupError(f"{name} is not among {json.dumps(sorted(schemas))}")
-    return name

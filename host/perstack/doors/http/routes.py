@@ -26,7 +26,6 @@ from perstack.doors.operations import (
     OperationArguments,
     OperationCall,
     TaskArguments,
-    hides_none,
     read_arguments,
     task_operation,
 )
@@ -46,7 +45,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def routes(
-    memory: ExecutionMemory, rows: Sequence[operation_table.Operation] = OPERATIONS, hides: Hides = hides_none
+    memory: ExecutionMemory,
+    rows: Sequence[operation_table.Operation] = OPERATIONS,
+    hides: Hides = lambda _: False,
 ) -> list[Route]:
     """Return the routes for tasks, webhooks and the description. The server must check access, except to webhooks."""
 

@@ -10,7 +10,6 @@ from mcp.shared.exceptions import MCPError
 
 from perstack.core.base.ids import job_of_run, place_of
 from perstack.core.definitions.secrets import without_secrets
-from perstack.core.jobs.summary import summarize
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, UriTemplate
 from perstack.doors.served_project import ServedProject
@@ -39,10 +38,7 @@ class _Resource:
 
 
 async def _job(state: ServedProject, job_id: str) -> str:
-    job = await state.job(job_id)
-    if job.status == "running":  # the stored summary of a running Job is a step or a second old
-        job = summarize(await state.host.jobs.load(job_id), is_driven=True)
-    return job.to_json().decode()
+    return (await state.current_job(job_id)).to_json().decode()
 
 
 async def _checkpoint(state: ServedProject, checkpoint_id: str) -> str:

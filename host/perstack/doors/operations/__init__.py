@@ -149,11 +149,6 @@ class OfferedOperation(Generic[A]):
 Hides = Callable[[str], bool]  # predicate: True if a door hides the tasks of the agent with this id
 
 
-def hides_none(agent_id: str) -> bool:
-    """Return False: every agent's tasks are shown."""
-    return False
-
-
 class TaskArguments(OperationArguments):
     """Arguments of an operation on tasks that a program may pass."""
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from perstack.core.base.ids import check_job_id, is_place, place_of
 from perstack.core.base.text import plain_text
 from perstack.core.jobs.checkpoints import Checkpoint
-from perstack.core.jobs.summary import JobSummary, summarize
+from perstack.core.jobs.summary import JobSummary
 from perstack.doors.operations import (
     Confirmation,
     OfferedOperation,
@@ -48,11 +48,9 @@ class _GetJob(OperationArguments):
     job: JobId
 
     async def perform(self, call: OperationCall[R]) -> R:
-        jobs, job = call.project.host.jobs, await call.project.job(self.job)
-        if job.status == "running":  # the stored summary of a running Job is a step or a second old
-            job = summarize(await jobs.load(self.job), is_driven=True)
+        job = await call.project.current_job(self.job)
         is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
-        open_calls = await jobs.unsettled(self.job) if is_stopped else ()
+        open_calls = await call.project.host.jobs.unsettled(self.job) if is_stopped else ()
         return call.reply(views.job_details(job, open_calls), *views.job_texts(job))
 
 
