@@ -22,7 +22,7 @@ from perstack.core.queue.rate_limit import (
     slowed,
     succeeded,
 )
-from perstack.core.runs.fallbacks import LONGEST_WAIT
+from perstack.core.runs.retries_and_fallbacks import LONGEST_WAIT
 
 
 @given(per_minute=st.integers(1, 6_000), asked=st.lists(st.floats(0, 0.5), min_size=2, max_size=200))

@@ -216,14 +216,14 @@ MUTANTS = (
     ),
     Mutant(
         "an endpoint that asks to be left alone for long pauses the Job",
-        "perstack.core.runs.fallbacks",
+        "perstack.core.runs.retries_and_fallbacks",
         "if retry_after is not None and retry_after > LONGEST_WAIT:",
         "if False:",
         "tests/engine/runs/test_errors_and_retries.py tests/project/test_clock.py",
     ),
     Mutant(
         "a generation is tried no more often than maxRetries says",
-        "perstack.core.runs.fallbacks",
+        "perstack.core.runs.retries_and_fallbacks",
         "if attempt > limits.max_retries and not is_over:",
         "if attempt > limits.max_retries + 1 and not is_over:",
         "tests/engine/runs/test_errors_and_retries.py",

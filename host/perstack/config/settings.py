@@ -24,7 +24,7 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy, policy_of, runtime_of
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import Override
-from perstack.core.runs.fallbacks import models_of
+from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 

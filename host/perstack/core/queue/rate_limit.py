@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from perstack.core.definitions.models import ProviderLimits
 from perstack.core.runs.display_events import WaitReason
-from perstack.core.runs.fallbacks import LONGEST_WAIT
+from perstack.core.runs.retries_and_fallbacks import LONGEST_WAIT
 from perstack.dataclass import dataclass
 
 MOST_FAILURES = 10  # in a row, over all Runs; more than one Run's attempts, which alone open no circuit

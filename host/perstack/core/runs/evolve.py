@@ -55,10 +55,10 @@ from perstack.core.runs.context import (
     summarising,
 )
 from perstack.core.runs.facts import ErrorInfo, apply_todo, todos_json
-from perstack.core.runs.fallbacks import shared, switched
 from perstack.core.runs.messages import ExpertMessage, TextPart, ToolMessage, ToolResultPart, UserMessage
 from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
 from perstack.core.runs.repeats import counted, shown
+from perstack.core.runs.retries_and_fallbacks import shared, switched
 from perstack.core.runs.state import (
     MOST_REJECTED,
     NO_REPEATS,

@@ -13,10 +13,10 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.result_schemas import judged
 from perstack.core.runs import commands, events, step_events
 from perstack.core.runs.decide import digest_of, lacks_effect
-from perstack.core.runs.fallbacks import switch_difference
 from perstack.core.runs.messages import text_of
 from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warning_with
+from perstack.core.runs.retries_and_fallbacks import switch_difference
 from perstack.core.runs.state import Phase, Run, may_have_unrecorded
 
 

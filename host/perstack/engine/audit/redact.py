@@ -16,7 +16,7 @@ from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids
-from perstack.engine.log.leases import DelegateLeases
+from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import derive, event_of, run_logs
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError

@@ -18,7 +18,7 @@ from perstack.core.definitions.overrides import RECORDED
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
-from perstack.engine.log.leases import leftover_programs_ended
+from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
 from perstack.ports.environment import inherited
 from perstack.ports.provider import OfferedModel, ProviderFactory

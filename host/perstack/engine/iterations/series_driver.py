@@ -52,7 +52,7 @@ from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
-from perstack.engine.log.leases import leftover_programs_ended
+from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.log.storage import SummaryFiles, log_of, read_summary
 from perstack.engine.plugins.runtimes import CommandSandbox

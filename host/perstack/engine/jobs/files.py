@@ -17,7 +17,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.files.rewind_lock import lease_without_rewind
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.log.leases import DelegateLeases
+from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Inspect, SetOption
 from perstack.support.storage import every_id

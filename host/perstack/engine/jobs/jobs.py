@@ -31,7 +31,7 @@ from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import ActiveJobs, JobRunner, read_attachments
-from perstack.engine.log.leases import StopRequests
+from perstack.engine.log.leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Inspect
@@ -376,7 +376,7 @@ class Jobs(JobReader):
         for run_id in ordered:
             await self.queue.withdraw(job_id, run_id)
         if ordered:
-            from perstack.engine.log.leases import DelegateLeases
+            from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 
             await DelegateLeases(self.storage).forget_job(job_id)
 

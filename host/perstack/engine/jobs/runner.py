@@ -26,7 +26,7 @@ from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.log.leases import StopRequests, leftover_programs_ended
+from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import OnEvent, runtime_begins
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, UsageError

@@ -26,7 +26,7 @@ from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
-from perstack.engine.log.leases import DelegateLeases, leftover_programs_ended
+from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
 from perstack.engine.log.run_session import OnEvent, runtime_begins
 from perstack.engine.plugins.skills import factory_for
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError

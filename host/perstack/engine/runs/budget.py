@@ -15,9 +15,9 @@ from perstack.core.definitions.models import parts_of
 from perstack.core.jobs.budget import LEAST, LEAST_THINKING, OF_ENDPOINT, WANTED, Bound, Grant, Ledger, Wait
 from perstack.core.jobs.job import Job
 from perstack.core.runs.context import window_of
-from perstack.core.runs.fallbacks import models_of
 from perstack.core.runs.messages import PDF, BlobPart, Message, blobs_of, most_tokens
 from perstack.core.runs.request_digest import KeptTools
+from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers import Prices

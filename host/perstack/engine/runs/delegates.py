@@ -144,7 +144,7 @@ class Delegates:
 
     async def _reclaimed(self, parent: RunSession, delegation: Delegation, known: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
-        from perstack.engine.log.leases import DelegateLeases
+        from perstack.engine.log.leases_and_stop_requests import DelegateLeases
         from perstack.engine.runs.remote_delegates import stop_elsewhere
 
         job, host = self._job, self._job.host

@@ -1,7 +1,7 @@
 """Ask a model for one reply, with retries, a time limit and fallback models.
 
 Each try flushes `startGeneration`, with the most that it may cost, before the model is called. `after_failure`
-(core/runs/fallbacks.py) decides what follows a failed try. compaction.py uses the same tries for summaries.
+(core/runs/retries_and_fallbacks.py) decides what follows a failed try. compaction.py uses the same tries for summaries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from perstack.core.runs.context import OVERFLOW, learned_window, load, policy_of
 from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.fallbacks import (
+from perstack.core.runs.messages import ExpertMessage, ToolCallPart, usable_reply
+from perstack.core.runs.request_digest import KeptTools, request_digest
+from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
     PauseJob,
     after_failure,
@@ -38,8 +40,6 @@ from perstack.core.runs.fallbacks import (
     switch_back,
     time_for_try,
 )
-from perstack.core.runs.messages import ExpertMessage, ToolCallPart, usable_reply
-from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
 from perstack.engine.log.run_session import Emitter, RunSession

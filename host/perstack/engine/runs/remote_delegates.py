@@ -26,7 +26,7 @@ from perstack.core.runs.step_events import CallDelegate
 from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.log.event_log import Loaded
-from perstack.engine.log.leases import DelegateLeases
+from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter

@@ -41,7 +41,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.commands import ask_command
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.leases import leftover_programs_ended
+from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.schedules.schedules import DueWorkResult, JobLauncher, error_line, job_if_any
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError

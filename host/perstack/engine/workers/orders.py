@@ -18,7 +18,7 @@ from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run, RunStatus
 from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.leases import DelegateLeases
+from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.log.storage import storage_name
 from perstack.errors import NotFound
