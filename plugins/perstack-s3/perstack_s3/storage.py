@@ -79,7 +79,7 @@ class S3Storage(Storage):
         self._summaries = Indexed(objects, self._layout, "summaries")
         self._order = WriteOrder(objects)
         self._logs: dict[tuple[RunRef, str], S3Log] = {}
-        self._incarnations: dict[str, tuple[int, str]] = {}
+        self._incarnations: dict[str, tuple[str, str]] = {}  # with the nonce of the lease under which it was read
         self._seen: dict[str, str] = {}
         self._spaces: dict[str, S3Storage] = {}
 
@@ -385,11 +385,11 @@ class S3Storage(Storage):
         """Return a Job's current incarnation; None if it does not exist. Cached while this process drives the Job."""
         held = self._leases.held(check_job_id(job_id))
         known = self._incarnations.get(job_id)
-        if held is not None and known is not None and known[0] == held.fence and held.is_sure:
+        if held is not None and known is not None and known[0] == held.nonce and held.is_sure:
             return known[1]
         incarnation = await self._marker(job_id)
         if held is not None and incarnation is not None:
-            self._incarnations[job_id] = (held.fence, incarnation)
+            self._incarnations[job_id] = (held.nonce, incarnation)
         return incarnation
 
     async def _marker(self, job_id: str) -> str | None:

@@ -153,6 +153,20 @@ class JobContract(ContractBase):
         await writer.append("new")
         assert await storage.read(RUN) == writer.written
 
+    @in_loop
+    async def test_a_driver_writes_to_the_new_job_of_an_id_whose_job_another_process_deleted(
+        self, opener: Opener
+    ) -> None:
+        storage = opener()
+        for text in ("first", "second", "third"):
+            writer = await new_writer(storage)
+            async with storage.lease(JOB, "its driver"):
+                await writer.append(text)
+                await writer.append(f"{text} again")
+            other = opener()
+            assert await other.read(RUN) == writer.written
+            await other.delete_job(JOB)
+
     def test_deleting_a_job_in_use_harms_no_other(self, opener: Opener) -> None:
         async def ends(work: Awaitable[object]) -> None:
             with suppress(Conflict, NotFound):
