@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import signal
@@ -65,6 +66,7 @@ PAIRS = [
     ("asking", "answer", "cancel"),
     ("asking", "signal", "kill"),
 ]
+STATES = ("new", "plain", "killed", "asking")
 SOME = (("new", "run", "run"), ("killed", "resume", "resume"), ("asking", "answer", "signal"))
 """Those of an ordinary run of the tests."""
 TASK_PAIRS = [
@@ -141,7 +143,7 @@ class Two:
                 await host.jobs.delete(JOB)
 
     def host(self, folder: Path) -> Host:
-        return Host.open(config=folder / "perstack.toml", workspace=folder, env=workload.env(self.room.parent))
+        return Host.open(config=folder / "perstack.toml", workspace=folder, env=environment(self.room.parent))
 
     def ask(self, folder: Path, question: Callable[[Host], Awaitable[T]]) -> T:
         """What a Host of this process finds."""
@@ -172,8 +174,15 @@ class Two:
 @pytest.fixture
 def two(tmp_path: Path, any_storage: str, victims: Victims) -> Iterator[Two]:
     (tmp_path / "room").mkdir()
-    with Victims({**workload.env(tmp_path), **server_variables()}) as others:
-        yield Two(tmp_path / "room", (victims, others), any_storage)
+    with Victims(environment(tmp_path)) as others:
+        yield Two(tmp_path / "room", (victims.with_env(environment(tmp_path)), others), any_storage)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of every process: their user has agreed to the address of the storage."""
+    names = [*STATES, "due", *(f"room/{number}" for number in range(500))]
+    trusted = os.pathsep.join(str(folder / name / "perstack.toml") for name in names)
+    return {**workload.env(folder), **server_variables(), "PERSTACK_TRUST": trusted}
 
 
 def fair(one: Victim, name: str) -> bool:
@@ -187,7 +196,7 @@ def fair(one: Victim, name: str) -> bool:
 
 @pytest.mark.timeout(3600)
 def test_two_processes_on_a_job_come_to_what_one_would(two: Two, tmp_path: Path, thorough: bool) -> None:
-    states = {name: tmp_path / name for name in ("new", "plain", "killed", "asking")}
+    states = {name: tmp_path / name for name in STATES}
     states["new"].mkdir()
     workload.team(states["new"], tmp_path, two.storage)
     for name in ("plain", "killed", "asking"):
