@@ -262,8 +262,7 @@ class KeptFolder(OpenDirectory):
         super().__init__(fd, path)
         found = os.fstat(fd)
         self.number = (found.st_dev, found.st_ino)
-        self.users = 0
-        """Current uses, possibly in threads. The handle stays open until the count is 0."""
+        self.users = 0  # current uses, possibly in threads. The handle stays open until the count is 0
         self._is_retired = False
         self._turn = turn
         self._listing = Lock()

@@ -38,10 +38,8 @@ class Scan:
     def __init__(self) -> None:
         """Start with an empty log."""
         self.head: Head = EMPTY_LOG
-        self.ends: array[int] = array("Q")
-        """Offset after each record's newline."""
-        self.lacks_newline = False
-        """True if the last record's newline is missing in the file."""
+        self.ends: array[int] = array("Q")  # offset after each record's newline
+        self.lacks_newline = False  # True if the last record's newline is missing in the file
         self._batch: list[bytes] = []
         self._batch_head = EMPTY_LOG
         self._missing = 0

@@ -114,8 +114,7 @@ class GeminiDecoder:
         """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
         self._parts: list[_GeminiPart] = []
-        self._texts: list[list[str]] = []
-        """Pieces of each part's text, joined at the end."""
+        self._texts: list[list[str]] = []  # pieces of each part's text, joined at the end
         self._counts: dict[str, int] = {}
         self._ending: _Candidate | None = None
         self._blocked = ""

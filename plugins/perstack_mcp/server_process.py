@@ -98,10 +98,8 @@ class Child:
         """Observe a started process."""
         self.process = process
         self._secrets = secrets
-        self.failure = ""
-        """Reason for giving up the server; empty otherwise."""
-        self.show = on_stderr
-        """Function that shows a line to the person."""
+        self.failure = ""  # reason for giving up the server; empty otherwise
+        self.show = on_stderr  # function that shows a line to the person
         self._last: deque[str] = deque(maxlen=_KEPT_LINES)
 
     stdin: asyncio.StreamWriter

@@ -54,8 +54,7 @@ class PendingCall:
         """Start the idle timeout."""
         self.call = call
         self.idle = idle
-        self.limit = asyncio.timeout(idle)
-        """Timeout that ends the call after `idle` seconds without a sign of life."""
+        self.limit = asyncio.timeout(idle)  # timeout that ends the call after `idle` seconds without a sign of life
         self.abandoned: asyncio.Future[Question | None] = asyncio.get_running_loop().create_future()
         """Set when the call must end early: to the question for the person, or to None to repeat the call alone."""
         self.is_over = asyncio.Event()

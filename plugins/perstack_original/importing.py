@@ -195,11 +195,9 @@ class _Upgrade:
         self._places: dict[str, tuple[Run, str]] = {}
         """Run as it was at a checkpoint and the event's id, by the id of the checkpoint's last message."""
         self._checkpoints: dict[str, str] = {}
-        self._chain_of: dict[str, _Chain] = {}
-        """Chains by the original's run ids."""
+        self._chain_of: dict[str, _Chain] = {}  # chains by the original's run ids
         self._chains: list[_Chain] = []
-        self._delegates: dict[tuple[str, str], str] = {}
-        """Our Run ids of delegates, by the original's run and call ids."""
+        self._delegates: dict[tuple[str, str], str] = {}  # our Run ids of delegates, by the original's run and call ids
         ordered = [sorted(events, key=_order) for events in runs.values()]
         for run in sorted((run for run in ordered if run), key=lambda run: (run[0].timestamp, run[0].run_id)):
             self._link(run)

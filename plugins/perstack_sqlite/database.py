@@ -162,8 +162,7 @@ class Database:
         self._opening = Lock()
         self._reader = DatabaseConnection(self._open_to_read, "perstack-sqlite-read")
         self._writer = DatabaseConnection(self._open_to_write, "perstack-sqlite-write")
-        self._syncs: bool | None = None
-        """True if the writing connection syncs its commits; None if not set yet."""
+        self._syncs: bool | None = None  # True if the writing connection syncs its commits; None if not set yet
 
     async def read(self, work: Callable[[sqlite3.Connection | None], T]) -> T:
         """Return the result of `work`, called with None without a file. Cancellation abandons it."""

@@ -45,8 +45,7 @@ class CrashingStorage(Storage):
         self.storage = storage
         self.keeps_copies = storage.keeps_copies
         self.point = point
-        self.appends = 0
-        """Number of append calls so far."""
+        self.appends = 0  # number of append calls so far
 
     def _reached(self, moment: Literal["before", "after"]) -> bool:
         point = self.point

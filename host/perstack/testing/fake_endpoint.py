@@ -18,8 +18,7 @@ class PreparedReply:
     chunks: tuple[bytes, ...] = ()  # sent one by one with chunked transfer encoding
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
-    ending: str = "whole"
-    """`whole`; `cut`: the connection is closed before the end; `hang`: nothing more is sent."""
+    ending: str = "whole"  # `whole`; `cut`: the connection is closed before the end; `hang`: nothing more is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,7 @@ class FakeEndpoint:
         self._choose = choose
         self.asked: list[ReceivedRequest] = []
         self.connections = 0
-        self.left = asyncio.Event()
-        """Set when a client disconnected while a reply was hanging."""
+        self.left = asyncio.Event()  # set when a client disconnected while a reply was hanging
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -276,8 +276,7 @@ class ScriptedProvider(Provider, ProviderFactory):
 
     def __init__(self, script: ScriptLike, *, request_log: Path | None = None) -> None:
         """Prepare the script. With `request_log`, append each request to that file as a line of JSON."""
-        self.requests: list[GenerationRequest] = []
-        """All requests in order."""
+        self.requests: list[GenerationRequest] = []  # all requests in order
         self._decide = script if callable(script) else None
         self._schedules = {} if callable(script) else _schedules(script)
         self._progress: dict[str, _Progress] = {}

@@ -220,8 +220,7 @@ class Objects:
         """Connect to nothing yet."""
         self.place = place
         self._client = Client(place)
-        self.is_checked = False
-        """True if `check_version` has accepted this store."""
+        self.is_checked = False  # True if `check_version` has accepted this store
 
     async def get(self, key: str, *, patience: float | None = None) -> Found | None:
         """Return an object; None if it does not exist."""

@@ -39,8 +39,7 @@ class RewindSteps:
         """Check all paths. Raises Conflict if a file differs from the present tree, and OSError."""
         self._root = root
         self._device = os.fstat(root).st_dev
-        self._gone: set[bytes] = set()
-        """Paths that are empty once the steps so far are made."""
+        self._gone: set[bytes] = set()  # paths that are empty once the steps so far are made
         self._made: set[bytes] = set()
         self._kept: list[Kept] = []
         self._steps: list[Step] = []

@@ -35,8 +35,7 @@ class WorkspaceSnapshots:
         self._new_walker = partial(Walker, workspace, tuple(keep_off))
         self._walkers: dict[int, Walker] = {}
         """The walker for each maximum file size: Runs that began under other settings may have another."""
-        self._stored: set[str] | None = None
-        """Digests of the blobs in the storage; None until the first is stored."""
+        self._stored: set[str] | None = None  # digests of the blobs in the storage; None until the first is stored
         self._turn = asyncio.Lock()
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:

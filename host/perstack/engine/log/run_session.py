@@ -172,10 +172,8 @@ class RunSession:
         self.ref = ref
         self.clock = clock
         self.expert_key = expert_key
-        self.base: Run | None = None
-        """The state that this Run continues from, of another Run; None for a new start."""
-        self.memo: dict[Hashable, object] = {}
-        """Data that the Run's provider keeps from one request to the next."""
+        self.base: Run | None = None  # the state that this Run continues from, of another Run; None for a new start
+        self.memo: dict[Hashable, object] = {}  # data that the Run's provider keeps from one request to the next
         self.first_try: float | None = None
         """Start of the first try of the current generation in this process, by `time.monotonic`; None between
         generations."""
@@ -190,8 +188,7 @@ class RunSession:
         self._unshown: list[tuple[StoredEvent, bytes]] = []  # written events that are not synced yet
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
-        self._failure: BaseException | None = None
-        """The error of the first failed write."""
+        self._failure: BaseException | None = None  # the error of the first failed write
 
     @classmethod
     def of(

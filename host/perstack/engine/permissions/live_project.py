@@ -89,8 +89,7 @@ class ReloadedProject:
     def __init__(self, loaded: LoadedProject, store: TrustStore | None = None) -> None:
         """Use `loaded`; starting the process counts as agreement to it."""
         self.loaded = loaded
-        self.problem: Note | None = None
-        """Error in the files, or reason why they are not in use; None without any."""
+        self.problem: Note | None = None  # error in the files, or reason why they are not in use; None without any
         self.pending_change: PendingChange | None = None
         self._store = store or TrustStore.of_user()
         self._folder = folder_of(loaded.project, Path.cwd())

@@ -127,8 +127,7 @@ class RulingReplay:
         self._approvals = approvals
         self._known: tuple[Expert, Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]] | None = None
         self.ruled = 0
-        self.unchecked: dict[str, int] = {}
-        """Calls that could not be judged again, counted by reason."""
+        self.unchecked: dict[str, int] = {}  # calls that could not be judged again, counted by reason
 
     async def difference(self, run: Run, event: StoredEvent) -> str | None:
         """Return what is wrong with `callTools` as the next event; None if it is right or cannot be judged."""
@@ -240,8 +239,7 @@ class JobApprovals:
         self._storage = storage
         self._job_id = job_id
         self._found: list[Standing] | None = None
-        self.is_whole = True
-        """True if no approval has been redacted; valid after `all`."""
+        self.is_whole = True  # True if no approval has been redacted; valid after `all`
 
     async def all(self) -> Sequence[Standing]:
         """Return the approvals, as far as they can be read."""

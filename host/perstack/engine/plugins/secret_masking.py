@@ -141,8 +141,7 @@ class MaskedBlobs:
         """Wrap a blob store."""
         self._blobs = blobs
         self._vault = vault
-        self.sizes: dict[str, int] = {}
-        """Bytes of each stored blob, by its sha256."""
+        self.sizes: dict[str, int] = {}  # bytes of each stored blob, by its sha256
 
     async def put(self, data: bytes) -> str:
         """Store bytes, masked if text. Raises SkillError for an image or a PDF that contains a known secret."""

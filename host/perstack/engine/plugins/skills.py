@@ -210,8 +210,7 @@ class JobSkills:
         self._emit = emit
         self._clock = clock
         self._open: dict[bytes, _SkillConnection] = {}
-        self._notices: set[tuple[str, str]] = set()
-        """Notices about renamed tools that this Job has already shown."""
+        self._notices: set[tuple[str, str]] = set()  # notices about renamed tools that this Job has already shown
         self._numbers = count(1)
         self._vault: SecretVault | None = None
 

@@ -146,8 +146,7 @@ class Catalogue:
             self._by_name[SEARCH_TOOL] = builtin_tool(self._division.shown[-1], self._search)
         self._missing = missing or {}
         """Skills whose tools are not offered, and why: shown to a model that calls an unknown tool."""
-        self.guidance = guidance
-        """Instructions of the skills for the model, and which skills cannot be reached."""
+        self.guidance = guidance  # instructions of the skills for the model, and which skills cannot be reached
         self.unreachable = dict(unreachable or {})
 
     @property

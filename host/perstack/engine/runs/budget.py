@@ -67,13 +67,10 @@ class JobBudget:
         self._read = read
         self._media: dict[tuple[str, str], int | None] = {}
         """Maximum tokens of images and documents, by digest and media type; None without a bound."""
-        self._unbounded: set[str] = set()
-        """Runs whose next request has a document without a bound on its tokens."""
-        self._has_room = asyncio.Event()
-        """Set, and replaced, when reserved amounts shrink."""
+        self._unbounded: set[str] = set()  # Runs whose next request has a document without a bound on its tokens
+        self._has_room = asyncio.Event()  # set, and replaced, when reserved amounts shrink
         self._sessions = sessions
-        self._unwritten: set[str] = set()
-        """Runs whose reservations have shrunk, perhaps not on disk yet."""
+        self._unwritten: set[str] = set()  # Runs whose reservations have shrunk, perhaps not on disk yet
         self._deadlines: dict[str, tuple[asyncio.Timeout, str | None]] = {}
         """The deadline of each Run, by Run id, with the key of the Expert whose budget sets it; None for the Job's."""
         for run in sorted(runs, key=lambda run: number_of_run(run.id)):

@@ -69,8 +69,7 @@ class Trying:
             limits = limits.model_copy(update={"retry_timeout": max(0, round(time_left / left))})
         self.limits = limits
         self.has_stand_in = left > 1
-        self.try_began = now
-        """Start of the latest try, by `time.monotonic`."""
+        self.try_began = now  # start of the latest try, by `time.monotonic`
         self._began = now
         self._session = session
         self._provider = endpoint.provider

@@ -56,8 +56,7 @@ class RemoteRuns:
         self._logs = run_logs(storage)
         self._job = job
         self._runs = dict(known)
-        self._below: dict[str, set[str]] = {}
-        """The ids of the delegates of each Run."""
+        self._below: dict[str, set[str]] = {}  # the ids of the delegates of each Run
         for run_id, tally in job.runs.items():
             if tally.start.delegated_by is not None:
                 self._below.setdefault(tally.start.delegated_by.run_id, set()).add(run_id)

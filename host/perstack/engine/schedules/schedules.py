@@ -66,8 +66,7 @@ class JobLauncher:
         self._jobs = jobs
         self._iterations = iterations
         self._source = source
-        self.resumes = not queue
-        """True if this launcher resumes interrupted Jobs."""
+        self.resumes = not queue  # True if this launcher resumes interrupted Jobs
 
     async def check(self, expert_key: str) -> None:
         """Raise what would prevent a Job of the Expert from starting.

@@ -52,8 +52,7 @@ class DispatcherConnection:
         """Assume that the dispatcher answers."""
         self._location = location
         self._report = report
-        self._pause = 0.0
-        """Seconds of the last pause; 0 while it answers."""
+        self._pause = 0.0  # seconds of the last pause; 0 while it answers
 
     async def call(self, work: Callable[[], Awaitable[_T]]) -> _T:
         """Repeat a call until the dispatcher answers, and return its result."""
@@ -128,8 +127,7 @@ class ClaimHandler:
         self._held: dict[str, HeldClaim] = {}
         self._suspect_check = asyncio.Lock()
         """Serializes checks for suspects: of two checks at once, neither would see the other's Job begin."""
-        self.freed = asyncio.Event()
-        """Set when a claim was released, or started or stopped waiting for delegates."""
+        self.freed = asyncio.Event()  # set when a claim was released, or started or stopped waiting for delegates
         self.soonest: int | None = None
         """Due time of the first order that was put back, in milliseconds since 1970; None without one."""
 

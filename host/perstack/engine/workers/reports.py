@@ -187,8 +187,7 @@ class WorkerCounters:
         self.takeovers = 0
         self.tokens: Counter[tuple[str, str]] = Counter()
         """Tokens by kind (`input`, `cached`, `output`, `reasoning`) and model; each token is counted once."""
-        self.cost_usd: dict[str, float] = {}
-        """Cost by model, as far as prices are known."""
+        self.cost_usd: dict[str, float] = {}  # cost by model, as far as prices are known
         self._models: set[str] = set()
 
     def of(self, served: Served) -> JobCounters:
