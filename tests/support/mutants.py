@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         "nothing is written after a write that failed",
         "perstack.engine.log.run_session",
-        "                self._failure = error\n",
-        "",
+        "            raise self._failure\n        batch",
+        "            pass\n        batch",
         "tests/engine/runs/test_crashes.py -k first_error",
     ),
     Mutant(
