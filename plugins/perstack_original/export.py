@@ -258,7 +258,7 @@ class _Export:
                 for call in state.open_calls
                 if call.delegation
             ),
-            usage=state.usage,
+            usage=state.spending.usage,
             partial_tool_results=tuple(
                 self._partial(call.result, call.decided.skill_name)
                 for call in state.calls.values()

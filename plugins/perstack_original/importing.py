@@ -389,7 +389,7 @@ class _Upgrade:
 
     def _finish_step(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is not None and chain.state.phase is Phase.SETTLED:
-            usage = chain.state.step_usage
+            usage = chain.state.spending.step_usage
             self._emit(chain, event, step_events.FinishStep, checkpoint_id=_next(chain.state), usage=usage)
 
     def _complete(self, chain: _Chain, event: theirs.Event) -> None:
@@ -442,7 +442,7 @@ class _Upgrade:
         match event.type:
             case "completeRun":
                 text = event.text if event.text is not None else chain.state.result or ""
-                usage = chain.state.usage
+                usage = chain.state.spending.usage
                 self._emit(chain, event, ours.FinishRun, checkpoint_id=place, text=text, total_usage=usage)
             case "stopRunByDelegate":
                 self._emit(chain, event, ours.StopRunByDelegate, checkpoint_id=place)

@@ -98,8 +98,9 @@ class Ledgers(RuleBasedStateMachine):
 
     def take(self, run: Run) -> bool:
         self.runs[run.id] = run
-        self.spent[run.id] = run.usage.total_tokens + (run.assumed.tokens if run.assumed else 0)
-        self.open[run.id] = run.reserved.tokens if run.reserved else 0
+        spending = run.spending
+        self.spent[run.id] = spending.usage.total_tokens + (spending.assumed.tokens if spending.assumed else 0)
+        self.open[run.id] = spending.reserved.tokens if spending.reserved else 0
         return self.ledger.take(run)
 
     def below(self, expert: str) -> list[str]:
@@ -118,7 +119,7 @@ class Ledgers(RuleBasedStateMachine):
     @rule(place=st.integers(0, 7), sent=st.integers(1, 3_000), wanted=st.integers(1, 3_000))
     def reserve(self, place: int, sent: int, wanted: int) -> None:
         run = list(self.runs.values())[place % len(self.runs)]
-        if run.reserved is not None:
+        if run.spending.reserved is not None:
             return
         decision = self.ledger.reserve(run.id, Bound(sent, wanted, 256))
         caps = [(list(self.runs), 10_000)] + ([(self.below("w"), 4_000)] if run.start.expert_key == "w" else [])
@@ -136,19 +137,21 @@ class Ledgers(RuleBasedStateMachine):
     @rule(place=st.integers(0, 7), share=st.floats(0, 1), tells=st.booleans())
     def settle(self, place: int, share: float, tells: bool) -> None:
         run = list(self.runs.values())[place % len(self.runs)]
-        if run.reserved is None:
+        if run.spending.reserved is None:
             return
-        used = int(run.reserved.tokens * share)
-        change = {"usage": run.usage + Usage.of(used, 0)} if tells else {"assumed": run.reserved + run.assumed}
+        used = int(run.spending.reserved.tokens * share)
+        spent = run.spending
+        change = {"usage": spent.usage + Usage.of(used, 0)} if tells else {"assumed": spent.reserved + spent.assumed}
         self.take(replaced(run, reserved=None, **change))
 
     @rule(place=st.integers(0, 7), extra=st.integers(1, 500))
     def surprise_with(self, place: int, extra: int) -> None:
         """More than was reserved: it counts, and the rest is less."""
         run = list(self.runs.values())[place % len(self.runs)]
-        if run.reserved is not None:
+        if run.spending.reserved is not None:
             self.surprise += extra
-            self.take(replaced(run, reserved=None, usage=run.usage + Usage.of(run.reserved.tokens + extra, 0)))
+            used = Usage.of(run.spending.reserved.tokens + extra, 0)
+            self.take(replaced(run, reserved=None, usage=run.spending.usage + used))
 
     @rule()
     def die(self) -> None:
@@ -156,8 +159,8 @@ class Ledgers(RuleBasedStateMachine):
         for run in self.runs.values():
             self.ledger.take(run, at_rest=True)
         for run in list(self.runs.values()):
-            if run.reserved is not None:
-                self.take(replaced(run, reserved=None, assumed=run.reserved + run.assumed))
+            if run.spending.reserved is not None:
+                self.take(replaced(run, reserved=None, assumed=run.spending.reserved + run.spending.assumed))
 
     @invariant()
     def it_counts_as_the_model_does(self) -> None:
@@ -169,7 +172,7 @@ class Ledgers(RuleBasedStateMachine):
 def replaced(run: Run, **changes: object) -> Run:
     from dataclasses import replace
 
-    return replace(run, **changes)
+    return replace(run, spending=replace(run.spending, **changes))
 
 
 TestLedgers = Ledgers.TestCase

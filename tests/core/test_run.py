@@ -73,7 +73,7 @@ def test_steps_and_usage_are_those_of_the_generations_each_counted_once(choose) 
     generations = [event for event in simulation.events if isinstance(event, FinishGeneration)]
     asked = [event.usage for event in simulation.events if isinstance(event, CallInteractiveTool) and event.usage]
     expected = sum((event.usage for event in generations), sum(asked, NO_USAGE))
-    assert simulation.run.usage == expected == job.usage
+    assert simulation.run.spending.usage == expected == job.usage
     begun = {event.step_number for event in simulation.events if isinstance(event, StartGeneration)}
     assert job.total_steps == len(begun) == max(begun, default=0)
 
@@ -85,7 +85,7 @@ def test_the_usage_of_the_finished_steps_sums_up_to_the_runs(choose) -> None:
     simulation.drive()
     if simulation.run.status == "completed":
         steps = [event.usage for event in simulation.events if isinstance(event, FinishStep)]
-        assert sum(steps, NO_USAGE) == simulation.run.usage
+        assert sum(steps, NO_USAGE) == simulation.run.spending.usage
 
 
 @settings(deadline=None)

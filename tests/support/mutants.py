@@ -125,16 +125,16 @@ MUTANTS = (
     ),
     Mutant(
         "usage is counted once",
-        "perstack.core.runs.evolve",
-        "usage=run.usage + usage,",
-        "usage=run.usage + usage + usage,",
+        "perstack.core.base.usage",
+        " usage=self.usage + usage,",
+        " usage=self.usage + usage + usage,",
         "tests/core/test_run.py -k usage",
     ),
     Mutant(
         "tokens promised to a generation that never reported are charged",
-        "perstack.core.runs.evolve",
-        "left = promised(run) if is_charged else promised(replace(run, reserved=None))",
-        "left = promised(replace(run, reserved=None))",
+        "perstack.core.base.usage",
+        "left = self.promised if is_charged else replace(self, reserved=None).promised",
+        "left = replace(self, reserved=None).promised",
         "tests/engine/runs/test_budgets.py tests/engine/runs/test_budgets_and_crashes.py",
     ),
     Mutant(

@@ -81,7 +81,7 @@ class Spenders:
                 self._die()
                 continue
             run = self.runs[active[self.choose(len(active))]]
-            if run.reserved is None:
+            if run.spending.reserved is None:
                 self._begin(run)
             else:
                 self._end(run)
@@ -133,7 +133,7 @@ class Spenders:
         if what == 2 and not self.says_all:
             usage = Usage()
         reply = (TextPart(text="x"),)
-        unreported = not is_reported(usage, run.reserved or Charge(), has_reply=True)
+        unreported = not is_reported(usage, run.spending.reserved or Charge(), has_reply=True)
         done = self._note(
             run, FinishGeneration, usage=usage, reply=reply, finish_reason="length", unreported=unreported
         )
@@ -143,7 +143,7 @@ class Spenders:
     def _die(self) -> None:
         """Kill the process: some of its pending generations were charged without any record."""
         for run in self.runs.values():
-            if run.reserved is not None and self.choose(2):
+            if run.spending.reserved is not None and self.choose(2):
                 self.truth.charge(self._used(run))
         self.ledger = Ledger(self.budget)
         for run in self.runs.values():

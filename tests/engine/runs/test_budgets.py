@@ -132,7 +132,7 @@ def test_a_try_that_may_have_been_charged_for_counts_as_all_that_it_could_cost(
     assert (retry.uncharged, len(starts)) == (uncharged, 2)
     run = wait_for(host.jobs.load(host_job(seen))).runs
     (state,) = run.values()
-    assert state.assumed == (None if uncharged else starts[0].reserved)
+    assert state.spending.assumed == (None if uncharged else starts[0].reserved)
 
 
 def host_job(seen: Seen) -> str:

@@ -44,10 +44,10 @@ def test_there_and_back_the_messages_and_totals_are_the_same(case: str) -> None:
     assert list(before) == list(after)
     for run_id, state in before.items():
         assert after[run_id].messages == state.messages
-        assert (after[run_id].status, after[run_id].step, after[run_id].usage) == (
+        assert (after[run_id].status, after[run_id].step, after[run_id].spending.usage) == (
             state.status,
             state.step,
-            state.usage,
+            state.spending.usage,
         )
         assert [event.type for event in again.logs[run_id]] == [event.type for event in ours.logs[run_id]]
     one, two = summary_of(ours, job_id), summary_of(again, job_id)

@@ -1,14 +1,16 @@
-"""Usage of generations: tokens, costs, charges, and amounts of budgets."""
+"""Usage of generations: tokens, costs, charges, amounts of budgets, and what a Run has spent."""
 
 from __future__ import annotations
 
+from dataclasses import field
+from functools import reduce
 from math import ceil
 from typing import Literal, assert_never
 
 from pydantic import Field
 
 from perstack.core.base.records import Fact, falsy
-from perstack.dataclass import dataclass
+from perstack.dataclass import dataclass, replace
 
 BudgetName = Literal["maxCost", "maxTokens", "maxTime", "maxToolCalls"]
 
@@ -181,3 +183,74 @@ class Exceeded:
     limit: float
     spent: float
     needed: float
+
+
+# The spending of a Run. With a budget an attempt begins by reserving the most that it can cost. Reported usage replaces
+# the reservation. If an attempt ends without reporting usage, or its process ends first, nobody knows what it has cost:
+# the reservation becomes a charge. So usage, charges and reservations together are never less than the actual cost.
+
+
+@dataclass(frozen=True)
+class Spending:
+    """The spending of one Run so far. A method returns the spending afterwards: the same object if nothing changed."""
+
+    usage: Usage = field(default_factory=Usage)
+    step_usage: Usage = field(default_factory=Usage)  # of the current step
+    unpriced_tokens: int = 0  # tokens of `usage` whose price is unknown
+    by_model: dict[str, ModelShare] = field(default_factory=dict[str, ModelShare])  # if the Run has several models
+    tool_calls: int = 0  # number of decided calls of tools and delegates
+    reserved: Charge | None = None  # maximum cost of the current generation; only with a budget
+    sampled: dict[str, Charge] = field(default_factory=dict[str, Charge])  # of tools' own generations, by call id
+    assumed: Charge | None = None  # charges for usage that nobody reported; only with a budget
+
+    @property
+    def promised(self) -> Charge | None:
+        """The sum of the reservations, charged until the actual usage is known; None without a budget."""
+        return reduce(together, self.sampled.values(), self.reserved)
+
+    def reserve(self, charge: Charge | None) -> Spending:
+        """Begin an attempt. One that began before and has no outcome may have cost all that was reserved for it."""
+        if charge is None and self.reserved is None:
+            return self
+        return replace(self, assumed=together(self.assumed, self.reserved), reserved=charge)
+
+    def reserve_sample(self, call_id: str, charge: Charge) -> Spending:
+        """Begin a generation that a tool requests during this call."""
+        return replace(self, sampled={**self.sampled, call_id: charge + self.sampled.get(call_id)})
+
+    def add(self, usage: Usage | None, charge: Charge | None = None, *, model: str = "") -> Spending:
+        """Add usage, and a charge for what it lacks. `model`: the one that was used, if the Run has several."""
+        after = self if charge is None else replace(self, assumed=together(self.assumed, charge))
+        if usage is None:
+            return after
+        share = self.by_model.get(model, ModelShare())
+        share = ModelShare(usage=share.usage + usage, unpriced_tokens=share.unpriced_tokens + usage.unpriced_tokens)
+        return replace(
+            after,
+            usage=self.usage + usage,
+            step_usage=self.step_usage + usage,
+            unpriced_tokens=self.unpriced_tokens + usage.unpriced_tokens,
+            by_model={**self.by_model, model: share} if model else self.by_model,
+        )
+
+    def settle(self, *, is_charged: bool) -> Spending:
+        """End all attempts. The current generation is charged unless it certainly cost nothing."""
+        if self.reserved is None and not self.sampled:
+            return self
+        left = self.promised if is_charged else replace(self, reserved=None).promised
+        return replace(self, assumed=together(self.assumed, left), reserved=None, sampled={})
+
+    def end_call(self, call_id: str) -> Spending:
+        """Release the reservations of a call whose usage and charge are known."""
+        if call_id not in self.sampled:
+            return self
+        return replace(self, sampled={one: charge for one, charge in self.sampled.items() if one != call_id})
+
+
+NOTHING_SPENT = Spending()
+
+
+def unreported(reserved: Charge, usage: Usage) -> Charge:
+    """Return the charge that, added to incomplete usage, makes up what was reserved."""
+    cost = max(0.0, (reserved.cost_usd or 0) - (usage.cost_usd or 0))
+    return Charge(tokens=max(0, reserved.tokens - usage.total_tokens), cost_usd=cost or None)

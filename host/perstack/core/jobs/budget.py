@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import field
 
-from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, Charge, Exceeded, Usage, nano
+from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, Charge, Exceeded, Spending, Usage, nano
 from perstack.core.definitions.experts import Budget, Expert
 from perstack.core.jobs.budget_shares import WHOLE, Amounts, What
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.state import Run, promised
+from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 
 LEAST = 256  # fewest tokens of a reply that are worth a generation
@@ -105,26 +105,15 @@ class _OfRun:
     tool_calls: int = 0
 
     @classmethod
-    def of(cls, run: Run, *, at_rest: bool) -> _OfRun:
-        spent = Amount.of_usage(run.usage) + Amount.of_charge(run.assumed)
-        reserved = Amount.of_charge(promised(run))
+    def of(cls, spending: Spending, *, at_rest: bool) -> _OfRun:
+        spent = Amount.of_usage(spending.usage) + Amount.of_charge(spending.assumed)
+        reserved = Amount.of_charge(spending.promised)
         if at_rest:
             spent, reserved = spent + reserved, NOTHING
-        return cls(spent, reserved, run.tool_calls)
+        return cls(spent, reserved, spending.tool_calls)
 
 
 _NOTHING_OF_RUN = _OfRun()
-
-
-def _is_same(run: Run, before: Run) -> bool:
-    """Return True if neither usage nor reservations changed: most events leave these objects as they are."""
-    return (
-        run.usage is before.usage
-        and run.sampled is before.sampled
-        and run.reserved is before.reserved
-        and run.assumed is before.assumed
-        and run.tool_calls == before.tool_calls
-    )
 
 
 class Ledger:
@@ -146,9 +135,9 @@ class Ledger:
             self._enter(run)
         self._latest[run_id] = run
         self._add_time(run, 0 if latest is None else latest.worked_ms)
-        if latest is not None and _is_same(run, latest) and not at_rest:
+        if latest is not None and run.spending is latest.spending and not at_rest:
             return False
-        before, now = self._taken.get(run_id, _NOTHING_OF_RUN), _OfRun.of(run, at_rest=at_rest)
+        before, now = self._taken.get(run_id, _NOTHING_OF_RUN), _OfRun.of(run.spending, at_rest=at_rest)
         self._taken[run_id] = now
         for key in self._keys[run_id]:
             account = self._accounts[key]

@@ -100,7 +100,7 @@ def checkpoint_file(run: Run) -> CheckpointFile:
         expert=_expert_ref(run),
         status=_status_word(run.status),
         step_number=run.step,
-        usage=run.usage,
+        usage=run.spending.usage,
         context_tokens=run.context_tokens,
         context_window_usage=round(run.context_tokens / run.context_window, 4) if run.context_window else None,
         todos=run.todos,

@@ -28,7 +28,7 @@ from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.permissions import Standing, Widening
 from perstack.core.runs.events import QueueRun
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.state import Run, promised
+from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 
 
@@ -105,17 +105,18 @@ class Job:
     @property
     def usage(self) -> Usage:
         """The usage over all Runs."""
-        return sum((run.usage for run in self.runs.values()), NO_USAGE)
+        return sum((run.spending.usage for run in self.runs.values()), NO_USAGE)
 
     @property
     def unpriced_tokens(self) -> int:
         """The tokens of unknown price over all Runs."""
-        return sum(run.unpriced_tokens for run in self.runs.values())
+        return sum(run.spending.unpriced_tokens for run in self.runs.values())
 
     @property
     def assumed(self) -> Charge | None:
         """The charges for unreported usage over all Runs."""
-        return reduce(together, (together(run.assumed, promised(run)) for run in self.runs.values()), None)
+        charges = (together(run.spending.assumed, run.spending.promised) for run in self.runs.values())
+        return reduce(together, charges, None)
 
     @property
     def signals(self) -> frozenset[str]:

@@ -163,7 +163,7 @@ def _usage_by_expert(job: Job) -> dict[str, Usage]:
     found: dict[str, Usage] = {}
     for run in job.runs.values():
         key = run.start.expert_key
-        found[key] = found.get(key, NO_USAGE) + run.usage
+        found[key] = found.get(key, NO_USAGE) + run.spending.usage
     return found
 
 
@@ -171,7 +171,7 @@ def _usage_by_model(job: Job) -> dict[str, Usage]:
     found: dict[str, Usage] = {}
     for run in job.runs.values():
         own = full_name(run.start.provider, run.start.model)
-        for name, share in (run.by_model or {own: ModelShare(usage=run.usage)}).items():
+        for name, share in (run.spending.by_model or {own: ModelShare(usage=run.spending.usage)}).items():
             found[name] = found.get(name, NO_USAGE) + share.usage
     return found if len(found) > 1 else {}
 
@@ -190,16 +190,16 @@ def _job_status(status: RunStatus, is_driven: bool) -> JobStatus:
 
 def _run_summary(run: Run, head: Head) -> RunSummary:
     start = run.start
-    name = full_name(start.provider, start.model)
+    name, by_model = full_name(start.provider, start.model), run.spending.by_model
     return RunSummary(
         id=start.run_id,
         expert_key=start.expert_key,
         status=run.status,
         model=name,
         steps=run.step,
-        usage=run.usage,
-        unpriced_tokens=run.unpriced_tokens,
-        by_model=run.by_model if len(run.by_model) > 1 or {*run.by_model} - {name} else {},
+        usage=run.spending.usage,
+        unpriced_tokens=run.spending.unpriced_tokens,
+        by_model=by_model if len(by_model) > 1 or {*by_model} - {name} else {},
         delegated_by=start.delegated_by.run_id if start.delegated_by else None,
         continued_from=start.continued_from.checkpoint_id if start.continued_from else None,
         started_at=start.timestamp,

@@ -60,7 +60,7 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[ev
                 ),
             )
         case commands.EndStep():
-            return (step_events.FinishStep(**at_checkpoint(stamp()), usage=run.step_usage),)
+            return (step_events.FinishStep(**at_checkpoint(stamp()), usage=run.spending.step_usage),)
         case commands.EndRun():
             return (_finished(run, command.text, None, stamp),)
         case commands.Fail():
@@ -255,7 +255,11 @@ def result_event(run: Run, text: str, found: ResultCheck, stamp: Stamps) -> even
 
 def _finished(run: Run, text: str, value: JsonObject | None, stamp: Stamps) -> events.FinishRun:
     return events.FinishRun(
-        **at_checkpoint(stamp()), text=text, total_usage=run.usage, result=value, without_effect=lacks_effect(run)
+        **at_checkpoint(stamp()),
+        text=text,
+        total_usage=run.spending.usage,
+        result=value,
+        without_effect=lacks_effect(run),
     )
 
 

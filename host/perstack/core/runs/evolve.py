@@ -40,7 +40,7 @@ from perstack.core.base.chain import Head
 from perstack.core.base.ids import number_of_run
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.text import REDACTED
-from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
+from perstack.core.base.usage import NO_USAGE, Charge, Spending, Usage, unreported
 from perstack.core.definitions.permissions import UNATTENDED, Standing, all_laid_over
 from perstack.core.definitions.skills import COUNTED_CALLS
 from perstack.core.runs import events, step_events
@@ -58,7 +58,7 @@ from perstack.core.runs.facts import ErrorInfo, apply_todo, todos_json
 from perstack.core.runs.messages import ExpertMessage, TextPart, ToolMessage, ToolResultPart, UserMessage
 from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
 from perstack.core.runs.repeats import counted, shown
-from perstack.core.runs.retries_and_fallbacks import shared, switched
+from perstack.core.runs.retries_and_fallbacks import switched
 from perstack.core.runs.state import (
     MOST_REJECTED,
     NO_REPEATS,
@@ -70,7 +70,6 @@ from perstack.core.runs.state import (
     due_on_resume,
     is_unsettled,
     latest_reply,
-    promised,
     recorded,
     schema_of_run,
 )
@@ -185,10 +184,10 @@ def _folded(run: Run, event: events.StoredEvent) -> Run:  # noqa: C901 - one cas
         case "finishGeneration":
             return _replied(run, event)
         case "retry":
-            run = _settled_try(_with_usage(run, event.usage), is_charged=not event.uncharged)
-            return replace(run, context=overflowed(run, event))
+            spending = _spent(run, event.usage).settle(is_charged=not event.uncharged)
+            return replace(run, spending=spending, context=overflowed(run, event))
         case "switchModel":
-            return switched(_settled_try(run, is_charged=not event.uncharged), event)
+            return switched(_settled(run, is_charged=not event.uncharged), event)
         case "callTools":
             return _called(run, event)
         case "finishToolCall":
@@ -207,8 +206,7 @@ def _folded(run: Run, event: events.StoredEvent) -> Run:  # noqa: C901 - one cas
             return _started_call(run, event)
         case "startSample":
             _open_call(run, event.tool_call_id)
-            more = event.reserved + run.sampled.get(event.tool_call_id)
-            return replace(run, sampled={**run.sampled, event.tool_call_id: more})
+            return replace(run, spending=run.spending.reserve_sample(event.tool_call_id, event.reserved))
         case "widenPermissions":
             permissions = all_laid_over(run.permissions, event.widening)
             return replace(run, permissions=permissions, widenings=(*run.widenings, event.widening))
@@ -217,24 +215,24 @@ def _folded(run: Run, event: events.StoredEvent) -> Run:  # noqa: C901 - one cas
         case "shrinkResults":
             return shrunk(run, event)
         case "startCompaction":
-            return replace(_reserving(run, event.reserved), context=summarising(run, event))
+            return replace(run, spending=run.spending.reserve(event.reserved), context=summarising(run, event))
         case "compactHistory":
-            run = compacted(_with_usage(run, event.usage), event)
-            return replace(run, reserved=None, assumed=together(run.assumed, event.assumed))
+            spending = replace(_spent(run, event.usage, event.assumed), reserved=None)
+            return replace(compacted(run, event), spending=spending)
         case "recordSnapshot":
             return recorded(run, event)
         case "finishStep":
-            return replace(run, phase=Phase.READY, calls={}, step_usage=NO_USAGE)
+            return replace(run, phase=Phase.READY, calls={}, spending=replace(run.spending, step_usage=NO_USAGE))
         case "rejectResult":
             return _rejected(run, event)
         case "finishRun":
             return replace(run, result=event.text, value=event.result, without_effect=event.without_effect)
         case "errorRun":
-            return replace(_settled_try(run, is_charged=not event.uncharged), error=event.error)
+            return replace(_settled(run, is_charged=not event.uncharged), error=event.error)
         case "stopRunByExceededBudget":
-            return replace(_settled_try(run, is_charged=True), exceeded=event)
+            return replace(_settled(run, is_charged=True), exceeded=event)
         case "stopRunByInterrupt":
-            run = _settled_try(run, is_charged=True)
+            run = _settled(run, is_charged=True)
             return replace(run, resume_at=event.resume_at, waits_for_limit=event.reason == "rateLimit")
         case "queueRun":
             return replace(run, queued=event)
@@ -272,9 +270,7 @@ def _resumed(run: Run, event: events.ResumeRun) -> Run:
         is_tightened=run.is_tightened or bool(event.permissions),
         repeats=NO_REPEATS,
         exceeded=None,
-        assumed=together(run.assumed, promised(run)),
-        reserved=None,
-        sampled={},
+        spending=run.spending.settle(is_charged=True),
         context=resumed_context(run.context, failed=event.reason == "error"),
         # A person who resumes a failed Run may have repaired the first model: try it at once.
         back_at=0 if event.reason == "error" else run.back_at,
@@ -292,16 +288,16 @@ def _asked(run: Run, event: step_events.CallInteractiveTool) -> Run:
     if event.question is None:
         return run
     return replace(
-        _with_usage(run, event.usage),
-        assumed=together(run.assumed, event.assumed),
-        sampled=_settled_samples(run, event.tool_call_id),
+        run,
+        spending=_spent(run, event.usage, event.assumed).end_call(event.tool_call_id),
         calls={**run.calls, event.tool_call_id: replace(call, question=event.question)},
     )
 
 
 def _started_generation(run: Run, event: step_events.StartGeneration) -> Run:
     return replace(
-        _reserving(run, event.reserved),
+        run,
+        spending=run.spending.reserve(event.reserved),
         phase=Phase.GENERATING,
         step=event.step_number,
         final=event.final,
@@ -318,10 +314,11 @@ def _called(run: Run, event: step_events.CallTools) -> Run:
     parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
     if sorted(decided.id for decided in event.calls) != sorted(parts):
         raise IllegalFact("callTools is not about the calls of the reply")
+    made = sum(decided.kind in COUNTED_CALLS for decided in event.calls)
     return replace(
         run,
         phase=Phase.CALLING,
-        tool_calls=run.tool_calls + sum(decided.kind in COUNTED_CALLS for decided in event.calls),
+        spending=replace(run.spending, tool_calls=run.spending.tool_calls + made),
         calls={decided.id: Call(parts[decided.id], decided) for decided in event.calls},
         is_tightened=False,
         context=known_tools(run, event),
@@ -337,42 +334,12 @@ def _delegated(run: Run, event: step_events.CallDelegate) -> Run:
     return replace(run, calls=calls, last_number=max(run.last_number, *numbers))
 
 
-def _reserving(run: Run, reserved: Charge | None) -> Run:
-    """Begin an attempt. The cost of an earlier one without an outcome is unknown: charge the most that it can be."""
-    return replace(run, assumed=together(run.assumed, run.reserved), reserved=reserved)
+def _settled(run: Run, *, is_charged: bool) -> Run:
+    return replace(run, spending=run.spending.settle(is_charged=is_charged))
 
 
-def _settled_try(run: Run, *, is_charged: bool) -> Run:
-    """Charge the reservations of an attempt that ended without reporting its usage."""
-    if run.reserved is None and not run.sampled:
-        return run
-    left = promised(run) if is_charged else promised(replace(run, reserved=None))
-    return replace(run, assumed=together(run.assumed, left), reserved=None, sampled={})
-
-
-def _settled_samples(run: Run, call_id: str) -> dict[str, Charge]:
-    return {one: charge for one, charge in run.sampled.items() if one != call_id} if run.sampled else run.sampled
-
-
-def _not_reported(run: Run, event: step_events.FinishGeneration) -> Charge | None:
-    """Return the charge that, added to the reply's usage, makes up the reservation; None if usage was reported."""
-    if run.reserved is None or not event.unreported:
-        return None
-    cost = max(0.0, (run.reserved.cost_usd or 0) - (event.usage.cost_usd or 0))
-    return Charge(tokens=max(0, run.reserved.tokens - event.usage.total_tokens), cost_usd=cost or None)
-
-
-def _with_usage(run: Run, usage: Usage | None) -> Run:
-    """Add usage to the Run's totals. The cost of generations is counted only here."""
-    if usage is None:
-        return run
-    return replace(
-        run,
-        usage=run.usage + usage,
-        step_usage=run.step_usage + usage,
-        unpriced_tokens=run.unpriced_tokens + usage.unpriced_tokens,
-        by_model=shared(run, usage),
-    )
+def _spent(run: Run, usage: Usage | None, charge: Charge | None = None) -> Spending:
+    return run.spending.add(usage, charge, model=run.on if run.start.fallbacks else "")
 
 
 def _answered(run: Run, event: step_events.AnswerQuestion) -> Run:
@@ -430,13 +397,14 @@ def _replied(run: Run, event: step_events.FinishGeneration) -> Run:
     counted = run.counted
     if run.sending is not None and event.usage.input_tokens > 0:
         counted = replace(run.sending, tokens=event.usage.input_tokens)
+    reserved = run.spending.reserved
+    lacking = unreported(reserved, event.usage) if event.unreported and reserved is not None else None
     run = replace(
-        _with_usage(run, event.usage),
+        run,
+        spending=replace(_spent(run, event.usage, lacking), reserved=None),
         context_tokens=event.usage.total_tokens,
         context_window=event.context_window or run.context_window,
         has_generated=True,
-        assumed=together(run.assumed, _not_reported(run, event)),
-        reserved=None,
         cut_at=None,
         context=measured(run, event),
         counted=counted,
@@ -484,9 +452,8 @@ def _finished_call(run: Run, event: step_events.FinishToolCall) -> Run:
     elif call.decided.kind == "clearTodo":
         todos = ()
     return replace(
-        _with_result(_with_usage(run, event.usage), call, result, event.id),
-        assumed=together(run.assumed, event.assumed),
-        sampled=_settled_samples(run, event.tool_call_id),
+        _with_result(run, call, result, event.id),
+        spending=_spent(run, event.usage, event.assumed).end_call(event.tool_call_id),
         todos=todos,
         snapshot_due=due_after(run, call),
         secrets=max(run.secrets, event.secrets),
@@ -541,7 +508,6 @@ def _effects_of(call: Call, event: step_events.FinishToolCall) -> int:
 
 
 def _rejected(run: Run, event: events.RejectResult) -> Run:
-    """Make the problem the latest message."""
     return replace(
         run,
         messages=run.messages.append(UserMessage(contents=(TextPart(text=event.text),)), event.id),

@@ -115,7 +115,8 @@ def _against(run: Run, command: commands.Command, event: events.StoredEvent) -> 
             wrong = _completion(command, event)
         case commands.EndStep() if isinstance(event, step_events.FinishStep):
             # A Run that begins with an answer ends a step of the Run that it continues.
-            wrong = _same(max(1, run.step), event.step_number, "step") or _same(run.step_usage, event.usage, "usage")
+            wrong = _same(max(1, run.step), event.step_number, "step")
+            wrong = wrong or _same(run.spending.step_usage, event.usage, "usage")
         case commands.JudgeResult() if isinstance(event, events.FinishRun | events.RejectResult):
             wrong = _result(run, command, event)
         case commands.EndRun() if isinstance(event, events.FinishRun):
@@ -166,7 +167,7 @@ def _result(run: Run, command: commands.JudgeResult, event: events.FinishRun | e
 def _end(run: Run, text: str, value: JsonObject | None, event: events.FinishRun) -> str | None:
     return (
         _same(text, event.text, "text")
-        or _same(run.usage, event.total_usage, "total usage")
+        or _same(run.spending.usage, event.total_usage, "total usage")
         or _same(value, event.result, "result")
         or _same(lacks_effect(run), event.without_effect, "withoutEffect")
     )

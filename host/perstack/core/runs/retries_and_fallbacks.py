@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.usage import ModelShare, Usage
 from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.models import full_name
 from perstack.core.runs.events import StartRun
@@ -221,12 +220,3 @@ def switch_difference(run: Run, event: SwitchModel) -> str | None:
     if event.reason == "refusal" and (run.unusable is None or run.unusable.name != REFUSAL):
         return "switchModel because of a refusal, where the model has not refused"
     return None
-
-
-def shared(run: Run, usage: Usage) -> dict[str, ModelShare]:
-    """Return the usage by model with `usage` added for the active one; unchanged for a Run with a single model."""
-    if not run.start.fallbacks:
-        return run.by_model
-    before = run.by_model.get(run.on, ModelShare())
-    more = ModelShare(usage=before.usage + usage, unpriced_tokens=before.unpriced_tokens + usage.unpriced_tokens)
-    return {**run.by_model, run.on: more}

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import Enum
-from functools import reduce
 from typing import Literal
 
 from pydantic import JsonValue
 
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.records import JsonObject
-from perstack.core.base.usage import Charge, ModelShare, Usage, together
+from perstack.core.base.usage import NOTHING_SPENT, Spending
 from perstack.core.definitions.experts import Expert, Limits
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import full_name, parts_of
@@ -152,9 +151,7 @@ class Run:
     step: int = 0  # the current step; in phase READY the last finished one
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     todos: tuple[Todo, ...] = ()
-    usage: Usage = field(default_factory=Usage)
-    step_usage: Usage = field(default_factory=Usage)
-    unpriced_tokens: int = 0  # tokens of `usage` whose price is unknown
+    spending: Spending = NOTHING_SPENT
     context_tokens: int = 0  # tokens of the last generation, sent and generated: how full the context is
     guidance: str = ""  # texts of skills about their tools; they follow the instruction
     provider_settings: JsonObject = field(default_factory=dict[str, JsonValue])
@@ -178,15 +175,11 @@ class Run:
     is_tightened: bool = False  # True if rules were added since the current calls were decided
     standing: tuple[Standing, ...] = ()  # approvals for the whole Job that were given in this Run
     repeats: Repeats = NO_REPEATS
-    reserved: Charge | None = None  # maximum cost of the current generation; only with a budget
-    sampled: dict[str, Charge] = field(default_factory=dict[str, Charge])  # of tools' own generations, by call id
-    assumed: Charge | None = None  # charges for generations whose usage nobody reported; only with a budget
     max_tokens: int | None = None  # of the current reply, by the budget; None if that does not limit it
     cut_at: int | None = None  # tokens of the latest reply, if only the budget cut it
     sending: Sent | None = None
     counted: Sent | None = None
     context: ContextState = EMPTY_CONTEXT
-    tool_calls: int = 0  # number of decided calls of tools and delegates
     worked_ms: int = 0  # milliseconds of work, including time spent waiting for delegates
     exceeded: StopRunByExceededBudget | None = None
     schema: JsonObject | None = None  # JSON schema that the result must fit; None if any text is a result
@@ -204,7 +197,6 @@ class Run:
     is_switched: bool = False  # True if the current generation began on a model whose context may be larger
     snapshot: str | None = None
     snapshot_due: SnapshotDue = "no"
-    by_model: dict[str, ModelShare] = field(default_factory=dict[str, ModelShare])  # if it has several models
 
     @property
     def on(self) -> str:
@@ -262,11 +254,6 @@ class Run:
     def open_calls(self) -> tuple[Call, ...]:
         """The calls without a result, in the reply's order."""
         return tuple(call for call in self.calls.values() if call.result is None)
-
-
-def promised(run: Run) -> Charge | None:
-    """Return the sum of the Run's reservations, charged until the actual usage is known; None without a budget."""
-    return reduce(together, run.sampled.values(), run.reserved)
 
 
 def call_key(run: Run, call: Call) -> str:

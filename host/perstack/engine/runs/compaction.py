@@ -10,7 +10,7 @@ import time
 from itertools import count
 
 from perstack.config.settings import NO_OVERRIDES
-from perstack.core.base.usage import Charge, Usage
+from perstack.core.base.usage import Charge, Usage, unreported
 from perstack.core.definitions.experts import ReasoningBudget
 from perstack.core.definitions.overrides import NOT_RECORDED
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
@@ -162,7 +162,7 @@ async def _summarized(context: RunContext, command: Compact, summarizer: Summari
                     continue
                 if decision is False:
                     return None
-                info, reserved = error_info(error), session.run.reserved
+                info, reserved = error_info(error), session.run.spending.reserved
                 released = releases_reservation(session.run, info)
                 if summarizer.is_own and await switch_model(session, info, prices, uncharged=released):
                     return None  # the loop asks the next model for the same summary
@@ -198,8 +198,7 @@ async def _begin(
 
 def _assumed(run: Run, usage: Usage, generation: Generation) -> Charge | None:
     """Return the charge to add to the usage, so that the total is what was reserved; None if the usage was reported."""
-    reserved = run.reserved
+    reserved = run.spending.reserved
     if reserved is None or is_reported(usage, reserved, has_reply=bool(generation.reply.contents)):
         return None
-    cost = max(0.0, (reserved.cost_usd or 0) - (usage.cost_usd or 0))
-    return Charge(tokens=max(0, reserved.tokens - usage.total_tokens), cost_usd=cost or None)
+    return unreported(reserved, usage)

@@ -146,7 +146,7 @@ async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: i
 
 def releases_reservation(run: Run, error: ErrorInfo) -> bool:
     """Return whether a failed try releases what was reserved for it."""
-    return run.reserved is not None and is_uncharged(error)
+    return run.spending.reserved is not None and is_uncharged(error)
 
 
 async def fail(session: RunSession, error: ErrorInfo, *, uncharged: bool = False) -> None:
@@ -261,7 +261,7 @@ async def generate(context: RunContext, command: Generate) -> None:
         return
     session.first_try = None
     usage, window = await job.prices.known(run.provider, request.model, generation)
-    reserved = session.run.reserved
+    reserved = session.run.spending.reserved
     above = over(usage, reserved)
     if above is not None:
         dollars = "" if above.cost_usd is None else f", ${above.cost_usd:.4f}"
