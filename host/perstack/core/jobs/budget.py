@@ -113,9 +113,6 @@ class _OfRun:
         return cls(spent, reserved, spending.tool_calls)
 
 
-_NOTHING_OF_RUN = _OfRun()
-
-
 class Ledger:
     """The budgets of a Job and its Experts. `take` each Run's states, a parent's before its delegates'."""
 
@@ -137,7 +134,7 @@ class Ledger:
         self._add_time(run, 0 if latest is None else latest.worked_ms)
         if latest is not None and run.spending is latest.spending and not at_rest:
             return False
-        before, now = self._taken.get(run_id, _NOTHING_OF_RUN), _OfRun.of(run.spending, at_rest=at_rest)
+        before, now = self._taken.get(run_id, _OfRun()), _OfRun.of(run.spending, at_rest=at_rest)
         self._taken[run_id] = now
         for key in self._keys[run_id]:
             account = self._accounts[key]

@@ -116,7 +116,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
     status = _job_status(last.status, is_driven)
     updated = max(run.updated_at for run in job.runs.values())
     question = job.question if status == "stoppedByInteractiveTool" else None
-    closed = job.closed
+    closed, exceeded = job.closed, last.exceeded if status == "stoppedByBudget" else None
     return JobSummary(
         id=job.id,
         expert_key=last.start.expert_key,
@@ -137,8 +137,8 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
         budget=last.limits.budget,
-        exceeded=None if status != "stoppedByBudget" or last.exceeded is None else last.exceeded.words,
-        exceeded_budget=None if status != "stoppedByBudget" or last.exceeded is None else last.exceeded.budget,
+        exceeded=exceeded and exceeded.words,
+        exceeded_budget=exceeded and exceeded.budget,
         usage=job.usage,
         cost_usd=cost_of(job.usage, job.unpriced_tokens),
         unpriced_tokens=job.unpriced_tokens,

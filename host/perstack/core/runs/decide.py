@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import assert_never
 
 from perstack.core.base.ids import By, event_id_of, run_id_of
@@ -334,18 +335,7 @@ def stopped_at_limit(max_steps: int, stamp: Stamps) -> events.StopRunByExceededM
 
 def stopped_by_budget(exceeded: Exceeded, stamp: Stamps) -> events.StopRunByExceededBudget:
     """Return the stop of a Run whose next call could exceed a budget."""
-    return events.StopRunByExceededBudget(
-        **at_checkpoint(stamp()),
-        budget=exceeded.budget,
-        expert=exceeded.expert,
-        limit=exceeded.limit,
-        spent=exceeded.spent,
-        needed=exceeded.needed,
-    )
-
-
-def _stopped_by_the_same(event: events.StopRunByExceededBudget, stamp: Stamps) -> events.StopRunByExceededBudget:
-    return event.model_copy(update=dict(at_checkpoint(stamp())))
+    return events.StopRunByExceededBudget(**at_checkpoint(stamp()), **asdict(exceeded))
 
 
 def paused_for_limit(resume_at: int, stamp: Stamps) -> events.StopRunByInterrupt:
@@ -362,7 +352,7 @@ def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> eve
         return paused_for_limit(max(run.resume_at or 0 for run in delegates), stamp)
     of_budget = next((run.exceeded for run in delegates if run.status == "stoppedByBudget" and run.exceeded), None)
     if of_budget is not None:
-        return _stopped_by_the_same(of_budget, stamp)
+        return of_budget.model_copy(update=dict(at_checkpoint(stamp())))
     return stopped_at_limit(max_steps, stamp)
 
 
