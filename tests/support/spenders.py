@@ -112,9 +112,9 @@ class Spenders:
 
     def _used(self, run: Run) -> Usage:
         """Return a usage up to the expected maximum."""
-        assert run.sending is not None
+        assert run.context.sending is not None
         assert run.max_tokens is not None
-        sent = int(run.sending.tools_digest or 0)
+        sent = int(run.context.sending.tools_digest or 0)
         sent -= self.choose(sent)
         cached = self.choose(sent + 1)
         return Usage.of(

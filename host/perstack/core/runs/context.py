@@ -33,7 +33,7 @@ from perstack.core.runs.messages import (
     text_of,
     tokens_of_contents,
 )
-from perstack.core.runs.state import ContextState, Run
+from perstack.core.runs.state import ContextState, Run, Sent
 from perstack.core.runs.tool_search import SEARCH_TOOL, names_in
 from perstack.dataclass import replace
 
@@ -59,14 +59,14 @@ def policy_of(run: Run) -> ContextPolicy | None:
 def window_of(run: Run) -> int | None:
     """Return the tokens that the model's context can hold; None if unknown."""
     policy = run.limits.context
-    known = run.context_window if policy is None or policy.window is None else policy.window
+    known = run.context.window if policy is None or policy.window is None else policy.window
     learned = run.context.learned
     return learned if known is None else known if learned is None else min(known, learned)
 
 
 def load(run: Run) -> int:
     """Return the estimated tokens of the next generation's request."""
-    messages, counted = run.messages, run.counted
+    messages, counted = run.messages, run.context.counted
     every = messages.tokens(len(messages))
     if counted is None or counted.messages > len(messages):
         return _overhead(run) + every
@@ -83,7 +83,7 @@ def learned_window(run: Run, said: int | None) -> int:
     known = window_of(run)
     if said is not None and said > 0:
         return said
-    least = max(run.context_tokens, sent * 9 // 10)
+    least = max(run.context.tokens, sent * 9 // 10)
     return least if known is None else min(known, least)
 
 
@@ -286,19 +286,27 @@ def known_tools(run: Run, event: step_events.CallTools) -> ContextState:
     return replace(context, read_only=context.read_only | reading, pinned=context.pinned | pinned)
 
 
+def requesting(run: Run, event: step_events.StartGeneration) -> ContextState:
+    """Return the context while a generation is requested. New guidance makes earlier counts useless."""
+    counted = run.context.counted if event.guidance is None else None
+    return replace(run.context, sending=Sent(len(run.messages), event.tools_digest), counted=counted)
+
+
 def measured(run: Run, event: step_events.FinishGeneration) -> ContextState:
     """Return the context after a generation, which has fitted."""
-    context = run.context
+    context, usage = run.context, event.usage
+    sent = context.sending if usage.input_tokens > 0 else None
+    window = event.context_window or context.window
+    counted = context.counted if sent is None else replace(sent, tokens=usage.input_tokens)
+    context = replace(context, window=window, tokens=usage.total_tokens, counted=counted)
     if run.limits.context is None:
         return context
     freed, overhead = context.freed, context.overhead
-    if run.sending is not None and event.usage.input_tokens > 0:
+    if sent is not None:
         freed = 0
         if not overhead:
             texts = estimated_tokens(len(run.instruction.encode(errors="replace")))
-            overhead = max(1, texts, event.usage.input_tokens - run.messages.tokens(run.sending.messages))
-    if (freed, overhead) == (context.freed, context.overhead) and context.overflow is None and not context.is_relieved:
-        return context
+            overhead = max(1, texts, usage.input_tokens - run.messages.tokens(sent.messages))
     return replace(context, freed=freed, overhead=overhead, overflow=None, is_relieved=False)
 
 
@@ -307,11 +315,6 @@ def overflowed(run: Run, event: step_events.Retry) -> ContextState:
     if event.overflow is None:
         return run.context
     return replace(run.context, learned=event.overflow, overflow=event.error)
-
-
-def resumed_context(context: ContextState, *, failed: bool) -> ContextState:
-    """Return the context of a resumed Run; after a failure a person may have made the request fit."""
-    return replace(context, overflow=None, is_relieved=False) if failed else context
 
 
 def shrunk(run: Run, event: step_events.ShrinkResults) -> Run:
@@ -350,11 +353,6 @@ def _short(part: ToolResultPart, one: ShrunkResult | None, event: step_events.Sh
     return part.model_copy(update={"contents": (text,)})
 
 
-def summarising(run: Run, event: step_events.StartCompaction) -> ContextState:
-    """Return the context while a summary is being written."""
-    return replace(run.context, summarising=event.id)
-
-
 def compacted(run: Run, event: step_events.CompactHistory) -> Run:
     """Replace a range of messages by the event's text, after the kept ones. Raises IllegalFact if there is no range."""
     messages, places = run.messages, _places(run)
@@ -373,6 +371,7 @@ def compacted(run: Run, event: step_events.CompactHistory) -> Run:
     context = replace(
         run.context,
         freed=0,
+        counted=None,
         overflow=None,
         is_relieved=run.context.is_relieved or run.context.overflow is not None,
         summarising="",
@@ -380,4 +379,4 @@ def compacted(run: Run, event: step_events.CompactHistory) -> Run:
         summaries=(run.context.summaries & set(new_places)) | {event.id},
         revealed=tuple(revealed),
     )
-    return replace(run, messages=History(items, new_places), context=context, counted=None)
+    return replace(run, messages=History(items, new_places), context=context)

@@ -50,9 +50,8 @@ from perstack.core.runs.context import (
     known_tools,
     measured,
     overflowed,
-    resumed_context,
+    requesting,
     shrunk,
-    summarising,
 )
 from perstack.core.runs.facts import ErrorInfo, apply_todo, todos_json
 from perstack.core.runs.messages import ExpertMessage, TextPart, ToolMessage, ToolResultPart, UserMessage
@@ -65,7 +64,6 @@ from perstack.core.runs.state import (
     Phase,
     Run,
     RunStatus,
-    Sent,
     due_after,
     due_on_resume,
     is_unsettled,
@@ -215,7 +213,8 @@ def _folded(run: Run, event: events.StoredEvent) -> Run:  # noqa: C901 - one cas
         case "shrinkResults":
             return shrunk(run, event)
         case "startCompaction":
-            return replace(run, spending=run.spending.reserve(event.reserved), context=summarising(run, event))
+            context = replace(run.context, summarising=event.id)
+            return replace(run, spending=run.spending.reserve(event.reserved), context=context)
         case "compactHistory":
             spending = replace(_spent(run, event.usage, event.assumed), reserved=None)
             return replace(compacted(run, event), spending=spending)
@@ -271,8 +270,8 @@ def _resumed(run: Run, event: events.ResumeRun) -> Run:
         repeats=NO_REPEATS,
         exceeded=None,
         spending=run.spending.settle(is_charged=True),
-        context=resumed_context(run.context, failed=event.reason == "error"),
-        # A person who resumes a failed Run may have repaired the first model: try it at once.
+        # A person who resumes a failed Run may have made the request fit, or have repaired the first model: try both.
+        context=replace(run.context, overflow=None, is_relieved=False) if event.reason == "error" else run.context,
         back_at=0 if event.reason == "error" else run.back_at,
         stand_in=run.stand_in if event.definition is None else "",
         snapshot_due=due_on_resume(run),
@@ -304,8 +303,7 @@ def _started_generation(run: Run, event: step_events.StartGeneration) -> Run:
         guidance=run.guidance if event.guidance is None else event.guidance,
         provider_settings=run.provider_settings if event.provider_settings is None else event.provider_settings,
         max_tokens=event.max_tokens,
-        sending=Sent(len(run.messages), event.tools_digest),
-        counted=run.counted if event.guidance is None else None,
+        context=requesting(run, event),
         is_switched=False,
     )
 
@@ -394,20 +392,14 @@ def _started_call(run: Run, event: step_events.StartToolCall) -> Run:
 
 def _replied(run: Run, event: step_events.FinishGeneration) -> Run:
     reply = event.message
-    counted = run.counted
-    if run.sending is not None and event.usage.input_tokens > 0:
-        counted = replace(run.sending, tokens=event.usage.input_tokens)
     reserved = run.spending.reserved
     lacking = unreported(reserved, event.usage) if event.unreported and reserved is not None else None
     run = replace(
         run,
         spending=replace(_spent(run, event.usage, lacking), reserved=None),
-        context_tokens=event.usage.total_tokens,
-        context_window=event.context_window or run.context_window,
         has_generated=True,
         cut_at=None,
         context=measured(run, event),
-        counted=counted,
     )
     if event.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
         return replace(run, cut_at=run.max_tokens)

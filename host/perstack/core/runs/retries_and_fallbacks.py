@@ -13,7 +13,7 @@ from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.models import full_name
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import ErrorInfo, Stamps
-from perstack.core.runs.state import Phase, Run
+from perstack.core.runs.state import Phase, Run, unmeasured
 from perstack.core.runs.step_events import SwitchModel, SwitchReason
 from perstack.dataclass import dataclass, replace
 
@@ -196,11 +196,8 @@ def switched(run: Run, event: SwitchModel) -> Run:
         back_at=0 if is_first else event.timestamp + REST,
         unusable=None,
         cut_at=None,
-        context_window=event.context_window,
         # Another model counts tokens differently and has another window, so all measurements are void.
-        counted=None,
-        sending=None,
-        context=replace(run.context, learned=None, freed=0, overflow=None, is_relieved=False, summarising=""),
+        context=unmeasured(run.context, event.context_window),
         is_switched=run.phase is Phase.GENERATING,
     )
 

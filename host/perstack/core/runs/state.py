@@ -60,9 +60,22 @@ def wanted_schema(expert: Expert, output: JsonObject | None, *, is_coordinator: 
 
 
 @dataclass(frozen=True)
+class Sent:
+    """The size of one generation's request, and the tokens that its endpoint counted."""
+
+    messages: int
+    tools_digest: str | None
+    tokens: int = 0  # 0 if unknown
+
+
+@dataclass(frozen=True)
 class ContextState:
     """The part of a Run's state about its context; messages are named by their event ids."""
 
+    window: int | None = None  # tokens that the model's context can hold, by its provider; None if unknown
+    tokens: int = 0  # tokens of the last generation, sent and generated: how full the context is
+    sending: Sent | None = None  # the current or latest request
+    counted: Sent | None = None  # the latest request that the endpoint counted
     learned: int | None = None  # tokens that the context can hold, by an endpoint's refusal; None without one
     overhead: int = 0  # estimated tokens of a request apart from its messages; 0 if unknown
     freed: int = 0  # estimated tokens left out since the endpoint last counted
@@ -126,15 +139,6 @@ class Repeats:
 NO_REPEATS = Repeats()
 
 
-@dataclass(frozen=True)
-class Sent:
-    """The size of one generation's request, and the tokens that its endpoint counted."""
-
-    messages: int
-    tools_digest: str | None
-    tokens: int = 0  # 0 if unknown
-
-
 MOST_REJECTED = 2  # the model sees the problem of the first rejected result; at the second the Run fails
 
 
@@ -152,7 +156,6 @@ class Run:
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     todos: tuple[Todo, ...] = ()
     spending: Spending = NOTHING_SPENT
-    context_tokens: int = 0  # tokens of the last generation, sent and generated: how full the context is
     guidance: str = ""  # texts of skills about their tools; they follow the instruction
     provider_settings: JsonObject = field(default_factory=dict[str, JsonValue])
     accepted: bool = False  # True if the Run has declared itself done, and no todo remained
@@ -161,7 +164,6 @@ class Run:
     asked: str | None = None  # id of the call that a person is being asked about
     unusable: ErrorInfo | None = None  # why the latest complete reply is unusable: neither a result nor calls
     error: ErrorInfo | None = None
-    context_window: int | None = None  # tokens that the model's context can hold; None if unknown
     resume_at: int | None = None  # time at which a paused Run may continue, in milliseconds since 1970
     has_generated: bool = False
     touched: int = 0  # time of the last start or resumption, in milliseconds since 1970
@@ -177,8 +179,6 @@ class Run:
     repeats: Repeats = NO_REPEATS
     max_tokens: int | None = None  # of the current reply, by the budget; None if that does not limit it
     cut_at: int | None = None  # tokens of the latest reply, if only the budget cut it
-    sending: Sent | None = None
-    counted: Sent | None = None
     context: ContextState = EMPTY_CONTEXT
     worked_ms: int = 0  # milliseconds of work, including time spent waiting for delegates
     exceeded: StopRunByExceededBudget | None = None
@@ -275,10 +275,18 @@ def latest_reply(run: Run) -> ExpertMessage:
     return last
 
 
-def inherited(base: Run, *, same_model: bool) -> ContextState:
+def unmeasured(context: ContextState, window: int | None, learned: int | None = None) -> ContextState:
+    """Return the context without what holds for the requests of one Run and model only."""
+    context = replace(context, window=window, learned=learned, sending=None, counted=None, freed=0)
+    return replace(context, overflow=None, is_relieved=False, summarising="")
+
+
+def inherited(base: Run, start: StartRun) -> ContextState:
     """Return what a Run inherits of the context of the Run that it continues."""
-    learned = base.context.learned if same_model else None
-    return replace(base.context, learned=learned, overhead=0, freed=0, overflow=None, is_relieved=False, summarising="")
+    is_same = base.on == full_name(start.provider, start.model)
+    window = base.context.window if is_same and start.limits.context else None
+    context = unmeasured(base.context, window, base.context.learned if is_same else None)
+    return replace(context, tokens=0, overhead=0)
 
 
 def inheritable(run: Run, place: str = "") -> History:
@@ -308,15 +316,13 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         return _taken_over(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")
-    is_same = base is not None and base.on == full_name(start.provider, start.model)
     return Run(
         start=start,
         head=head,
         limits=start.limits,
         schema=schema_of_run(start),
         messages=earlier.append(query, start.id),
-        context=EMPTY_CONTEXT if base is None else inherited(base, same_model=is_same),
-        context_window=base.context_window if base is not None and is_same and start.limits.context else None,
+        context=EMPTY_CONTEXT if base is None else inherited(base, start),
         touched=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
@@ -337,9 +343,7 @@ def _taken_over(start: StartRun, head: Head, base: Run) -> Run:
         accepted=base.accepted and not is_begun,
         calls=base.calls,
         todos=base.todos,
-        context=replace(base.context, overflow=None, is_relieved=False),
-        context_tokens=base.context_tokens,
-        context_window=base.context_window,
+        context=replace(base.context, sending=None, counted=None, overflow=None, is_relieved=False),
         asked=base.asked,
         touched=start.timestamp,
         updated_at=start.timestamp,

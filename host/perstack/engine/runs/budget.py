@@ -157,7 +157,7 @@ class JobBudget:
 
     async def _most_sent(self, run: Run, tools: KeptTools, instruction: str) -> int:
         """Return the maximum tokens of a request: one per byte, or as the endpoint counted, plus media beyond that."""
-        messages, before, every = run.messages, run.counted, len(run.messages)
+        messages, before, every = run.messages, run.context.counted, len(run.messages)
         size = messages.size(every)
         # a format may send the schema in a field of its own, in addition to the copy in the instruction
         shape = 0 if run.schema is None else len(json.dumps(run.schema))
@@ -193,7 +193,7 @@ class JobBudget:
 
     async def _window(self, run: Run) -> int:
         """Return the most tokens that the model takes; for an unknown model, more than any known one."""
-        known = (await self._prices.window(run.provider, run.model), run.context_window)
+        known = (await self._prices.window(run.provider, run.model), run.context.window)
         return max((one for one in known if one is not None), default=window_of(run) or LARGEST_WINDOW)
 
     async def _bound(self, run: Run, sent: int, wanted: int, least: int) -> Bound:

@@ -273,7 +273,7 @@ async def generate(context: RunContext, command: Generate) -> None:
             usage=usage,
             reply=_with_unique_ids(generation.reply, final=command.final, step=command.step).contents,
             finish_reason=generation.finish_reason,
-            context_window=None if window == run.context_window else window,
+            context_window=None if window == run.context.window else window,
             duration_ms=round((time.monotonic() - trying.try_began) * 1000),
             unreported=reserved is not None
             and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
