@@ -178,8 +178,8 @@ else:
     def replace(value, /, **changes):
         """Copy a value without slots and without `__init__`: seven times faster for a value with many fields."""
         made = object.__new__(type(value))
-        fields = vars(made)
-        fields.update(vars(value))
+        fields = made.__dict__  # as `vars`, without the call
+        fields.update(value.__dict__)
         count = len(fields)
         fields.update(changes)
         if len(fields) != count:

@@ -223,14 +223,17 @@ class Spending:
         after = self if charge is None else replace(self, assumed=together(self.assumed, charge))
         if usage is None:
             return after
-        share = self.by_model.get(model, ModelShare())
-        share = ModelShare(usage=share.usage + usage, unpriced_tokens=share.unpriced_tokens + usage.unpriced_tokens)
+        by_model = self.by_model
+        if model:
+            share = by_model.get(model, ModelShare())
+            share = ModelShare(usage=share.usage + usage, unpriced_tokens=share.unpriced_tokens + usage.unpriced_tokens)
+            by_model = {**by_model, model: share}
         return replace(
             after,
             usage=self.usage + usage,
             step_usage=self.step_usage + usage,
             unpriced_tokens=self.unpriced_tokens + usage.unpriced_tokens,
-            by_model={**self.by_model, model: share} if model else self.by_model,
+            by_model=by_model,
         )
 
     def settle(self, *, is_charged: bool) -> Spending:

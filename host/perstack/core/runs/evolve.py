@@ -393,10 +393,10 @@ def _started_call(run: Run, event: step_events.StartToolCall) -> Run:
 def _replied(run: Run, event: step_events.FinishGeneration) -> Run:
     reply = event.message
     reserved = run.spending.reserved
-    lacking = unreported(reserved, event.usage) if event.unreported and reserved is not None else None
+    spending = _spent(run, event.usage, unreported(reserved, event.usage) if reserved and event.unreported else None)
     run = replace(
         run,
-        spending=replace(_spent(run, event.usage, lacking), reserved=None),
+        spending=spending if reserved is None else replace(spending, reserved=None),
         has_generated=True,
         cut_at=None,
         context=measured(run, event),
