@@ -21,9 +21,8 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs import events, step_events
-from perstack.core.runs.facts import Answer, Definition, ErrorInfo, Question
+from perstack.core.runs.facts import Answer, Definition, ErrorInfo, Question, is_repeat_warning
 from perstack.core.runs.messages import ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.runs.repeats import is_warning
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
@@ -130,7 +129,7 @@ def _blanks(event: events.StoredEvent) -> Mapping[str, object]:  # noqa: C901 - 
         case step_events.FinishToolCall():
             report = None if event.report is None else event.report.model_copy(update={"text": REDACTED})
             contents = (TextPart(text=REDACTED),) if event.contents else ()
-            warning = event.warning if event.warning is None or is_warning(event.warning) else REDACTED
+            warning = event.warning if event.warning is None or is_repeat_warning(event.warning) else REDACTED
             return {"contents": contents, "report": report, "warning": warning}
         case step_events.CallDelegate():
             return {"delegates": tuple(one.model_copy(update={"query": REDACTED}) for one in event.delegates)}

@@ -140,6 +140,26 @@ class ShrunkResult(Fact):
     blob: str  # SHA-256 (hex) of the whole text, which is a blob of the Job
 
 
+# The warning beside a result of which the Run has had too many alike.
+
+
+def repeat_warning(most: int, *, is_one: bool) -> str:
+    """Return the warning to a model at half of the `most` repetitions; `is_one`: of one call in each step."""
+    return (
+        f"{'This call' if is_one else 'These calls'} had the same arguments and the same "
+        f"{'result' if is_one else 'results'} {(most + 1) // 2} times in a row. Another repetition will not help: do"
+        f" something else, or finish. After {most} times the Run is stopped."
+    )
+
+
+def is_repeat_warning(text: str) -> bool:
+    """Return True if the text is exactly a `repeat_warning`."""
+    most = text.rpartition("After ")[2].removesuffix(" times the Run is stopped.")
+    return (
+        most.isdecimal() and len(most) < 10 and text in (repeat_warning(int(most), is_one=one) for one in (True, False))
+    )
+
+
 # The common fields of events, and their source.
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from perstack.core.runs.commands import Call
-from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.facts import ErrorInfo, repeat_warning
 from perstack.core.runs.messages import ResultContent, TextPart, ToolResultPart
 from perstack.core.runs.state import NO_REPEATS, Repeats, Run, SameCall
 from perstack.core.runs.step_events import FinishToolCall
@@ -46,21 +46,7 @@ def warning_with(run: Run, event: FinishToolCall) -> str | None:
     calls = {**run.calls, event.tool_call_id: replace(open_calls[0], result=result)}
     if counted(run, calls.values()).times != (most + 1) // 2:
         return None
-    return _words(most, is_one=len(calls) == 1)
-
-
-def is_warning(text: str) -> bool:
-    """Return True if the text is exactly such a warning."""
-    most = text.rpartition("After ")[2].removesuffix(" times the Run is stopped.")
-    return most.isdecimal() and len(most) < 10 and text in (_words(int(most), is_one=one) for one in (True, False))
-
-
-def _words(most: int, *, is_one: bool) -> str:
-    return (
-        f"{'This call' if is_one else 'These calls'} had the same arguments and the same "
-        f"{'result' if is_one else 'results'} {(most + 1) // 2} times in a row. Another repetition will not help: do"
-        f" something else, or finish. After {most} times the Run is stopped."
-    )
+    return repeat_warning(most, is_one=len(calls) == 1)
 
 
 def shown(event: FinishToolCall) -> tuple[ResultContent, ...]:
