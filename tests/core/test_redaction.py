@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from perstack.core.audit.redaction import REDACTED, blanked, fields_taken, parse_remains, remains_of
+from perstack.core.audit.redaction import fields_taken, parse_remains, remains_of
 from perstack.core.base.chain import open_line
+from perstack.core.base.records import Fact, Written, blanked
+from perstack.core.base.text import REDACTED
 from perstack.core.runs.events import RedactEvent, StoredEvent, is_at_home, parse_event
 from perstack.core.runs.step_events import FinishToolCall
 
@@ -64,3 +68,34 @@ def test_nothing_that_somebody_wrote_is_left_of_an_event_and_it_stays_where_it_w
         before = json.loads(seq_event.to_json())
         assert {key: remains_of(seq_event).get(key) for key in same} == {key: before.get(key) for key in same}
         assert not set(fields_taken(seq_event)) & same
+
+
+IDENTIFIERS = {
+    *("id", "job_id", "run_id", "checkpoint_id", "tool_call_id", "event_id", "at", "start", "to_checkpoint"),
+    *("first", "through", "kept", "approved_by", "copies", "expert_key", "target", "skill_name", "tool_name", "name"),
+    *("model", "provider", "fallbacks", "before", "to", "worker", "runtime_version", "event_type", "fields", "type"),
+    *("call_digest", "request_digest", "tools_digest", "definition", "digest", "hash", "tree", "base", "blob", "blobs"),
+    *("readable", "writable", "env", "runtime", "network", "expert", "source", "remains"),
+    *("settled", "overrides", "provider_settings", "only", "actor", "door", "host", "client", "user", "reason"),
+}
+"""Fields of events that hold ids, names and digests, or what the host and its user set."""
+
+
+def undecided(model: type[Fact]) -> Iterator[str]:
+    """The fields with texts of which nothing says what a redaction leaves."""
+    for name, field in model.model_fields.items():
+        if not any(isinstance(mark, Written) for mark in field.metadata):
+            yield from (name for kind in members(field.annotation) if kind in (str, dict))
+            nested = (kind for kind in members(field.annotation) if isinstance(kind, type) and issubclass(kind, Fact))
+            for one in nested:
+                yield from undecided(one)
+
+
+def members(annotation: object) -> list[object]:
+    inner = get_args(annotation)
+    return [one for each in inner for one in members(each)] if inner else [annotation]
+
+
+@pytest.mark.parametrize("event", get_args(StoredEvent))
+def test_each_text_of_an_event_says_what_a_redaction_leaves_of_it(event: type[StoredEvent]) -> None:
+    assert set(undecided(event)) <= IDENTIFIERS

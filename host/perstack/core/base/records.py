@@ -20,11 +20,15 @@ from contextlib import suppress
 from functools import cache
 from math import isfinite
 from operator import not_
-from typing import Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 from pydantic_core import from_json
+
+from perstack.core.base.text import REDACTED
+from perstack.dataclass import dataclass
 
 _HALF = "[\ud800-\udfff]"
 
@@ -55,13 +59,49 @@ class Fact(BaseModel):
         return encoded(self)[1]
 
 
+F = TypeVar("F", bound=Fact)
+
+
+# Redaction: each field that a person, a model or a tool wrote has a mark that says what a redaction leaves of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A mark of a field that a person, a model or a tool wrote. A redaction leaves `remains(value)` of it."""
+
+    remains: Callable[..., object]
+
+
+TEXT = Written(lambda value: tuple(REDACTED for _ in value) if isinstance(value, tuple) else REDACTED)
+"""A mark of a text, or of several, of which a redaction leaves placeholders."""
+EMPTIED = Written(lambda value: type(value)())
+"""A mark of a field of which a redaction leaves nothing."""
+Text = Annotated[str, TEXT]
+
+
+def blanked(record: F) -> F:
+    """Return the record, and those in it, with the remains of each field that has a mark. Idempotent."""
+    fields = {name: (field, getattr(record, name)) for name, field in type(record).model_fields.items()}
+    changed = {name: left for name, (field, value) in fields.items() if (left := _remains(field, value)) != value}
+    return record.model_copy(update=changed) if changed else record
+
+
+def _remains(field: FieldInfo, value: object) -> object:
+    mark = next((one for one in field.metadata if isinstance(one, Written)), None)
+    if mark is not None:
+        default = field.get_default(call_default_factory=True)
+        if mark is EMPTIED and not field.is_required():
+            return default
+        return value if value == default else mark.remains(value)
+    if isinstance(value, tuple):
+        return tuple(blanked(one) if isinstance(one, Fact) else one for one in cast("tuple[object, ...]", value))
+    return blanked(value) if isinstance(value, Fact) else value
+
+
 def fields_of(record: BaseModel, other: type[BaseModel], **changed: object) -> dict[str, Any]:
     """Return the values of a record's fields that another class has by the same name, some of them changed."""
     shared = [name for name in other.model_fields if name in type(record).model_fields]
     return {**{name: getattr(record, name) for name in shared}, **changed}
-
-
-F = TypeVar("F", bound=Fact)
 
 
 def encoded(fact: F) -> tuple[F, bytes]:

@@ -19,7 +19,8 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from perstack.core.base.patterns import Glob
-from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
+from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, canonical_json, falsy
+from perstack.core.base.text import REDACTED
 from perstack.core.definitions.keys import Key, Rule
 from perstack.dataclass import dataclass
 
@@ -200,14 +201,23 @@ class RuleSet(Fact):
     permissions: Permissions
 
 
+def _asking(rule_sets: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+    """Replace rules by a rule that asks a person: unknown rules must neither deny nor allow anything."""
+    return (RuleSet(source=REDACTED, permissions=Permissions(default="ask")),) if rule_sets else ()
+
+
+_Emptied = Annotated[tuple[str, ...], EMPTIED]
+RuleSets = Annotated[tuple[RuleSet, ...], Written(_asking)]
+
+
 class Widening(Fact):
     """Rules that a person applies over all that are in force."""
 
-    source: str  # file that they were read from, for display
-    default: Decision | None = None  # default decision; None keeps the defaults in force
-    deny: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    ask: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    allow: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    source: Text  # file that they were read from, for display
+    default: Annotated[Decision | None, EMPTIED] = None  # default decision; None keeps the defaults in force
+    deny: _Emptied = Field(default=(), exclude_if=falsy)
+    ask: _Emptied = Field(default=(), exclude_if=falsy)
+    allow: _Emptied = Field(default=(), exclude_if=falsy)
 
     @classmethod
     def of(cls, permissions: Permissions, source: str) -> Widening:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Fact, JsonObject, Text, falsy
 from perstack.core.definitions.agent_skills import wrong_skill_name
 from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
 
@@ -81,13 +81,16 @@ class DecidedCall(Fact):
     effect: Effect = Field(default="sideEffect", exclude_if=lambda value: value == "sideEffect")
     polling: bool = Field(default=False, exclude_if=falsy)
     pin: bool = Field(default=False, exclude_if=falsy)
-    problem: str | None = None  # text that the model sees for `refused`
+    problem: Annotated[str | None, TEXT] = None  # text that the model sees for `refused`
     target: str | None = None
-    rule: str = Field(default="", exclude_if=falsy)
+    rule: Text = Field(default="", exclude_if=falsy)
     asks: bool = Field(default=False, exclude_if=falsy)  # True if a person must approve the call before it runs
-    opens: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # protected paths that a rule names (relative)
+    # protected paths that a rule names (relative)
+    opens: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     approved_by: str = Field(default="", exclude_if=falsy)  # id of the event with the Job-wide approval that covers it
-    ways: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]], exclude_if=falsy)
+    ways: Annotated[dict[str, tuple[str, ...]], EMPTIED] = Field(
+        default_factory=dict[str, tuple[str, ...]], exclude_if=falsy
+    )
     """Resolved paths by the path as written, for paths that rules were asked about and that a link led to other
     places."""
 

@@ -13,16 +13,16 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import Field, TypeAdapter, field_validator
 
 from perstack.core.base.ids import By, event_id_of
-from perstack.core.base.records import EventParser, JsonObject, falsy, fields_of
+from perstack.core.base.records import EMPTIED, EventParser, JsonObject, Text, falsy, fields_of
 from perstack.core.base.usage import BudgetName, Usage, amount
-from perstack.core.definitions.experts import Expert, Limits, ReasoningBudget
+from perstack.core.definitions.experts import Limits, ReasoningBudget
 from perstack.core.definitions.instruction import AgentsMdFile
-from perstack.core.definitions.permissions import RuleSet, Widening
+from perstack.core.definitions.permissions import RuleSets, Widening
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.files.trees import is_digest
 from perstack.core.runs import display_events, step_events
-from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, ErrorInfo, Override, RunEvent
+from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, ErrorInfo, ExpertOfRun, Override, RunEvent
 from perstack.core.runs.messages import ResultContent
 from perstack.core.runs.step_events import CompactHistory as CompactHistory
 from perstack.core.runs.step_events import RecordSnapshot as RecordSnapshot
@@ -37,7 +37,7 @@ class CloseRun(RunEvent):
 
     type: Literal["closeRun"] = "closeRun"
     by: By
-    reason: str = Field(default="", exclude_if=falsy)
+    reason: Text = Field(default="", exclude_if=falsy)
 
 
 # Handing a Run to workers.
@@ -76,8 +76,8 @@ class RejectResult(RunEvent):
     """A result that does not fit the requested schema. The model sees the problem, and may try once more."""
 
     type: Literal["rejectResult"] = "rejectResult"
-    problem: str
-    text: str
+    problem: Text
+    text: Text
 
 
 class FinishRun(RunEvent):
@@ -85,9 +85,9 @@ class FinishRun(RunEvent):
 
     type: Literal["finishRun"] = "finishRun"
     checkpoint_id: str
-    text: str
+    text: Text
     total_usage: Usage
-    result: JsonObject | None = None  # the result as JSON that fits the schema; None without a schema
+    result: Annotated[JsonObject | None, EMPTIED] = None  # JSON that fits the schema; None without a schema
     without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
 
 
@@ -130,24 +130,25 @@ class StartRun(RunEvent):
 
     type: Literal["startRun"] = "startRun"
     format: int = FORMAT
-    query: str
+    query: Text
     model: str
     provider: str
-    instruction: str  # complete, as rendered
-    expert: Expert
+    instruction: Text  # complete, as rendered
+    expert: ExpertOfRun
     limits: Limits
     reasoning_budget: ReasoningBudget | None = None
     delegated_by: DelegatedBy | None = None
     continued_from: ContinuedFrom | None = None
     runtime_version: str = Field(default="", exclude_if=falsy)
-    labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
+    labels: Annotated[dict[str, str], EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
     overrides: tuple[Override, ...] = Field(default=(), exclude_if=falsy)
-    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)  # of project, Expert and all Runs above
+    permissions: RuleSets = Field(default=(), exclude_if=falsy)  # of project, Expert and all Runs above
     depth: int = Field(default=0, exclude_if=falsy)  # runs above; 0 for delegates in logs of earlier versions
     sandbox: SandboxPolicy | None = None  # of its tools' programs; None: they run as the host's user
-    output: JsonObject | None = None  # JSON schema of the result that the caller requests, before the Expert's `output`
-    agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
-    attachments: tuple[ResultContent, ...] = Field(default=(), exclude_if=falsy)
+    # JSON schema of the result that the caller requests, before the Expert's `output`
+    output: Annotated[JsonObject | None, EMPTIED] = None
+    agents_md: Annotated[tuple[AgentsMdFile, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
+    attachments: Annotated[tuple[ResultContent, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # in order, as `provider/model`
     snapshots: SnapshotPolicy | None = None  # policy for recording the workspace; None if it is not recorded
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
@@ -161,10 +162,11 @@ class ResumeRun(RunEvent):
     checkpoint_id: str
     limits: Limits | None = None  # new limits; None if they are unchanged
     settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)  # by tool call id
-    signal: str | None = None  # source and id of the event from outside that resumed the Run; each is accepted once
+    # source and id of the event from outside that resumed the Run; each is accepted once
+    signal: Annotated[str | None, EMPTIED] = None
     by: By | None = None  # actor who gave the new limits; None in logs of earlier versions
     definition: Definition | None = None  # today's, for a Run that failed before its first reply
-    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)  # today's that are not in force yet
+    permissions: RuleSets = Field(default=(), exclude_if=falsy)  # today's that are not in force yet
     worker: str = Field(default="", exclude_if=falsy)  # that drives the Run from now on; empty: this process
 
 
@@ -253,7 +255,7 @@ class RedactEvent(RunEvent):
     event_type: str
     digest: str
     fields: tuple[str, ...]
-    remains: JsonObject  # the event without their content; `core/audit/redaction.py` says what may remain
+    remains: JsonObject  # the event without their content; marks of the fields say what may remain
     blobs: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # SHA-256 (hex) of the blobs removed with it
     copies: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # of the text: ids of events, descriptions of places
     by: By

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Literal, Protocol, TypedDict
+from typing import Annotated, Literal, Protocol, TypedDict
 
 from pydantic import Field, JsonValue, computed_field
 
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, falsy
+from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert, ReasoningBudget
 from perstack.core.definitions.instruction import AgentsMdFile
 
@@ -19,8 +20,10 @@ from perstack.core.definitions.instruction import AgentsMdFile
 class Question(Fact):
     """A question that a tool needs answered before it can continue."""
 
-    message: str
-    requested_schema: JsonObject = Field(default_factory=dict, exclude_if=falsy)  # of the content; empty: yes or no
+    message: Text
+    requested_schema: Annotated[JsonObject, EMPTIED] = Field(
+        default_factory=dict, exclude_if=falsy
+    )  # of the content; empty: yes or no
 
 
 class Answer(Fact):
@@ -28,7 +31,8 @@ class Answer(Fact):
 
     question: Question
     action: Literal["accept", "decline", "cancel"]
-    content: JsonObject = Field(default_factory=dict, exclude_if=falsy)  # of an `accept`; fits the question's schema
+    # of an `accept`; fits the question's schema
+    content: Annotated[JsonObject, EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
 
 
 class RunEvent(Fact):
@@ -89,7 +93,7 @@ class Delegation(Fact):
     tool_name: str
     expert_key: str
     run_id: str
-    query: str
+    query: Text
 
 
 class DelegateHead(Fact):
@@ -107,7 +111,15 @@ class DelegateReport(Fact):
     steps: int
     effects: int = Field(default=0, exclude_if=falsy)  # calls that had an effect, of its delegates too
     without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
-    text: str  # text that the caller's model sees after the result
+    text: Text  # text that the caller's model sees after the result
+
+
+def _identity(expert: Expert) -> Expert:
+    """Return the Expert with only its identity and maximum steps: its settings may contain any text."""
+    return Expert(key=expert.key, version=expert.version, instruction=REDACTED, max_steps=expert.max_steps)
+
+
+ExpertOfRun = Annotated[Expert, Written(_identity)]
 
 
 class Definition(Fact):
@@ -115,10 +127,10 @@ class Definition(Fact):
 
     model: str
     provider: str
-    instruction: str
-    expert: Expert
+    instruction: Text
+    expert: ExpertOfRun
     reasoning_budget: ReasoningBudget | None = None
-    agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
+    agents_md: Annotated[tuple[AgentsMdFile, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
 
@@ -127,7 +139,7 @@ class ErrorInfo(Fact):
     """An error in the provider's own words."""
 
     name: str
-    message: str
+    message: Text
     status_code: int | None = None
     is_retryable: bool = False
 
@@ -201,7 +213,7 @@ class Todo(Fact):
     """A todo; `id` counts from 0 within its Run."""
 
     id: int
-    title: str
+    title: Text
     completed: bool = False
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple, assert_never, overload
 from pydantic import Field
 
 from perstack.core.base.json_schema import DEEPEST
-from perstack.core.base.records import Fact, JsonObject, canonical_fact, falsy, layers
+from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, canonical_fact, falsy, layers
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
@@ -115,15 +115,15 @@ class TextPart(Fact):
     """A text by a person, a model or a tool."""
 
     type: Literal["textPart"] = "textPart"
-    text: str
+    text: Text
 
 
 class ThinkingPart(Fact):
     """A model's reasoning. `opaque` must be sent back to its vendor unchanged (signatures, encrypted items)."""
 
     type: Literal["thinkingPart"] = "thinkingPart"
-    thinking: str
-    opaque: JsonObject | None = None
+    thinking: Text
+    opaque: Annotated[JsonObject | None, EMPTIED] = None
 
 
 class BlobPart(Fact):
@@ -142,9 +142,9 @@ class ToolCallPart(Fact):
     type: Literal["toolCallPart"] = "toolCallPart"
     tool_call_id: str
     tool_name: str
-    args: JsonObject = Field(default_factory=dict)
-    raw_args: str | None = None
-    opaque: JsonObject | None = None
+    args: Annotated[JsonObject, EMPTIED] = Field(default_factory=dict)
+    raw_args: Annotated[str | None, EMPTIED] = None
+    opaque: Annotated[JsonObject | None, EMPTIED] = None
 
 
 ResultContent = Annotated[TextPart | BlobPart, Field(discriminator="type")]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Fact, JsonObject, Text, Written, falsy
+from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.permissions import Approval, ApprovalDecision
 from perstack.core.definitions.skills import DecidedCall
@@ -22,8 +23,9 @@ from perstack.core.runs.facts import (
     RunEvent,
     ShrunkResult,
     Todo,
+    is_repeat_warning,
 )
-from perstack.core.runs.messages import ExpertMessage, ReplyPart, ResultContent
+from perstack.core.runs.messages import ExpertMessage, ReplyPart, ResultContent, TextPart
 
 UNKNOWN = "unknown"  # model and provider of a Run whose log, written by another program, does not name them
 
@@ -36,8 +38,10 @@ class StartGeneration(RunEvent):
 
     type: Literal["startGeneration"] = "startGeneration"
     final: bool = Field(default=False, exclude_if=falsy)  # True if the model gets no tools and only writes the result
-    guidance: str | None = None  # texts of skills about their tools, or why one has none; None if unchanged
-    unreachable: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)  # skill to reason, if guidance says so
+    # texts of skills about their tools, or why one has none; None if unchanged
+    guidance: Annotated[str | None, TEXT] = None
+    # skill to reason, if guidance says so
+    unreachable: Annotated[dict[str, str], EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
     provider_settings: JsonObject | None = None  # only what affects replies, without secrets; None if unchanged
     tools_digest: str | None = None  # digest of the offered tools, which are a blob of the Job: `request_digest.py`
     request_digest: str | None = None  # of the whole request: `request_digest.py`. None in earlier logs
@@ -82,13 +86,21 @@ class CallTools(RunEvent):
     calls: tuple[DecidedCall, ...]
 
 
+def _placeholder(contents: tuple[ResultContent, ...]) -> tuple[ResultContent, ...]:
+    return (TextPart(text=REDACTED),) if contents else ()
+
+
+def _own_warning(warning: str) -> str:
+    return warning if is_repeat_warning(warning) else REDACTED
+
+
 class FinishToolCall(RunEvent):
     """The one result of a call."""
 
     type: Literal["finishToolCall"] = "finishToolCall"
     tool_call_id: str
     tool_name: str
-    contents: tuple[ResultContent, ...]
+    contents: Annotated[tuple[ResultContent, ...], Written(_placeholder)]
     is_error: bool = Field(default=False, exclude_if=falsy)
     duration_ms: int = Field(default=0, exclude_if=falsy)
     delegate: DelegateHead | None = None
@@ -96,7 +108,7 @@ class FinishToolCall(RunEvent):
     usage: Usage | None = None  # usage of the generations that the tool itself requested
     assumed: Charge | None = None  # charge for generations whose endpoint reported no usage; only with a budget
     by: By | None = None  # actor who answered, if a person gave this result; None in logs of earlier versions
-    warning: str | None = None
+    warning: Annotated[str | None, Written(_own_warning)] = None
     secrets: int = Field(default=0, exclude_if=falsy)  # highest N of an assigned `[secret:N]`
 
 
@@ -107,6 +119,10 @@ class CallDelegate(RunEvent):
     delegates: tuple[Delegation, ...]
 
 
+def _unknown_question(args: JsonObject) -> JsonObject:
+    return {"question": REDACTED} if args else {}
+
+
 class CallInteractiveTool(RunEvent):
     """A question to a person, by an interactive tool or by a tool that needs an answer to continue."""
 
@@ -114,7 +130,7 @@ class CallInteractiveTool(RunEvent):
     tool_call_id: str
     tool_name: str
     skill_name: str
-    args: JsonObject
+    args: Annotated[JsonObject, Written(_unknown_question)]
     approval: bool = Field(default=False, exclude_if=falsy)  # True: an approval is asked, no information
     question: Question | None = None  # question of a tool that has been called, and is called again with the answer
     usage: Usage | None = None
@@ -137,11 +153,14 @@ class RequestApproval(RunEvent):
     tool_call_id: str
     tool_name: str
     skill_name: str = Field(default="", exclude_if=falsy)
-    args: JsonObject
+    args: Annotated[JsonObject, EMPTIED]
     call_digest: str  # digest of skill, tool and arguments that the approval is bound to
-    rule: str
-    leads_to: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # resolved paths, the only ones approved
-    offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # that may be approved for the whole Job
+    rule: Text
+    # resolved paths, the only ones approved
+    leads_to: Annotated[tuple[str, ...], TEXT] = Field(default=(), exclude_if=falsy)
+    offers: Annotated[tuple[str, ...], TEXT] = Field(
+        default=(), exclude_if=falsy
+    )  # that may be approved for the whole Job
 
 
 class DecideApproval(RunEvent):
@@ -152,8 +171,9 @@ class DecideApproval(RunEvent):
     call_digest: str
     decision: ApprovalDecision
     by: By
-    rule: str = Field(default="", exclude_if=falsy)  # for `job`; empty: calls of an equal digest
-    text: str = Field(default="", exclude_if=falsy)
+    # for `job`; empty: calls of an equal digest
+    rule: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
+    text: Text = Field(default="", exclude_if=falsy)
 
     @property
     def approval(self) -> Approval:
@@ -183,7 +203,7 @@ class AttemptCompletion(RunEvent):
     type: Literal["attemptCompletion"] = "attemptCompletion"
     tool_call_id: str
     remaining_todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
-    result: str | None = None
+    result: Annotated[str | None, TEXT] = None
 
 
 class FinishStep(RunEvent):
@@ -223,7 +243,7 @@ class CompactHistory(RunEvent):
     first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
     through: str
     kept: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # event ids of messages between the two that stay
-    text: str
+    text: Text
     model: str = Field(default="", exclude_if=falsy)  # `provider/model`; empty if no model wrote the text
     usage: Usage | None = None
     assumed: Charge | None = None  # additional charge if no usage was reported; only with a budget
@@ -284,6 +304,7 @@ class RecordSnapshot(RunEvent):
     changed: int | None = None  # files and links that differ from `base`; None if unknown
     lines_added: int | None = None
     lines_removed: int | None = None  # lines of text that only one of the two has; None if unknown or too many to count
-    left_out: tuple[NotRecorded, ...] = Field(default=(), exclude_if=falsy)  # first `MOST_NAMED` of them
+    # first `MOST_NAMED` of them
+    left_out: Annotated[tuple[NotRecorded, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     left_out_count: int = Field(default=0, exclude_if=falsy)
-    problem: str = Field(default="", exclude_if=falsy)
+    problem: Text = Field(default="", exclude_if=falsy)
