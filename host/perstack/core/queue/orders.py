@@ -10,14 +10,14 @@ The order of a target that may be in another storage (`missing`), that cannot be
 is never completed: another worker may be able to drive it. A Job that ends its workers is given up after
 `MOST_TAKEOVERS` consecutive takeovers without progress (`work_in`); workers that turn out to be alive do not count.
 
-A new outcome is added to `Came`, `_after` and the worker that reports it; a new event that a worker records before any
-work goes into `_BEGINNINGS`, or each takeover would count as progress.
+A new outcome is added to `Came`, `_after` and the worker that reports it. An event that a worker records before any
+work says so (`RunEvent.is_progress`), or each takeover would count as progress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal, assert_never
+from typing import Literal, assert_never, get_args
 
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.iterations.evolve import SeriesSummary
@@ -66,21 +66,8 @@ _MOST_IN_ALL = 10  # consecutive takeovers without progress before a Job is give
 _FIRST_PAUSE = 250
 _LONGEST_PAUSE = 4_000  # milliseconds, as is `_FIRST_PAUSE`
 
-_BEGINNINGS = frozenset(
-    ("resumeRun", "startGeneration", "retry", "switchModel", "startToolCall", "startSample", "startCompaction")
-)
-"""Events that a worker records before the work that may end it; each takeover records them again."""
-_BESIDE = frozenset(  # events that are no progress of the Job
-    (
-        "queueRun",
-        "stopRunByInterrupt",
-        "recordSnapshot",
-        "widenPermissions",
-        "startRewind",
-        "finishRewind",
-        "redactEvent",
-    )
-)
+_NO_PROGRESS = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent) if not event.is_progress)
+"""Types of events that each takeover records again before the work that may end the worker, or that are no work."""
 
 _ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"))
 """Stops that need a person."""
@@ -169,7 +156,7 @@ def pause(tries: int) -> int:
 
 def work_in(event_types: Iterable[str]) -> int:
     """Return the progress of a Job: the number of events of all its Runs, without mere beginnings."""
-    return sum(one not in _BEGINNINGS and one not in _BESIDE for one in event_types)
+    return sum(one not in _NO_PROGRESS for one in event_types)
 
 
 def takeovers_now(before: int, work_before: int, work: int) -> int:

@@ -35,6 +35,7 @@ from perstack.core.runs.step_events import StartCompaction as StartCompaction
 class CloseRun(RunEvent):
     """The permanent close of a Run: it keeps its state, and nothing continues it."""
 
+    is_decided = False
     type: Literal["closeRun"] = "closeRun"
     by: By
     reason: Text = Field(default="", exclude_if=falsy)
@@ -46,6 +47,8 @@ class CloseRun(RunEvent):
 class QueueRun(RunEvent):
     """The queueing of a Run for a worker: a Coordinator's, or a delegate's that another worker may drive."""
 
+    is_decided = False
+    is_progress = False
     type: Literal["queueRun"] = "queueRun"
     by: By
     definition: str | None = None  # SHA-256 (hex) of a blob with the Experts and settings that every worker uses
@@ -97,6 +100,8 @@ class FinishRun(RunEvent):
 class StartRewind(RunEvent):
     """The intent to restore files of the workspace. It is on disk before any file is touched."""
 
+    is_decided = False
+    is_progress = False
     type: Literal["startRewind"] = "startRewind"
     to_checkpoint: str  # event id of the snapshot in a log of the Job whose files are restored
     tree: str  # tree of the files before the rewind: rewinding to this event undoes it
@@ -107,6 +112,8 @@ class StartRewind(RunEvent):
 class FinishRewind(RunEvent):
     """The completion of a rewind. If it is missing after `startRewind`, nothing was changed."""
 
+    is_decided = False
+    is_progress = False
     type: Literal["finishRewind"] = "finishRewind"
     start: str
     tree: str | None = None  # tree of the files after the rewind; None if it could not be recorded
@@ -157,6 +164,7 @@ class StartRun(RunEvent):
 class ResumeRun(RunEvent):
     """The resumption of a stopped or interrupted Run."""
 
+    is_progress = False
     type: Literal["resumeRun"] = "resumeRun"
     reason: ResumeReason
     checkpoint_id: str
@@ -188,6 +196,8 @@ class StopRunByDelegate(RunEvent):
 class WidenPermissions(RunEvent):
     """A person's override of the rules in force, which may allow what was not allowed before."""
 
+    is_decided = False
+    is_progress = False
     type: Literal["widenPermissions"] = "widenPermissions"
     widening: Widening
     by: By
@@ -203,6 +213,7 @@ class StopRunByInteractiveTool(RunEvent):
 class ErrorRun(RunEvent):
     """The failure of a Run; it can be resumed."""
 
+    is_decided = False
     type: Literal["errorRun"] = "errorRun"
     checkpoint_id: str
     error: ErrorInfo
@@ -212,6 +223,7 @@ class ErrorRun(RunEvent):
 class StopRunByExceededMaxSteps(RunEvent):
     """The stop of a Run whose Job has used all of its steps; it continues with a higher limit."""
 
+    is_decided = False
     type: Literal["stopRunByExceededMaxSteps"] = "stopRunByExceededMaxSteps"
     checkpoint_id: str
     max_steps: int
@@ -220,6 +232,7 @@ class StopRunByExceededMaxSteps(RunEvent):
 class StopRunByExceededBudget(RunEvent):
     """The stop of a Run whose next call could exceed a budget; it continues with a higher one."""
 
+    is_decided = False
     type: Literal["stopRunByExceededBudget"] = "stopRunByExceededBudget"
     checkpoint_id: str
     budget: BudgetName
@@ -241,6 +254,8 @@ class StopRunByExceededBudget(RunEvent):
 class StopRunByInterrupt(RunEvent):
     """An interrupt of the Run; the current step was abandoned."""
 
+    is_decided = False
+    is_progress = False
     type: Literal["stopRunByInterrupt"] = "stopRunByInterrupt"
     checkpoint_id: str
     reason: Literal["interrupt", "rateLimit"] = "interrupt"  # `rateLimit`: a pause too long to wait in a process
@@ -250,6 +265,8 @@ class StopRunByInterrupt(RunEvent):
 class RedactEvent(RunEvent):
     """The permanent removal of the content of an earlier event, which this event replaces."""
 
+    is_decided = False
+    is_progress = False
     type: Literal["redactEvent"] = "redactEvent"
     event_id: str
     event_type: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Annotated, Literal, Protocol, TypedDict
+from typing import Annotated, ClassVar, Literal, Protocol, TypedDict
 
 from pydantic import Field, JsonValue, computed_field
 
@@ -36,7 +36,10 @@ class Answer(Fact):
 
 
 class RunEvent(Fact):
-    """The fields that all events of a Run share."""
+    """The fields that all events of a Run share, and what holds for each kind of event."""
+
+    is_decided: ClassVar[bool] = True  # False: no decision of the loop leads to it, so a replay accepts it anywhere
+    is_progress: ClassVar[bool] = True  # False: a Job without any other event since a takeover has made no progress
 
     type: str
     id: str

@@ -36,6 +36,7 @@ FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
 class StartGeneration(RunEvent):
     """The start of a call of the model."""
 
+    is_progress = False
     type: Literal["startGeneration"] = "startGeneration"
     final: bool = Field(default=False, exclude_if=falsy)  # True if the model gets no tools and only writes the result
     # texts of skills about their tools, or why one has none; None if unchanged
@@ -70,6 +71,7 @@ class FinishGeneration(RunEvent):
 class Retry(RunEvent):
     """A failed generation that is tried again."""
 
+    is_progress = False
     type: Literal["retry"] = "retry"
     error: ErrorInfo
     attempt: int  # number of the failed attempt, from 1
@@ -184,6 +186,7 @@ class DecideApproval(RunEvent):
 class StartToolCall(RunEvent):
     """The start of an approved call. On disk before the call starts, if it may have a side effect."""
 
+    is_progress = False
     type: Literal["startToolCall"] = "startToolCall"
     tool_call_id: str
     call_digest: str  # digest computed again from the call right before it runs
@@ -192,6 +195,7 @@ class StartToolCall(RunEvent):
 class StartSample(RunEvent):
     """With a budget: a tool's request for a generation by the Run's model. On disk before the model is called."""
 
+    is_progress = False
     type: Literal["startSample"] = "startSample"
     tool_call_id: str
     reserved: Charge  # maximum cost, charged until the call has its result or asks a question
@@ -229,6 +233,7 @@ class ShrinkResults(RunEvent):
 class StartCompaction(RunEvent):
     """A summary of a part of the history, from message `first` through `through` (event ids), is requested."""
 
+    is_progress = False
     type: Literal["startCompaction"] = "startCompaction"
     first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
     through: str
@@ -270,6 +275,7 @@ SwitchReason = Literal[  # reasons for a switch of models; `triedAgain`: the pau
 class SwitchModel(RunEvent):
     """A switch to the next fallback model, or back to the primary one."""
 
+    is_progress = False
     type: Literal["switchModel"] = "switchModel"
     before: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "before"))
     to: str
@@ -295,6 +301,7 @@ class NotRecorded(Fact):
 class RecordSnapshot(RunEvent):
     """A snapshot of the workspace, at the start and after calls that may change files; its blobs are on disk before."""
 
+    is_progress = False
     type: Literal["recordSnapshot"] = "recordSnapshot"
     tree: str | None = None  # digest of the tree, a blob of the Job; None if it failed, see `problem`
     base: str | None = None  # tree of the Run's previous snapshot, which the counts compare with; None for the first
