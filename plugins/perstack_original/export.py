@@ -165,31 +165,14 @@ class _Export:
                 if not isinstance(follower, ours.FinishRun):
                     checkpoint = self._checkpoint(at, at.state.head.seq, keep=True)
                     self._write(at, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
-            case ours.ResumeRun() | ours.StartRun() | step_events.AnswerQuestion() | step_events.CallInteractiveTool():
-                return
-            case step_events.StartSample():
-                return  # the original has no budgets
-            case (
-                step_events.RequestApproval()
-                | step_events.DecideApproval()
-                | step_events.StartToolCall()
-                | ours.WidenPermissions()
-            ):
-                return  # the original has no permissions
-            case ours.ShrinkResults() | ours.StartCompaction():
-                return  # no compaction either: the texts shown to the model are among the messages
             case ours.CompactHistory():
                 at.ids = [_id(at.state.id, f"after {event.id}", n) for n in range(len(at.state.messages))]
-            case ours.QueueRun():
-                return  # the original has no workers
-            case ours.CloseRun() | ours.StartRewind() | ours.FinishRewind() | ours.RedactEvent():
-                return  # no final end or redactions: what remains of an event was written in its position
-            case ours.RecordSnapshot():
-                return  # the original has no snapshots
-            case ours.RejectResult():
-                return  # no schemas either: the texts shown to the model are among the messages
-            case _:
+            case _ if type(event) in _STOPS:
                 self._stop(at, event)
+            case _:
+                # The original has no permissions, budgets, workers, snapshots, schemas or compaction. Their texts that
+                # the model sees are among the messages, and of a redacted event what remains is at its position.
+                pass
 
     def _delegate(self, at: _Stretch, event: step_events.CallDelegate) -> None:
         called = {one.tool_call_id for one in event.delegates}
