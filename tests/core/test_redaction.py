@@ -85,7 +85,7 @@ def undecided(model: type[Fact]) -> Iterator[str]:
     """The fields with texts of which nothing says what a redaction leaves."""
     for name, field in model.model_fields.items():
         if not any(isinstance(mark, Written) for mark in field.metadata):
-            yield from (name for kind in members(field.annotation) if kind in (str, dict))
+            yield from (name for kind in members(field.annotation) if kind is str or kind is dict)
             nested = (kind for kind in members(field.annotation) if isinstance(kind, type) and issubclass(kind, Fact))
             for one in nested:
                 yield from undecided(one)

@@ -69,13 +69,15 @@ F = TypeVar("F", bound=Fact)
 class Written:
     """A mark of a field that a person, a model or a tool wrote. A redaction leaves `remains(value)` of it."""
 
-    remains: Callable[..., object]
+    remains: Callable[..., object] | None = None  # None: the field's default
 
 
-TEXT = Written(lambda value: tuple(REDACTED for _ in value) if isinstance(value, tuple) else REDACTED)
-"""A mark of a text, or of several, of which a redaction leaves placeholders."""
-EMPTIED = Written(lambda value: type(value)())
-"""A mark of a field of which a redaction leaves nothing."""
+def _placeholders(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    return REDACTED if isinstance(value, str) else tuple(REDACTED for _ in value)
+
+
+TEXT = Written(_placeholders)
+EMPTIED = Written()
 Text = Annotated[str, TEXT]
 
 
@@ -90,9 +92,7 @@ def _remains(field: FieldInfo, value: object) -> object:
     mark = next((one for one in field.metadata if isinstance(one, Written)), None)
     if mark is not None:
         default = field.get_default(call_default_factory=True)
-        if mark is EMPTIED and not field.is_required():
-            return default
-        return value if value == default else mark.remains(value)
+        return default if mark.remains is None or value == default else mark.remains(value)
     if isinstance(value, tuple):
         return tuple(blanked(one) if isinstance(one, Fact) else one for one in cast("tuple[object, ...]", value))
     return blanked(value) if isinstance(value, Fact) else value

@@ -148,6 +148,10 @@ class AnswerQuestion(RunEvent):
     by: By | None = None  # actor who answered; None in logs of earlier versions
 
 
+def _no_arguments(args: JsonObject) -> JsonObject:
+    return {}
+
+
 class RequestApproval(RunEvent):
     """A request for a person's approval of a call, which a rule requires before the call runs."""
 
@@ -155,7 +159,7 @@ class RequestApproval(RunEvent):
     tool_call_id: str
     tool_name: str
     skill_name: str = Field(default="", exclude_if=falsy)
-    args: Annotated[JsonObject, EMPTIED]
+    args: Annotated[JsonObject, Written(_no_arguments)]
     call_digest: str  # digest of skill, tool and arguments that the approval is bound to
     rule: Text
     # resolved paths, the only ones approved
