@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import NamedTuple, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
@@ -43,12 +43,17 @@ QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})  # shown only 
 _NUMBER = re.compile(r"-(\d+)\Z")
 
 
+# Kinds of items that a view may draw in place of a row. `place`: it only marks a position, such as a checkpoint.
+RowItem = Literal["query", "thought", "text", "call", "result", "delegate", "question", "approval", "place", "end"]
+
+
 class LogRow(NamedTuple):
     """One row of the log for people."""
 
     word: str
     text: str
     colour: str = ""
+    item: RowItem | None = None  # None: every view shows the row itself
 
 
 class EventContext(NamedTuple):
@@ -85,18 +90,18 @@ def describe(event: events.StoredEvent, around: EventContext) -> list[LogRow]:  
             return [_result(event), *_report(event), *warning, *_given_by(event.by)]
         case step_events.CallDelegate():
             return [
-                LogRow("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan")
+                LogRow("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan", "delegate")
                 for one in event.delegates
             ]
         case events.StopRunByDelegate():
-            return [LogRow("waits", f"for its delegates, checkpoint {event.checkpoint_id}")]
+            return [LogRow("waits", f"for its delegates, checkpoint {event.checkpoint_id}", item="place")]
         case step_events.CallInteractiveTool():
-            return [LogRow("asks", _question_of(event), "magenta")]
+            return [LogRow("asks", _question_of(event), "magenta", "question")]
         case step_events.AnswerQuestion():
             return [LogRow("answered", _answer_of(event), "magenta"), *_given_by(event.by)]
         case step_events.RequestApproval():
             words = f"approval of {event.tool_name} {json.dumps(event.args, ensure_ascii=False)} (rule {event.rule})"
-            return [LogRow("asks", words, "magenta")]
+            return [LogRow("asks", words, "magenta", "approval")]
         case step_events.DecideApproval():
             return [LogRow("decided", _decision_of(event), "magenta"), *_given_by(event.by)]
         case step_events.StartToolCall():
@@ -108,7 +113,7 @@ def describe(event: events.StoredEvent, around: EventContext) -> list[LogRow]:  
             rules = json.dumps(json.loads(event.widening.to_json()), ensure_ascii=False)
             return [LogRow("permits", f"{rules}", "yellow"), *_given_by(event.by)]
         case events.StopRunByInteractiveTool():
-            return [LogRow("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta")]
+            return [LogRow("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta", "place")]
         case step_events.AttemptCompletion():
             return _completion(event, around)
         case step_events.FinishStep():
@@ -117,9 +122,9 @@ def describe(event: events.StoredEvent, around: EventContext) -> list[LogRow]:  
             return [LogRow("rejects", f"the result: {event.problem}", "yellow")]
         case events.FinishRun():
             marked = [LogRow("warning", WITHOUT_EFFECT, "yellow")] if event.without_effect else []
-            return [LogRow("completed", event.text, "green"), *marked]
+            return [LogRow("completed", event.text, "green", "end"), *marked]
         case events.ErrorRun():
-            place = [LogRow("waits", f"at checkpoint {event.checkpoint_id}")] if around.full else []
+            place = [LogRow("waits", f"at checkpoint {event.checkpoint_id}", item="place")] if around.full else []
             return [LogRow("failed", _error(event.error), "red"), *place]
         case events.StopRunByExceededBudget():
             return [LogRow("stops", event.words, "yellow")]
@@ -218,7 +223,7 @@ def _attached(part: ResultContent) -> str:
 
 
 def _start(event: events.StartRun, around: EventContext) -> list[LogRow]:
-    rows = [LogRow("query", event.query, "bold")]
+    rows = [LogRow("query", event.query, "bold", "query")]
     if event.attachments:
         rows.append(LogRow("attached", ", ".join(map(_attached, event.attachments))))
     if event.continued_from is not None:
@@ -238,9 +243,11 @@ def _settled(event: events.ResumeRun) -> list[LogRow]:
 def _reply(event: step_events.FinishGeneration, around: EventContext) -> list[LogRow]:
     parts = event.message.contents
     rows = [
-        LogRow("thinks", part.thinking, "dim") for part in parts if isinstance(part, ThinkingPart) and part.thinking
+        LogRow("thinks", part.thinking, "dim", "thought")
+        for part in parts
+        if isinstance(part, ThinkingPart) and part.thinking
     ]
-    rows += [LogRow("says", part.text) for part in parts if isinstance(part, TextPart) and part.text]
+    rows += [LogRow("says", part.text, item="text") for part in parts if isinstance(part, TextPart) and part.text]
     is_odd = event.finish_reason in ("length", "refusal", "other")
     if is_odd or around.full:
         text = f"{event.finish_reason}, {duration(event.duration_ms)}, {tokens(event.usage)}"
@@ -252,7 +259,8 @@ def _calls(event: step_events.CallTools, around: EventContext) -> list[LogRow]:
     # a delegate's query and a user's question have their own events
     calls = [call for call in event.calls if around.full or call.kind not in ("delegate", "interactive")]
     return [
-        LogRow("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan") for call in calls
+        LogRow("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan", "call")
+        for call in calls
     ]
 
 
@@ -269,7 +277,7 @@ def _result(event: step_events.FinishToolCall) -> LogRow:
     took = f" ({duration(event.duration_ms)})" if event.duration_ms else ""
     name = run_label(event.tool_name, event.delegate.run_id) if event.delegate else event.tool_name
     text = f"{name}{took}: {text_of(event.contents)}"
-    return LogRow("error", text, "red") if event.is_error else LogRow("result", text)
+    return LogRow("error", text, "red", "result") if event.is_error else LogRow("result", text, item="result")
 
 
 def _report(event: step_events.FinishToolCall) -> list[LogRow]:
@@ -281,7 +289,7 @@ def _report(event: step_events.FinishToolCall) -> list[LogRow]:
 def _step(event: step_events.FinishStep, around: EventContext) -> LogRow:
     # the id comes first: users copy it, so it must not be cut off
     took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
-    return LogRow("step", f"{event.checkpoint_id}: {took}{tokens(event.usage)}", "dim")
+    return LogRow("step", f"{event.checkpoint_id}: {took}{tokens(event.usage)}", "dim", "place")
 
 
 def _completion(event: step_events.AttemptCompletion, around: EventContext) -> list[LogRow]:
