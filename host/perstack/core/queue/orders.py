@@ -66,11 +66,9 @@ _MOST_IN_ALL = 10  # consecutive takeovers without progress before a Job is give
 _FIRST_PAUSE = 250
 _LONGEST_PAUSE = 4_000  # milliseconds, as is `_FIRST_PAUSE`
 
+# Types of events that each takeover records again before the work that may end the worker, or that are no work.
 _NO_PROGRESS = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent) if not event.is_progress)
-"""Types of events that each takeover records again before the work that may end the worker, or that are no work."""
-
-_ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"))
-"""Stops that need a person."""
+_ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"))  # need a person
 
 Served = JobSummary | SeriesState  # target of an order: a Job, or iterations with their Jobs
 

@@ -125,9 +125,9 @@ class FinishRewind(RunEvent):
 
 FORMAT = 1  # version of the event shapes in this module; `upgrade` converts older ones
 
+# Decision about an interrupted call without a result: `done` (it had its effect), `retry` (run it again), `ask` (the
+# model learns that it was interrupted, and decides).
 Settlement = Literal["done", "retry", "ask"]
-"""Decision about an interrupted call without a result: `done` (it had its effect), `retry` (run it again), `ask` (the
-model learns that it was interrupted, and decides)."""
 
 ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent", "queued"]
 
