@@ -11,7 +11,7 @@ from terminal import Terminal, reply
 
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.step_events import Retry
+from perstack.core.runs.step_events import Retry, StartGeneration
 from perstack.doors.mcp.driving import MAX_SILENCE_S, Progress, ProgressText, progress_reports
 
 
@@ -119,6 +119,13 @@ def test_what_tools_and_providers_say_is_told_in_one_short_line() -> None:
     assert len(retry) < 200
     progress = ToolProgress(**place, run_id="j-2", tool_call_id="c", tool_name="build", message="build: 3/10")
     assert words.of(progress) == ("solo: step 2: build: 3/10",)
+
+
+def test_a_job_that_another_process_drives_is_told_without_the_name_of_its_own_expert() -> None:
+    place = {"id": "e", "timestamp": 0, "job_id": "j", "step_number": 2}
+    words = ProgressText()
+    assert words.of(StartGeneration(**place, run_id="j-1", expert_key="lead")) == ("step 2",)
+    assert words.of(StartGeneration(**place, run_id="j-2", expert_key="helper")) == ("helper: step 2",)
 
 
 def test_a_long_argument_is_cut(terminal: Terminal) -> None:

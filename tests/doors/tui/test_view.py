@@ -17,7 +17,7 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.display_events import StreamText
 from perstack.core.runs.events import Event
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.activity import JobActivity
+from perstack.doors.shared.activity import CallActivity, JobActivity
 from perstack.doors.shared.text import cells
 from perstack.doors.tui.plain.printer import Printer
 from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
@@ -185,8 +185,8 @@ def test_any_part_of_the_lines_is_that_part_of_the_whole(bench: Bench) -> None:
 @settings(deadline=None)
 @given(st.text(max_size=300), st.integers(8, 80))
 def test_no_line_is_wider_than_it_may_be_and_none_has_a_control_character(said: str, width: int) -> None:
-    call = CallItem("tool", None, None)
-    call.result, call.is_open = said, True
+    call = CallItem(CallActivity("tool"))
+    call.call.result, call.is_open = said, True
     nodes: list[TreeItem] = [MessageItem(said), MessageItem(said, is_thought=True), NoteItem("word", said), call]
     stream = Stream(is_thought=False)
     stream.hears(said)

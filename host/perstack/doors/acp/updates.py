@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
@@ -25,6 +24,7 @@ from perstack.core.runs.messages import (
     UserMessage,
     text_of,
 )
+from perstack.doors.shared.activity import CallActivity, JobActivity, todos_in
 from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.next_steps import acp_phrase
 from perstack.doors.shared.text import brief, shorten
@@ -96,25 +96,23 @@ class Updates:
     def __init__(self, workspace: Path) -> None:
         """Resolve the paths of tool calls relative to `workspace`."""
         self._workspace = workspace
-        self._coordinator = ""
-        self._said = ""
-        self._parts: dict[tuple[str, str], ToolCallPart] = {}
-        self._silent: dict[tuple[str, str], str] = {}  # the kind of each such call, by Run and call id
+        self._activity = JobActivity()
+        self._sent = ""  # the text of the Coordinator's current reply that was sent
 
     def of(self, event: Event) -> Iterator[helpers.SessionUpdate]:  # noqa: C901 - one case for each kind of event that shows
         """Yield the updates of an event, if any."""
+        self._activity.follow(event)
+        is_mine = not self._activity.is_delegate(event.run_id)
         match event:
-            case step_events.StartGeneration() if self._is_mine(event):
-                self._said = ""
-            case StreamText() if self._is_mine(event):
-                self._said += event.delta
+            case step_events.StartGeneration() if is_mine:
+                self._sent = ""
+            case StreamText() if is_mine:
+                self._sent += event.delta
                 yield helpers.update_agent_message_text(event.delta)
-            case StreamReasoning() if self._is_mine(event):
+            case StreamReasoning() if is_mine:
                 yield helpers.update_agent_thought_text(event.delta)
-            case step_events.FinishGeneration():
-                self._parts |= {(event.run_id, part.tool_call_id): part for part in event.message.tool_calls}
-                if self._is_mine(event):
-                    yield from self._say(event.message.text)
+            case step_events.FinishGeneration() if is_mine:
+                yield from self._say(event.message.text)
             case step_events.Retry():
                 yield helpers.update_agent_thought_text(
                     f"({shorten(event.error.message, _TITLE_CELLS)}; trying again)\n"
@@ -122,56 +120,55 @@ class Updates:
             case step_events.SwitchModel():
                 yield helpers.update_agent_thought_text(f"(the model is switched {switch_words(event)})\n")
             case step_events.CallTools():
-                yield from self._calls(event)
+                for decided in event.calls:
+                    yield from self._call(event, decided.id)
             case step_events.FinishToolCall():
                 yield from self._result(event)
-            case FinishRun() if self._is_mine(event):
+            case FinishRun() if is_mine:
                 yield from self._say(event.text)
             case SkillDisconnected() if event.reason:
                 yield helpers.update_agent_thought_text(f"({event.said(acp_phrase)})\n")
             case _:
                 pass
 
-    def _is_mine(self, event: RunEvent | StreamText | StreamReasoning) -> bool:
-        self._coordinator = self._coordinator or event.run_id
-        return event.run_id == self._coordinator
-
     def _say(self, text: str) -> Iterator[helpers.SessionUpdate]:
-        if text.strip() and text.strip() != self._said.strip():
-            yield helpers.update_agent_message_text(f"\n\n{text}" if self._said else text)
-            self._said = text
+        if text.strip() and text.strip() != self._sent.strip():
+            yield helpers.update_agent_message_text(f"\n\n{text}" if self._sent else text)
+            self._sent = text
 
-    def _calls(self, event: step_events.CallTools) -> Iterator[helpers.SessionUpdate]:
-        for call in event.calls:
-            part = self._parts.get((event.run_id, call.id))
-            if call.kind in _SILENT:
-                self._silent[event.run_id, call.id] = call.kind
-            if call.kind == "interactive" or call.kind in _SILENT or part is None:
-                continue
-            whose = "" if event.run_id == self._coordinator else f"{event.expert_key}: "
-            yield helpers.start_tool_call(
-                _id(event, call.id),
-                shorten(f"{whose}{call.tool_name} {brief(part)}", _TITLE_CELLS),
-                kind=_KINDS.get(call.tool_name, "other"),
-                status="in_progress",
-                locations=self._locations(part),
-                raw_input=part.args,
-            )
+    def _call_of(self, event: RunEvent, call_id: str) -> CallActivity | None:
+        run = self._activity.run(event.run_id)
+        return None if run is None else run.calls.get(call_id)
+
+    def _call(self, event: step_events.CallTools, call_id: str) -> Iterator[helpers.SessionUpdate]:
+        call = self._call_of(event, call_id)
+        if call is None or call.part is None or call.kind == "interactive" or call.kind in _SILENT:
+            return
+        whose = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
+        yield helpers.start_tool_call(
+            _id(event, call_id),
+            shorten(f"{whose}{call.name} {brief(call.part)}", _TITLE_CELLS),
+            kind=_KINDS.get(call.name, "other"),
+            status="in_progress",
+            locations=self._locations(call.part),
+            raw_input=call.part.args,
+        )
 
     def _result(self, event: step_events.FinishToolCall) -> Iterator[helpers.SessionUpdate]:
+        call = self._call_of(event, event.tool_call_id)
         text = text_of(event.contents)
-        kind = self._silent.pop((event.run_id, event.tool_call_id), None)
-        if kind is not None:
-            if kind != "attemptCompletion" and event.run_id == self._coordinator:
-                yield from _plan(text)
-            return
-        if (event.run_id, event.tool_call_id) not in self._parts:
-            return
-        status: Literal["failed", "completed"] = "failed" if event.is_error else "completed"
-        shown = text if len(text) <= _MAX_RESULT_CHARS else f"{text[:_MAX_RESULT_CHARS]} …"
-        yield helpers.update_tool_call(
-            _id(event, event.tool_call_id), status=status, content=[helpers.tool_content(helpers.text_block(shown))]
-        )
+        if call is None or call.kind in _SILENT:
+            todos = None if call is None or call.kind == "attemptCompletion" else todos_in(text)
+            if todos is not None and not self._activity.is_delegate(event.run_id):
+                yield helpers.update_plan(
+                    helpers.plan_entry(todo.title, status="completed" if todo.completed else "pending")
+                    for todo in todos
+                )
+        elif call.part is not None:
+            status: Literal["failed", "completed"] = "failed" if event.is_error else "completed"
+            shown = text if len(text) <= _MAX_RESULT_CHARS else f"{text[:_MAX_RESULT_CHARS]} …"
+            content = [helpers.tool_content(helpers.text_block(shown))]
+            yield helpers.update_tool_call(_id(event, event.tool_call_id), status=status, content=content)
 
     def _locations(self, part: ToolCallPart) -> list[ToolCallLocation] | None:
         path = part.args.get("path")
@@ -182,20 +179,6 @@ class Updates:
 
 def _id(event: RunEvent, call_id: str) -> str:
     return f"{event.run_id}-{event.step_number}-{call_id}"
-
-
-def _plan(text: str) -> Iterator[helpers.SessionUpdate]:
-    try:
-        found: object = json.loads(text)
-    except ValueError:
-        return
-    todos: object = found.get("todos") if isinstance(found, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    if isinstance(todos, list):
-        yield helpers.update_plan(
-            helpers.plan_entry(str(todo["title"]), status="completed" if todo["completed"] else "pending")  # pyright: ignore[reportUnknownArgumentType]
-            for todo in todos  # pyright: ignore[reportUnknownVariableType]
-            if isinstance(todo, dict)
-        )
 
 
 class Sender:

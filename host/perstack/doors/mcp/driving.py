@@ -18,7 +18,6 @@ from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.facts import RunEvent
-from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.mcp import elicitation
@@ -28,6 +27,7 @@ from perstack.doors.operations import Confirmation, OperationCall
 from perstack.doors.operations.driving import answer_and_follow
 from perstack.doors.operations.views import reply_job
 from perstack.doors.served_project import CallKey, DriveJob
+from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, count, duration, shorten
@@ -162,23 +162,17 @@ class ProgressText:
     """Conversion of events to text: `step 4: readTextFile src/a.py`, and for a delegate `researcher: step 2`."""
 
     def __init__(self) -> None:
-        """Start without a Coordinator, which `InitializeRuntime` names."""
-        self._coordinator: str | None = None
-        self._calls: dict[tuple[str, str], ToolCallPart] = {}
+        """Start without events."""
+        self._activity = JobActivity()
 
     def of(self, event: events.Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that says something
         """Return the texts of an event; empty if it has nothing new."""
+        self._activity.follow(event)
         match event:
-            case display_events.InitializeRuntime():
-                self._coordinator = event.run_id
             case display_events.SkillStarting():
                 return (f"starting {event.skill_name}",)
             case step_events.StartGeneration():
                 return (self._step(event),)
-            case step_events.FinishGeneration():
-                parts = event.message.tool_calls
-                self._calls = {key: part for key, part in self._calls.items() if key[0] != event.run_id}
-                self._calls |= {(event.run_id, part.tool_call_id): part for part in parts}
             case step_events.CallTools():
                 tools = (call for call in event.calls if call.kind not in ("delegate", "interactive"))
                 return tuple(f"{self._step(event)}: {self._call(event, call)}" for call in tools)
@@ -196,18 +190,20 @@ class ProgressText:
                 return (f"{self._step(event)}: the model is switched {switch_words(event)}",)
             case display_events.ToolProgress():
                 return (f"{self._step(event)}: {shorten(event.message, _TEXT_CELLS)}",)
-            case events.FinishRun() if event.run_id != self._coordinator:
+            case events.FinishRun() if self._activity.is_delegate(event.run_id):
                 return (f"{event.expert_key}: done after {count(event.step_number, 'step')}",)
             case _:
                 pass
         return ()
 
     def _step(self, event: RunEvent | display_events.ToolProgress) -> str:
-        whose = "" if event.run_id == self._coordinator else f"{event.expert_key}: "
+        whose = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
         return f"{whose}step {event.step_number}"
 
     def _call(self, event: step_events.CallTools, call: DecidedCall) -> str:
-        part = self._calls.get((event.run_id, call.id))
+        run = self._activity.run(event.run_id)
+        known = None if run is None else run.calls.get(call.id)
+        part = None if known is None else known.part
         return shorten(f"{call.tool_name} {brief(part)}" if part else call.tool_name, _TEXT_CELLS)
 
 

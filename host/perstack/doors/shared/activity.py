@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
-from typing import NamedTuple, assert_never
+from typing import Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from perstack.core.base.usage import NO_USAGE, Usage
+from perstack.core.definitions.skills import ToolKind
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import display_events, events, step_events
-from perstack.core.runs.facts import Todo
+from perstack.core.runs.facts import RunEvent, Todo
 from perstack.core.runs.messages import ToolCallPart, text_of
 from perstack.dataclass import dataclass
-from perstack.doors.shared.event_text import QUIET_TYPES, EventContext, LogRow, describe, run_label, tokens
+from perstack.doors.shared.event_text import EventContext, LogRow, describe, run_label, tokens
 from perstack.doors.shared.text import brief, count, duration, shorten
 
 _MAX_TEXT_CHARS = 4_000  # maximum characters kept of a streamed text: more than a screen shows
@@ -33,32 +34,52 @@ class LogLine(NamedTuple):
 
 
 @dataclass(slots=True)
-class _ActiveCall:
+class CallActivity:
+    """A tool call of a Run's last reply, with its state."""
+
     name: str
-    words: str  # the call's arguments
-    since: int
+    part: ToolCallPart | None = None  # None if its arguments are unknown
+    kind: ToolKind | None = None  # None until the call is decided
+    words: str = ""  # the arguments of a call that has begun
+    began: int | None = None  # milliseconds since 1970; None unless it runs
     progress: str = ""
+    rule: str | None = None  # that requires the approval which the call waits for
+    is_interrupted: bool = False
+    result: str | None = None
+    is_error: bool = False
+    took_ms: int = 0
+
+    def interrupt(self) -> None:
+        """Stop without a result, if it runs."""
+        if self.began is not None:
+            self.began, self.is_interrupted = None, True
 
 
 @dataclass(slots=True)
 class RunActivity:
-    """The current activity of one Run."""
+    """One Run: what it was asked, what it does now, and how it ended."""
 
     run_id: str
     label: str
     since: int  # start of the current activity, in milliseconds since 1970
+    is_delegate: bool = False
+    query: str = ""
+    state: Literal["working", "asks", "stopped", "failed", "completed"] = "working"
+    started: int | None = None  # milliseconds since 1970, as is `ended`; None if unknown
+    ended: int | None = None
     steps: int | None = None  # number of this Run's steps that are counted; None before the first event that tells
+    step_began: tuple[int, int] = (0, 0)  # the current step and its start, in milliseconds since 1970
     doing: str = ""
     text: str = ""  # the end of the text that the model is streaming
     is_thinking: bool = False
-    work: dict[str, _ActiveCall] = field(default_factory=dict[str, _ActiveCall])
-    calls: dict[str, ToolCallPart] = field(default_factory=dict[str, ToolCallPart])  # of the last reply, by id
-    lists: frozenset[str] = frozenset()  # the ids of calls whose result is the whole todo list
+    said: str = ""  # the last text that the model has written
+    calls: dict[str, CallActivity] = field(default_factory=dict[str, CallActivity])  # of the last reply, by id
+    work: dict[str, CallActivity] = field(
+        default_factory=dict[str, CallActivity]
+    )  # those that run, in the order of their start
     todos: tuple[Todo, ...] = ()
-    began: tuple[int, int] = (0, 0)  # the current step and its start, in milliseconds since 1970
     context_tokens: int = 0
     context_window: int | None = None
-    is_delegate: bool = False
     waits: bool = False  # True if it is waiting for its delegates
 
     def set_activity(self, doing: str, since: int) -> None:
@@ -71,9 +92,36 @@ class RunActivity:
             self.is_thinking, self.text = is_thinking, ""
         self.text = (self.text + delta)[-_MAX_TEXT_CHARS:]
 
+    def begin_call(self, call_id: str, now: int) -> None:
+        """Start a call."""
+        call = self.calls.setdefault(call_id, CallActivity("an approved call"))
+        call.began, call.rule, call.progress, call.is_interrupted = now, None, "", False
+        call.words = "" if call.part is None else brief(call.part)
+        self.work[call_id] = call
+
+    def hold_call(self, call_id: str, rule: str | None) -> None:
+        """Set the rule of the approval that a call waits for; None once that is decided."""
+        call = self.calls.get(call_id)
+        if call is not None:
+            call.rule, call.began = rule, None
+
+    def stop_calls(self) -> None:
+        """Stop every call that runs."""
+        for call in self.calls.values():
+            call.interrupt()
+        self.work.clear()
+
+
+_InRun = (
+    display_events.StreamText
+    | display_events.StreamReasoning
+    | display_events.WaitForEndpoint
+    | display_events.ToolProgress
+)
+
 
 class JobActivity:
-    """The state that a Job's events add up to."""
+    """The state that a Job's events add up to, of which every door shows a part."""
 
     def __init__(self, *, full: bool = False) -> None:
         """Start without events. `full` also returns rows of little interest."""
@@ -86,6 +134,7 @@ class JobActivity:
         self.usage = NO_USAGE
         self.unpriced_tokens = 0
         self.asks_at_once = False  # True where the Job is driven: a delegate's question is asked while others run
+        self._coordinator = ""  # the id of the Coordinator's latest Run; empty before the first event
         self._known: dict[str, RunActivity] = {}  # every Run seen so far: a stopped Run may continue
 
     def begin(self, job: JobSummary) -> None:
@@ -95,14 +144,22 @@ class JobActivity:
         self.unpriced_tokens = job.unpriced_tokens
 
     def stop(self) -> None:
-        """Clear the activity: no process drives the Job any more."""
+        """Stop all Runs and calls: no process drives the Job any more."""
+        for run in self._known.values():
+            run.stop_calls()
+            if run.state == "working":
+                run.state = "stopped"
         self.lanes.clear()
         self.skills.clear()
 
+    def run(self, run_id: str) -> RunActivity | None:
+        """Return a Run of the Job; None before its first event, and for an event of no Run."""
+        return self._known.get(run_id)
+
     def is_delegate(self, run_id: str) -> bool:
         """Return whether another Run started this one, also after its end."""
-        lane = self._known.get(run_id)
-        return lane is not None and lane.is_delegate
+        run = self._known.get(run_id)
+        return run is not None and run.is_delegate
 
     def asks_later(self, run_id: str) -> bool:
         """Return whether this Run's question is asked only after the other running delegates have stopped."""
@@ -112,131 +169,130 @@ class JobActivity:
 
     def apply(self, event: events.Event) -> list[LogLine]:
         """Apply an event and return its log rows."""
+        rows = list(self._rows(event)) if isinstance(event, RunEvent) else []
+        self.follow(event)
+        return rows
+
+    def follow(self, event: events.Event) -> None:
+        """Apply an event, whose log rows are not needed."""
         self.began = event.timestamp if self.began is None else self.began
         match event:
-            case display_events.InitializeRuntime() | display_events.SkillStderr():
-                pass
+            case display_events.InitializeRuntime():
+                self._coordinator = event.run_id
             case display_events.SkillStarting():
                 self.skills[event.skill_name] = event.timestamp
             case display_events.SkillConnected() | display_events.SkillDisconnected():
                 self.skills.pop(event.skill_name, None)
+            case display_events.SkillStderr():
+                pass
             case display_events.StreamText():
-                self._lane(event.run_id, event.expert_key, event.timestamp).add_text(event.delta, is_thinking=False)
+                self._lane(event).add_text(event.delta, is_thinking=False)
             case display_events.StreamReasoning():
-                self._lane(event.run_id, event.expert_key, event.timestamp).add_text(event.delta, is_thinking=True)
+                self._lane(event).add_text(event.delta, is_thinking=True)
             case display_events.WaitForEndpoint():
-                lane = self._lane(event.run_id, event.expert_key, event.timestamp)
-                lane.set_activity(f"waits for {event.provider}, {event.ahead} before it", event.timestamp)
+                words = f"waits for {event.provider}, {event.ahead} before it"
+                self._lane(event).set_activity(words, event.timestamp)
             case display_events.ToolProgress():
-                work = self._lane(event.run_id, event.expert_key, event.timestamp).work.get(event.tool_call_id)
-                if work is not None:
-                    work.progress = event.message
+                call = self._lane(event).calls.get(event.tool_call_id)
+                if call is not None:
+                    call.progress = event.message
             case _:
-                return list(self._stored(event))
-        return []
+                self._follow(self._lane(event), event)
 
-    def _lane(self, run_id: str, expert_key: str, now: int) -> RunActivity:
-        lane = self._known.get(run_id)
-        if lane is None:
-            lane = self._known[run_id] = RunActivity(run_id, run_label(expert_key, run_id), now)
-        return self.lanes.setdefault(run_id, lane)
+    def _lane(self, event: events.StoredEvent | _InRun) -> RunActivity:
+        run = self._run(event.run_id, event.expert_key, event.timestamp)
+        return self.lanes.setdefault(event.run_id, run)
 
-    def _stored(self, event: events.StoredEvent) -> Iterator[LogLine]:
-        lane = self._lane(event.run_id, event.expert_key, event.timestamp)
-        started, at = lane.began
-        took = (
-            event.timestamp - at if started == event.step_number and isinstance(event, step_events.FinishStep) else None
-        )
-        is_quiet = event.type in QUIET_TYPES and not (
-            isinstance(event, step_events.StartGeneration) and event.unreachable
-        )
-        if self._full or not is_quiet:
-            for row in describe(event, EventContext(lane.calls, took, self._full)):
-                yield LogLine(event.timestamp, event.run_id, lane.label, event.step_number, row)
-        self._follow(lane, event)
+    def _run(self, run_id: str, expert_key: str, now: int) -> RunActivity:
+        self._coordinator = self._coordinator or run_id
+        run = self._known.get(run_id)
+        if run is None:
+            is_delegate = run_id != self._coordinator
+            run = self._known[run_id] = RunActivity(run_id, run_label(expert_key, run_id), now, is_delegate)
+        return run
 
-    def _follow(self, lane: RunActivity, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event
+    def _rows(self, event: events.StoredEvent) -> Iterator[LogLine]:
+        run = self._run(event.run_id, event.expert_key, event.timestamp)
+        step, at = run.step_began
+        took = event.timestamp - at if step == event.step_number and isinstance(event, step_events.FinishStep) else None
+        if self._full or not isinstance(event, events.StopRunByDelegate):
+            parts = {call_id: call.part for call_id, call in run.calls.items() if call.part is not None}
+            for row in describe(event, EventContext(parts, took, self._full)):
+                yield LogLine(event.timestamp, event.run_id, run.label, event.step_number, row)
+
+    def _follow(self, run: RunActivity, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event that changes what is shown
         now = event.timestamp
-        lane.waits = isinstance(event, events.StopRunByDelegate)
+        run.waits = isinstance(event, events.StopRunByDelegate)
         match event:
             case events.StartRun():
-                lane.steps = 0
-                lane.is_delegate = event.delegated_by is not None
+                run.steps, run.since, run.started, run.query = 0, now, now, event.query
+                run.is_delegate = event.delegated_by is not None
                 if event.delegated_by is None:
                     # a killed process recorded no end for the previous Coordinator
-                    self.lanes = {lane.run_id: lane}
-                    self.latest = lane
+                    self.lanes = {run.run_id: run}
+                    self.latest, self._coordinator = run, run.run_id
             case events.ResumeRun():
-                lane.steps = max(lane.steps or 0, event.step_number)
+                run.steps = max(run.steps or 0, event.step_number)
+                run.text = ""
             case step_events.StartGeneration():
-                before = event.step_number - 1 if lane.steps is None else lane.steps
+                before = event.step_number - 1 if run.steps is None else run.steps
                 self.steps += max(0, event.step_number - before)
-                lane.steps = max(before, event.step_number)
-                if lane.began[0] != event.step_number:
-                    lane.began = (event.step_number, now)
-                lane.set_activity("waits for the model", now)
+                run.steps, run.state = max(before, event.step_number), "working"
+                if run.step_began[0] != event.step_number:
+                    run.step_began = (event.step_number, now)
+                run.set_activity("waits for the model", now)
             case step_events.FinishGeneration():
                 self._spent(event.usage)
-                lane.context_tokens = event.usage.total_tokens
-                lane.context_window = event.context_window or lane.context_window
-                lane.calls = {part.tool_call_id: part for part in event.message.tool_calls}
-                lane.set_activity("", now)
+                run.context_tokens = event.usage.total_tokens
+                run.context_window = event.context_window or run.context_window
+                run.calls = {part.tool_call_id: CallActivity(part.tool_name, part) for part in event.message.tool_calls}
+                run.said = event.message.text if event.message.text.strip() else run.said
+                run.set_activity("", now)
             case step_events.Retry():
                 self._spent(event.usage)
-                lane.set_activity("waits to try again", now)
+                run.set_activity("waits to try again", now)
             case step_events.SwitchModel():
-                lane.context_window = event.context_window
-                lane.set_activity("waits for the next model", now)
+                run.context_window = event.context_window
+                run.set_activity("waits for the next model", now)
             case step_events.StartCompaction():
-                lane.set_activity("summarises what came before", now)
+                run.set_activity("summarises what came before", now)
             case step_events.CompactHistory():
                 self._spent(event.usage)
-                lane.set_activity("", now)
+                run.set_activity("", now)
             case step_events.CallTools():
-                lane.lists = frozenset(call.id for call in event.calls if call.kind in ("todo", "clearTodo"))
-                for call in event.calls:
-                    if call.kind == "tool" and not call.asks:
-                        self._begins(lane, call.id, now)
+                for decided in event.calls:
+                    run.calls.setdefault(decided.id, CallActivity(decided.tool_name)).kind = decided.kind
+                    if decided.kind == "tool" and not decided.asks:
+                        run.begin_call(decided.id, now)
+            case step_events.RequestApproval():
+                run.hold_call(event.tool_call_id, event.rule)
+            case step_events.DecideApproval():
+                run.hold_call(event.tool_call_id, None)
             case step_events.StartToolCall():
-                self._begins(lane, event.tool_call_id, now)
+                run.begin_call(event.tool_call_id, now)
             case step_events.FinishToolCall():
                 self._spent(event.usage)
-                lane.work.pop(event.tool_call_id, None)
-                if event.tool_call_id in lane.lists and not event.is_error:
-                    lane.todos = _todos(text_of(event.contents), lane.todos)
+                self._finish_call(run, event)
             case step_events.CallDelegate():
-                lane.set_activity(
-                    f"waits for {', '.join(run_label(one.expert_key, one.run_id) for one in event.delegates)}", now
-                )
+                for one in event.delegates:
+                    delegate = self._run(one.run_id, one.expert_key, now)
+                    delegate.is_delegate, delegate.query = True, one.query
+                names = ", ".join(run_label(one.expert_key, one.run_id) for one in event.delegates)
+                run.set_activity(f"waits for {names}", now)
             case step_events.CallInteractiveTool():
                 self._spent(event.usage)
-                lane.work.pop(event.tool_call_id, None)
+                run.work.pop(event.tool_call_id, None)
             case step_events.FinishStep():
-                lane.set_activity("", now)
-            case (
-                events.FinishRun()
-                | events.ErrorRun()
-                | events.StopRunByExceededMaxSteps()
-                | events.StopRunByExceededBudget()
-                | events.StopRunByInterrupt()
-                | events.StopRunByInteractiveTool()
-            ):
-                lane.set_activity("", now)
-                lane.work.clear()
-                del self.lanes[event.run_id]
-            case (
-                events.StopRunByDelegate()
-                | step_events.AnswerQuestion()
-                | step_events.RequestApproval()
-                | step_events.DecideApproval()
-                | step_events.StartSample()
-                | events.WidenPermissions()
-                | step_events.AttemptCompletion()
-                | events.RejectResult()
-                | step_events.ShrinkResults()
-                | step_events.RecordSnapshot()
-            ):
-                pass
+                run.set_activity("", now)
+            case events.FinishRun():
+                run.ended = now
+                self._leave(run, "completed", now)
+            case events.ErrorRun():
+                self._leave(run, "failed", now)
+            case events.StopRunByInteractiveTool():
+                self._leave(run, "asks", now)
+            case events.StopRunByExceededMaxSteps() | events.StopRunByExceededBudget() | events.StopRunByInterrupt():
+                self._leave(run, "stopped", now)
             case (
                 events.QueueRun()
                 | events.CloseRun()
@@ -244,15 +300,30 @@ class JobActivity:
                 | events.FinishRewind()
                 | events.RedactEvent()
             ):
-                if not lane.began[0]:  # no process drives this Run
+                if not run.step_began[0]:  # no process drives this Run
                     del self.lanes[event.run_id]
             case _:
-                assert_never(event)
+                pass
 
-    def _begins(self, lane: RunActivity, call_id: str, now: int) -> None:
-        part = lane.calls.get(call_id)
-        name, words = (part.tool_name, brief(part)) if part is not None else ("an approved call", "")
-        lane.work[call_id] = _ActiveCall(name, words, now)
+    def _leave(self, run: RunActivity, state: Literal["asks", "stopped", "failed", "completed"], now: int) -> None:
+        run.state = state
+        run.set_activity("", now)
+        run.stop_calls()
+        del self.lanes[run.run_id]
+
+    def _finish_call(self, run: RunActivity, event: step_events.FinishToolCall) -> None:
+        run.work.pop(event.tool_call_id, None)
+        call = run.calls.get(event.tool_call_id)
+        if call is not None:
+            call.result, call.is_error, call.took_ms = text_of(event.contents), event.is_error, event.duration_ms
+            call.began, call.rule, call.is_interrupted = None, None, False
+            if call.kind in ("todo", "clearTodo") and not event.is_error:
+                todos = todos_in(call.result)
+                run.todos = run.todos if todos is None else todos
+        delegate = None if event.delegate is None else self._known.get(event.delegate.run_id)
+        if delegate is not None:
+            delegate.state = "failed" if event.is_error else "completed"
+            delegate.ended = delegate.ended or event.timestamp
 
     def _spent(self, usage: Usage | None) -> None:
         if usage is not None:
@@ -260,12 +331,12 @@ class JobActivity:
             self.unpriced_tokens += usage.unpriced_tokens
 
 
-def _todos(result: str, before: tuple[Todo, ...]) -> tuple[Todo, ...]:
-    """Return the todo list in a todo tool's result; the list `before` if the result cannot be parsed."""
+def todos_in(result: str) -> tuple[Todo, ...] | None:
+    """Return the todo list in a todo tool's result; None if it has none."""
     try:
-        return _TODOS.validate_json(result).get("todos", ())
+        return _TODOS.validate_json(result).get("todos")
     except ValidationError:
-        return before
+        return None
 
 
 # The activity of a Job as text.
@@ -273,10 +344,10 @@ def _todos(result: str, before: tuple[Todo, ...]) -> tuple[Todo, ...]:
 SECOND_MS = 1_000
 
 
-def work_words(work: _ActiveCall, now: int, left: int) -> str:
+def work_words(call: CallActivity, now: int, left: int) -> str:
     """Return a running call with its progress and duration, in `left` cells."""
-    words = f"{work.name} {work.words}" if work.words else work.name
-    return timed(f"{words}: {work.progress}" if work.progress else words, work.since, now, left)
+    words = f"{call.name} {call.words}" if call.words else call.name
+    return timed(f"{words}: {call.progress}" if call.progress else words, call.began or now, now, left)
 
 
 def timed(words: str, since: int, now: int, left: int) -> str:

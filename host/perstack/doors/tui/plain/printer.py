@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 from perstack.core.base.text import one_line
 from perstack.core.runs import display_events, events, step_events
-from perstack.core.runs.messages import TextPart, ToolCallPart
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity, LogLine, timed, todos_words, totals, work_words
 from perstack.doors.shared.event_text import LogRow, run_label
@@ -43,9 +42,7 @@ class Printer:
         self._held: deque[str] = deque(maxlen=_SHOWN_EVENTS)
         self._left_out = 0
         self._live = JobActivity()
-        self._calls: dict[str, dict[str, ToolCallPart]] = {}
         self._coming: dict[str, _Coming] = {}
-        self._said_last: dict[str, str] = {}
         self.cut = ""  # the full text of the line that was cut last
 
     # --- holding output -------------------------------------------------------------------------------------------
@@ -96,10 +93,8 @@ class Printer:
                 self.line(f"skill: {event.said(said_plainly)}")
             case step_events.RequestApproval() | step_events.CallInteractiveTool():
                 self._asks_later(event)
-            case step_events.FinishStep() | events.StopRunByInteractiveTool():
-                pass
             case _:
-                self._rows(told)
+                self._rows([one for one in told if one.row.item != "place"])
 
     def _asks_later(self, event: step_events.RequestApproval | step_events.CallInteractiveTool) -> None:
         """Print that a question must wait. Questions that can be answered now are shown in full below."""
@@ -143,23 +138,21 @@ class Printer:
     def _reply(self, event: step_events.FinishGeneration, told: Sequence[LogLine]) -> None:
         label = run_label(event.expert_key, event.run_id)
         coming = self._coming.pop(event.run_id, _Coming())
-        self._calls[event.run_id] = {part.tool_call_id: part for part in event.message.tool_calls}
-        self._rows([one for one in told if one.row.word == "thinks"])
-        text = "".join(part.text for part in event.message.contents if isinstance(part, TextPart))
+        self._rows([one for one in told if one.row.item == "thought"])
+        text = event.message.text
         rest = text.removeprefix(coming.printed)
         if coming.printed and rest == text:  # the stream was cut off, and started again
             self._row(event.run_id, label, LogRow("again", "the whole of the reply"))
         if rest.strip():
             self._text(self._of(event.run_id, label), rest.strip("\n").split("\n"))
-        if text.strip():
-            self._said_last[event.run_id] = text
-        self._rows([one for one in told if one.row.word not in ("thinks", "says")])
+        self._rows([one for one in told if one.row.item is None])
 
     def _call(self, event: step_events.CallTools, told: Sequence[LogLine]) -> None:
-        rows = [one for one in told if one.row.word == "calls"]
+        run = self._live.run(event.run_id)
         calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
-        for one, call in zip(rows, calls, strict=False):
-            part = self._calls.get(event.run_id, {}).get(call.id)
+        for one, decided in zip(told, calls, strict=False):
+            call = None if run is None else run.calls.get(decided.id)
+            part = None if call is None else call.part
             change = () if part is None or part.raw_args is not None else change_of(part.tool_name, part.args)[1]
             if not change or part is None:
                 self._row(one.run_id, one.label, one.row)
@@ -173,7 +166,8 @@ class Printer:
                 self.cut = "\n".join(change)[:_MAX_KEPT_CHARS]
 
     def _finish(self, event: events.FinishRun, told: Sequence[LogLine]) -> None:
-        is_said = event.text == self._said_last.pop(event.run_id, None)
+        run = self._live.run(event.run_id)
+        is_said = run is not None and event.text == run.said
         if self._live.is_delegate(event.run_id):
             self._rows([one._replace(row=one.row._replace(text="")) for one in told[:1]])
         elif not is_said and event.text.strip():

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from perstack.core.runs.messages import ToolCallPart
-from perstack.doors.shared.activity import whole_seconds
+from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seconds
 from perstack.doors.shared.questions import change_of
 from perstack.doors.shared.text import brief, cells, count, duration, shorten
 from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, wrap, wrap_line, wrap_stable
@@ -111,63 +111,65 @@ class Stream(TreeItem):
 class CallItem(TreeItem):
     """A tool call: its arguments, duration and result."""
 
-    __slots__ = ("_shown", "began", "change", "error", "is_own", "name", "part", "progress", "result", "took", "waits")
+    __slots__ = ("_shown", "asks_later", "call", "change")
 
     can_fold = True
 
-    def __init__(self, name: str, part: ToolCallPart | None, began: int | None) -> None:
-        """Show a call; `part` is None if its arguments are unknown, `began` None before it runs."""
+    def __init__(self, call: CallActivity) -> None:
+        """Show a call."""
         super().__init__()
-        self.name = name
-        self.part = part
-        self.began = began  # milliseconds since 1970; None if it has not begun or has a result
-        self.took = 0
-        self.result: str | None = None
-        self.error = False
-        self.is_own = False  # True if the loop itself answers it: its result then shows nothing new
-        self.progress = ""
-        self.waits = ""
-        self._shown, self.change = _change_by(part)  # the arguments shown by a diff, and the diff's lines
+        self.call = call
+        self.asks_later = False  # True if its approval is asked after the other delegates have stopped
+        self._shown, self.change = _change_by(call.part)  # the arguments shown by a diff, and the diff's lines
+
+    @property
+    def _waits(self) -> str:
+        if self.call.rule is not None:
+            when = " when the other delegates have stopped" if self.asks_later else ""
+            return f"needs your approval{when} ({self.call.rule})"
+        return "has no result: it was interrupted" if self.call.is_interrupted else ""
 
     @override
     def render(self, looks: RenderContext) -> list[Line]:
         return [self._head(looks), *self._below(looks)]
 
     def _head(self, looks: RenderContext) -> Line:
-        style: Style = "bad" if self.error else "ask" if self.waits else "call"
-        mark = "✗" if self.error else "?" if self.waits else "●" if self.result is not None else "○"
+        style: Style = "bad" if self.call.is_error else "ask" if self._waits else "call"
+        mark = "✗" if self.call.is_error else "?" if self._waits else "●" if self.call.result is not None else "○"
         took = self._took(looks.now)
-        left = max(4, looks.width - 3 - cells(self.name) - len(took) - 1)
+        left = max(4, looks.width - 3 - cells(self.call.name) - len(took) - 1)
         words = shorten(self._words(), left) if left > 4 else ""
-        name = shorten(self.name, max(4, looks.width - 3 - len(took)))
+        name = shorten(self.call.name, max(4, looks.width - 3 - len(took)))
         gap = " " * max(1, looks.width - 2 - cells(name) - 1 - cells(words) - len(took))
         return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(words), Span(gap), Span(took, "dim"))
 
     def _words(self) -> str:
-        if self.part is None:
+        if self.call.part is None:
             return ""
-        args = {name: value for name, value in self.part.args.items() if name not in self._shown}
-        return brief(self.part.model_copy(update={"args": args}) if self._shown else self.part)
+        args = {name: value for name, value in self.call.part.args.items() if name not in self._shown}
+        return brief(self.call.part.model_copy(update={"args": args}) if self._shown else self.call.part)
 
     def _took(self, now: int) -> str:
-        if self.began is not None:
-            return whole_seconds(now - self.began) if now - self.began >= 1000 else ""
-        return duration(self.took) if self.took else ""
+        if self.call.began is not None:
+            return whole_seconds(now - self.call.began) if now - self.call.began >= 1000 else ""
+        return duration(self.call.took_ms) if self.call.took_ms else ""
 
     def _below(self, looks: RenderContext) -> Iterator[Line]:
         width = looks.width - 4
-        if self.waits:
-            yield _under(one(self.waits, width, "ask"))
-        if self.began is not None and self.progress:
-            yield _under(one(self.progress, width, "dim"))
-        if not self.error and not self.waits:
+        if self._waits:
+            yield _under(one(self._waits, width, "ask"))
+        if self.call.began is not None and self.call.progress:
+            yield _under(one(self.call.progress, width, "dim"))
+        if not self.call.is_error and not self._waits:
             yield from self._change(width)
         if self.is_open:
             yield from self._whole(width)
-        elif self.result is not None and (self.error or not (self.change or self.is_own)):
-            first = summary_line(self.result)
+        elif self.call.result is not None and (
+            self.call.is_error or not (self.change or self.call.kind in ("todo", "clearTodo"))
+        ):
+            first = summary_line(self.call.result)
             if first:
-                yield _under(one(first, width, "bad" if self.error else "dim"))
+                yield _under(one(first, width, "bad" if self.call.is_error else "dim"))
 
     def _change(self, width: int) -> Iterator[Line]:
         most = MAX_RESULT_LINES if self.is_open else _FOLDED_CHANGE_LINES
@@ -177,12 +179,12 @@ class CallItem(TreeItem):
             yield (Span("    "), Span(f"… {count(len(self.change) - most, 'more line')}", "dim"))
 
     def _whole(self, width: int) -> Iterator[Line]:
-        for name, value in () if self.part is None else self.part.args.items():
+        for name, value in () if self.call.part is None else self.call.part.args.items():
             if name not in self._shown:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 yield from _block(f"{name}: {text}", width, "dim")
-        if self.result is not None:
-            yield from _block(self.result, width, "bad" if self.error else "")
+        if self.call.result is not None:
+            yield from _block(self.call.result, width, "bad" if self.call.is_error else "")
 
 
 class NoteItem(TreeItem):
@@ -227,36 +229,37 @@ class ActivityItem(TreeItem):
         return [(Span("· ", "dim"), *one(words, looks.width - 2, "dim"))]
 
 
+_OF_STATE: dict[str, Style] = {"completed": "good", "failed": "bad", "stopped": "warn", "asks": "ask"}
+
+
 class RunBranch(TreeBranch):
     """A Run's branch; for a delegate, with a head line about it."""
 
-    __slots__ = ("began", "ended", "label", "query", "run_id", "status", "steps")
+    __slots__ = ("run",)
 
-    def __init__(self, run_id: str, label: str, query: str = "") -> None:
-        """Start without items; `query` is shown in a delegate's head line."""
+    def __init__(self, run: RunActivity | None = None) -> None:
+        """Start without items; `run` is a delegate's."""
         super().__init__()
-        self.run_id = run_id
-        self.label = label
-        self.query = query
-        self.status: Style = "call"
-        self.began: int | None = None
-        self.ended: int | None = None
-        self.steps = 0
+        self.run = run
 
     @override
     def render(self, looks: RenderContext) -> list[Line]:
+        run = self.run
+        if run is None:
+            return []
         sign = "▾" if self.is_open else "▸"
-        until = looks.now if self.ended is None else self.ended
-        took = "" if self.began is None or until - self.began < 1000 else whole_seconds(until - self.began)
-        right = ", ".join(part for part in (count(self.steps, "step") if self.steps else "", took) if part)
-        words = shorten(self.query, max(4, looks.width - 6 - cells(self.label) - len(right)))
-        mark = {"good": "✓ ", "bad": "✗ ", "warn": "! ", "ask": "? "}.get(self.status, "")
-        gap = " " * max(1, looks.width - 3 - cells(mark + self.label) - cells(words) - len(right))
+        until = looks.now if run.ended is None else run.ended
+        took = "" if run.started is None or until - run.started < 1000 else whole_seconds(until - run.started)
+        right = ", ".join(part for part in (count(run.steps, "step") if run.steps else "", took) if part)
+        words = shorten(run.query, max(4, looks.width - 6 - cells(run.label) - len(right)))
+        style = _OF_STATE.get(run.state, "call")
+        mark = f"{_MARKS[style]} " if style in _MARKS else ""
+        gap = " " * max(1, looks.width - 3 - cells(mark + run.label) - cells(words) - len(right))
         return [
             (
                 Span(f"{sign} ", "rule"),
-                Span(mark, self.status),
-                Span(self.label, "expert"),
+                Span(mark, style),
+                Span(run.label, "expert"),
                 Span(" "),
                 Span(words, "dim"),
                 Span(gap),
