@@ -88,11 +88,10 @@ class DecidedCall(Fact):
     # protected paths that a rule names (relative)
     opens: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     approved_by: str = Field(default="", exclude_if=falsy)  # id of the event with the Job-wide approval that covers it
+    # Resolved paths by the path as written, for paths that rules were asked about and that a link led to other places.
     ways: Annotated[dict[str, tuple[str, ...]], EMPTIED] = Field(
         default_factory=dict[str, tuple[str, ...]], exclude_if=falsy
     )
-    """Resolved paths by the path as written, for paths that rules were asked about and that a link led to other
-    places."""
 
 
 def legal_tool_name(name: str) -> str:

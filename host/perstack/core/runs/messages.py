@@ -46,8 +46,8 @@ _IMAGE_TOKENS_MEDIA = 2_833  # openAI, «Images and vision»: gpt-4o-mini, most 
 _MOST_SEGMENTS = 10_000
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))
+# No segments for decoders, which continue right after them; bytes taken for a length could hide the real frame.
 _PASSED_OVER = frozenset((0x00, 0xD9))
-"""No segments for decoders, which continue right after them; bytes taken for a length could hide the real frame."""
 
 
 def most_tokens(mime_type: str, data: bytes) -> int | None:

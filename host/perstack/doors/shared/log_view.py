@@ -27,12 +27,12 @@ _BEGINNING = re.compile(
 )
 _CHECKPOINT = re.compile(rb'"checkpointId":"([A-Za-z0-9_-]+)"')
 
+# Event types that a Run can return to: events that make a checkpoint, and the start of a rewind.
 CHECKPOINT_TYPES: frozenset[str] = frozenset(
     kind.model_fields["type"].default
     for kind in get_args(StoredEvent)
     if kind is StartRewind or ("checkpoint_id" in kind.model_fields and kind is not ResumeRun)
 )
-"""Event types that a Run can return to: events that make a checkpoint, and the start of a rewind."""
 
 
 class LogEntry(NamedTuple):

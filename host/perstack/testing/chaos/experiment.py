@@ -103,7 +103,7 @@ def _object(schema: JsonObject, depth: int) -> JsonObject:
 FindingKind = Literal["lost", "repeated", "wrong"]
 
 _STORED = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent))
-_OF_WORK = frozenset(
+_OF_WORK = frozenset(  # event types that occur equally often in every drive, disturbed or not
     (
         "startRun",
         "finishGeneration",
@@ -118,7 +118,6 @@ _OF_WORK = frozenset(
         "finishRun",
     )
 )
-"""Event types that occur equally often in every drive, disturbed or not."""
 
 
 @dataclass(frozen=True, slots=True)

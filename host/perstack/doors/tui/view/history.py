@@ -63,7 +63,7 @@ def _broken(text: str, width: int) -> list[str]:
     return break_anywhere(text.replace("\t", TAB), width)
 
 
-_STANDS: dict[str, tuple[str, Style]] = {
+_STANDS: dict[str, tuple[str, Style]] = {  # why a Run stands at a checkpoint, by the type of the event that made it
     "finishStep": ("", ""),
     "finishRun": ("completed", "good"),
     "errorRun": ("failed", "bad"),
@@ -74,7 +74,6 @@ _STANDS: dict[str, tuple[str, Style]] = {
     "stopRunByInterrupt": ("interrupted", "warn"),
     "startRewind": ("before a rewind", "warn"),
 }
-"""Why a Run stands at a checkpoint, by the type of the event that made it."""
 
 _COLOUR_OF: dict[str, Style] = {
     "completed": "good",
