@@ -269,6 +269,24 @@ def test_an_event_is_folded_and_allowed_in_the_places_that_the_page_names(event:
     kind = event.model_fields["type"].default
     assert repr(kind) in cases
     assert event is StartRun or f'"{kind}": ' in text
+    assert event.__name__ in (ROOT / "host/perstack/doors/shared/event_text.py").read_text()
+
+
+def test_an_event_that_is_added_needs_no_case_but_in_the_files_that_name_most_kinds() -> None:
+    """A further file with a case for each kind of event would be one more that each new event must change."""
+    names = dict(zip((one.__name__ for one in get_args(StoredEvent)), STORED, strict=True))
+    code = {path: path.read_text() for path in (ROOT / "host/perstack").rglob("*.py")}
+    named = {
+        str(path.relative_to(ROOT / "host/perstack")): sum(
+            re.search(rf'\b{name}\b|"{kind}"', text) is not None for name, kind in names.items()
+        )
+        for path, text in code.items()
+    }
+    assert {path for path, kinds in named.items() if kinds > len(names) / 7 * 4} == {
+        *("core/runs/events.py", "core/runs/evolve.py", "doors/shared/event_text.py"),  # every kind
+        *("core/runs/decide.py", "core/runs/replay.py", "doors/shared/activity.py"),  # those that need a case
+    }
+    assert sum(named.values()) / len(names) < 12.2, "files that name an event, on average"
 
 
 @pytest.mark.parametrize(
