@@ -76,7 +76,7 @@ class RunActivity:
     calls: dict[str, CallActivity] = field(default_factory=dict[str, CallActivity])  # of the last reply, by id
     work: dict[str, CallActivity] = field(
         default_factory=dict[str, CallActivity]
-    )  # those that run, in the order of their start
+    )  # running calls in the order of their start
     todos: tuple[Todo, ...] = ()
     context_tokens: int = 0
     context_window: int | None = None
