@@ -17,8 +17,8 @@ from statistics import median
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
 from perstack.host import Host
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from perstack.config.load import load_usable
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool
 from perstack.toolkit import Toolkit

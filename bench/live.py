@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
 from perstack.core.runs.display_events import StreamText
 from perstack.core.runs.events import Event
 from perstack.core.runs.step_events import StartGeneration

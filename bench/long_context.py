@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
 from perstack.core.runs.messages import Message
 from perstack.host import Host
 from perstack.ports.provider import Generation, GenerationRequest

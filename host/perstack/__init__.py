@@ -23,8 +23,8 @@ from perstack.version import VERSION
 if TYPE_CHECKING:
     from perstack.core.base.ids import By as By
     from perstack.core.definitions.experts import Expert as Expert
-    from perstack.core.definitions.overrides import Overrides as Overrides
     from perstack.core.definitions.project import Project as Project
+    from perstack.core.definitions.settings import Overrides as Overrides
     from perstack.core.jobs.summary import JobSummary as JobSummary
     from perstack.core.runs.events import Event as Event
     from perstack.engine.jobs.attachments import Attachable as Attachable
@@ -51,7 +51,7 @@ __version__ = VERSION
 _HOMES = {
     "perstack.core.base.ids": "By",
     "perstack.core.definitions.experts": "Expert",
-    "perstack.core.definitions.overrides": "Overrides",
+    "perstack.core.definitions.settings": "Overrides",
     "perstack.core.definitions.project": "Project",
     "perstack.core.runs.events": "Event",
     "perstack.core.jobs.summary": "JobSummary",

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 from perstack.config.project import ProjectPlace, check_workspace, find_place, named_or_own
 from perstack.config.trust import Agreement, environment_of
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import dispatching_of, open_state
 from perstack.engine.context.host_context import ContextSource, HostContext

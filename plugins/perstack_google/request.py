@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, assert_never
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     BlobPart,

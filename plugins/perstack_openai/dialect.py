@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ToolResultPart
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError

@@ -32,7 +32,8 @@ from perstack.core.base.chain import Head
 from perstack.core.base.ids import event_id_of, run_id_of
 from perstack.core.base.records import Fact
 from perstack.core.base.usage import NO_USAGE
-from perstack.core.definitions.experts import Expert, Limits
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall, ToolKind
 from perstack.core.runs import events as ours
 from perstack.core.runs import facts, step_events

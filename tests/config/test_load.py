@@ -11,7 +11,7 @@ import pytest
 
 from perstack.config.load import load_project
 from perstack.config.project import find_config
-from perstack.core.definitions.experts import ProviderSetting
+from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, McpStdioSkill, PluginSkill
 from perstack.errors import DefinitionError
 

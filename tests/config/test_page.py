@@ -15,12 +15,13 @@ from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
 from perstack.config.load import load_project
 from perstack.config.source import describe_problems
 from perstack.core.definitions.expert_tests import Expected, ExpertTest
-from perstack.core.definitions.experts import Budget, Expert, Iterate, ProviderSetting
+from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.keys import InText, Rule
 from perstack.core.definitions.models import Price, ProviderLimits
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Audit, Project, Retention, Schedule
 from perstack.core.definitions.sandbox import Sandbox
+from perstack.core.definitions.settings import Budget, ProviderSetting
 from perstack.core.definitions.skills import (
     AgentSkill,
     InteractiveSkill,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from perstack.config.settings import ChosenSettings, chosen, resolve_settings
-from perstack.core.definitions.experts import ContextPolicy, Expert, Limits, ProviderSetting
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.recorded_definition import definition_of
+from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, ProviderSetting
 
 ANTHROPIC = ProviderSetting(provider_name="anthropic", setting={"baseUrl": "https://a.example"})
 OPENAI = ProviderSetting(provider_name="openai", setting={"organization": "o"})

@@ -13,7 +13,8 @@ from spenders import Spenders
 
 from perstack.core.base.chain import Head
 from perstack.core.base.usage import Amount, Charge, Exceeded, Usage
-from perstack.core.definitions.experts import Budget, Expert, Limits, lower
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.settings import Budget, Limits, lower
 from perstack.core.jobs.budget import Bound, Grant, Ledger, Wait, is_reported, over
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import DelegatedBy

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from simulation import SCRIPTS, Simulation
 
-from perstack.core.definitions.experts import Limits
+from perstack.core.definitions.settings import Limits
 from perstack.core.runs.commands import Generate, StopAtLimit
 from perstack.core.runs.decide import has_ended, interrupted, redefined, resumed, stopped_with
 from perstack.core.runs.evolve import evolve

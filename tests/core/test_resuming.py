@@ -10,7 +10,7 @@ from simulation import Simulation
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import lifecycle_of
 from perstack.core.definitions.experts import Iterate
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.iterations.evolve import evolve_series
 from perstack.core.iterations.next_step import Evaluate, job_of_evaluation, question_of, stopped
 from perstack.core.iterations.state import FailSeries, StartSeries

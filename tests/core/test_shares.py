@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perstack.core.base.ids import OWN, block_of, may_be_elsewhere, number_of_run
-from perstack.core.definitions.experts import Budget, Limits
+from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, budget_of, capped, granted, short_account
 
 

@@ -16,11 +16,11 @@ from pydantic import BaseModel
 
 from perstack.core.base.ids import By
 from perstack.core.base.usage import Charge, Usage
-from perstack.core.definitions.experts import Budget, ContextPolicy, Limits
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.permissions import RuleSet, Widening
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.settings import Budget, ContextPolicy, Limits
 from perstack.core.definitions.skills import DecidedCall, Effect, ToolKind
 from perstack.core.runs.display_events import DisplayEvent
 from perstack.core.runs.events import ResumeReason, Settlement, StoredEvent, TransientEvent

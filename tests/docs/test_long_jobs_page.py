@@ -8,8 +8,9 @@ import tomllib
 from pages import fenced, page
 
 from perstack.config.settings import resolve_settings
-from perstack.core.definitions.experts import ContextPolicy, Expert
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import ContextPolicy
 from perstack.core.runs.context import OVERFLOW
 from perstack.core.runs.step_events import CompactHistory, ShrinkResults, StartCompaction
 

@@ -14,7 +14,7 @@ import pytest
 from hosting import wait_for
 
 from perstack.config.load import load_project
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.iterations.state import SeriesState
 from perstack.host import Host
 from perstack.ports.provider import GenerationRequest

@@ -12,8 +12,8 @@ from hosting import Bench, expert, wait_for
 from mortal import Fate, Life, Mortal, MortalDispatcher, MortalStorage, mortal_at_work
 from workload import spread
 
-from perstack.core.definitions.experts import Budget
 from perstack.core.definitions.project import Workers
+from perstack.core.definitions.settings import Budget
 from perstack.core.runs.messages import text_of
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders

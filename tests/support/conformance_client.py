@@ -19,8 +19,8 @@ from typing import Any
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import BASE_SKILL, McpSseSkill, McpStdioSkill, OAuth
 from perstack.core.runs.events import Event
 from perstack.errors import PerstackError

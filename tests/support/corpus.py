@@ -26,9 +26,10 @@ from random import Random
 from approving import ME, files
 from hosting import Bench, expert
 
-from perstack.core.definitions.experts import Budget, Expert, Permissions
+from perstack.core.definitions.experts import Expert, Permissions
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.project import Workspace
+from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.summary import JobSummary
 from perstack.errors import PerstackError
 from perstack.host import Host

@@ -15,8 +15,8 @@ import pytest
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project, Workspace
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.engine.plugins.registry import load_plugins

@@ -26,8 +26,7 @@ from wire_google import GOOGLE, GOOGLE_OLDER
 from wire_openai import AZURE, AZURE_DATED, COMPATIBLE, DEEPSEEK, OLLAMA, OPENAI
 from wire_vertex import VERTEX, VERTEX_CLAUDE
 
-from perstack.core.definitions.experts import ProviderSetting
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.job import Job
 from perstack.core.runs.messages import (

@@ -8,10 +8,10 @@ from pathlib import Path
 from hosting import OPENED, QUESTION, Bench, project_of, wait_for
 
 from perstack.core.base.ids import By
-from perstack.core.definitions.experts import Expert, ProviderSetting
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool, McpStdioSkill, Skill, ToolSpec
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Question

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hosting import wait_for
 
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.settings import Overrides
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.ports.environment import inherited

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from perstack.core.base.chain import EMPTY_LOG, Head, link
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.experts import Expert, Limits
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Approval
+from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import Ask, AskApproval, AwaitDelegates, Call, Command, DecideCalls, Generate, RunTools
 from perstack.core.runs.decide import answered, approval_asked, asked, call_started, noted

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.usage import Charge, Exceeded, Usage, nano
-from perstack.core.definitions.experts import Budget, Expert, Limits
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
+from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget import LEAST, Bound, Grant, Ledger, is_reported
 from perstack.core.runs.decide import stopped_by_budget
 from perstack.core.runs.events import ResumeRun, StartRun, StopRunByExceededBudget, StoredEvent

@@ -13,12 +13,13 @@ from pydantic_core import ErrorDetails
 
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.records import Fact
-from perstack.core.definitions.experts import Budget, ContextKeys, Expert, Iterate, ProviderSetting
+from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key, KeyPath, spell
 from perstack.core.definitions.models import Price, ProviderLimits
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Audit, Project, Retention, Schedule
 from perstack.core.definitions.sandbox import Sandbox
+from perstack.core.definitions.settings import Budget, ContextKeys, ProviderSetting
 from perstack.core.definitions.skills import (
     AgentSkill,
     InteractiveSkill,

@@ -10,11 +10,12 @@ from perstack.config.check import read_table, suggestion
 from perstack.config.skills import check_skills, warn_of_secrets
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.graphs import cycles
-from perstack.core.definitions.experts import CompactionExpert, ContextKeys, Expert, ExpertEvaluator
+from perstack.core.definitions.experts import Expert, ExpertEvaluator
 from perstack.core.definitions.keys import KeyPath, key_and_version, spell
 from perstack.core.definitions.models import NAMED, Models, UnknownName, wanted
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import OF_THE_ORIGINAL
+from perstack.core.definitions.settings import CompactionExpert, ContextKeys
 from perstack.core.definitions.skills import AgentSkill
 from perstack.dataclass import dataclass
 from perstack.errors import Problem

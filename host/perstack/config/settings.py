@@ -7,21 +7,21 @@ from typing import TypeVar, get_args
 
 from pydantic.alias_generators import to_snake
 
-from perstack.core.definitions.experts import (
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.models import ModelChoice, Models, UnknownName, wanted
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.sandbox import SandboxPolicy, policy_of, runtime_of
+from perstack.core.definitions.settings import (
     Budget,
     Compaction,
     CompactionExpert,
-    Expert,
     Limits,
+    Overrides,
     ProviderSetting,
     ReasoningBudget,
     lower,
 )
-from perstack.core.definitions.experts import policy_of as context_policy_of
-from perstack.core.definitions.models import ModelChoice, Models, UnknownName, wanted
-from perstack.core.definitions.overrides import Overrides
-from perstack.core.definitions.project import Project
-from perstack.core.definitions.sandbox import SandboxPolicy, policy_of, runtime_of
+from perstack.core.definitions.settings import policy_of as context_policy_of
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import Override
 from perstack.core.runs.retries_and_fallbacks import models_of

@@ -19,8 +19,9 @@ from perstack.config.env import read_env
 from perstack.config.project import ProjectPlace, is_named, owner_of
 from perstack.core.base.records import Fact, JsonObject, canonical_json, texts_in
 from perstack.core.base.secrets import masked_address, masked_args, masked_line
-from perstack.core.definitions.experts import Expert, ExpertEvaluator, FunctionEvaluator, ProviderSetting
+from perstack.core.definitions.experts import Expert, ExpertEvaluator, FunctionEvaluator
 from perstack.core.definitions.project import Audit, Project
+from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import (
     InteractiveSkill,
     McpSseSkill,

@@ -25,10 +25,9 @@ from perstack.config.load import DefinitionFile, load_project, load_usable
 from perstack.config.source import describe_problems
 from perstack.config.trust import Agreement, Kind, digests_of, executed
 from perstack.core.base.file_names import is_variables
-from perstack.core.definitions.experts import ProviderSetting
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.project import Project, with_delegates
+from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.step_events import CallTools

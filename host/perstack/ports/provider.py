@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
 from perstack.core.runs.messages import ExpertMessage, Message

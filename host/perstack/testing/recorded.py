@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.recordings.model import RecordedCall as RecordedCall
 from perstack.core.recordings.model import RecordedReply as RecordedReply
 from perstack.core.recordings.model import RecordedRun as RecordedRun

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.settings import ReasoningBudget
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in

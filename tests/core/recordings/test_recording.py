@@ -9,8 +9,8 @@ from damaging import edit
 from hosting import Bench, Seen, expert, project_of, sampled, until_it_crashes, wait_for
 from recording import NO_SCRIPT, SCRIPT, Travel, exec_, facts, player, record, setting, team
 
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.recordings.model import parse_recording

@@ -13,10 +13,10 @@ from kits import with_kit
 from long_runs import SmallModel
 from recording import ANN, NO_SCRIPT, exec_, facts, player
 
-from perstack.core.definitions.experts import Budget, Expert
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.settings import Budget, Overrides
 from perstack.core.definitions.skills import McpStdioSkill, Skill, ToolSpec
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.messages import TextPart, UserMessage

@@ -14,8 +14,8 @@ from terminal import Result, Terminal, reply
 from tmux import PERSTACK, tmux
 
 from perstack.config.load import DefinitionFile, load_project
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
 from perstack.doors.create import COORDINATOR, TrialBudget, Trials, team, tools_for, validate_definition
 from perstack.ports.environment import Environment
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, reply
 
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.host import Host
 

@@ -15,8 +15,9 @@ import pytest
 from terminal import Terminal, reply
 
 from perstack.config.trust import executed
-from perstack.core.definitions.experts import Expert, ProviderSetting
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Audit, Project, Workers
+from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import McpSseSkill, OAuth, PluginSkill
 from perstack.errors import UsageError
 from perstack.host import Host

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hosting import OPENED, Bench, expert, opened, wait_for
 
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Audit, Project
+from perstack.core.definitions.settings import Overrides
 from perstack.errors import StorageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef, Storage

@@ -6,8 +6,9 @@ import pytest
 from hosting import Bench, expert, wait_for
 from terminal import Terminal, reply
 
-from perstack.core.definitions.experts import Budget, ExpertEvaluator, Iterate
+from perstack.core.definitions.experts import ExpertEvaluator, Iterate
 from perstack.core.definitions.models import Price
+from perstack.core.definitions.settings import Budget
 from perstack.core.iterations.state import SeriesState, StartIteration, StoredSeriesEvent
 from perstack.errors import UsageError
 from perstack.host import Host

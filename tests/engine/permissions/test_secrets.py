@@ -10,10 +10,9 @@ from kits import with_kit
 from pydantic import BaseModel
 from terminal import Terminal, reply
 
-from perstack.core.definitions.experts import ProviderSetting
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.secrets import MASKED, with_secrets, without_secrets
+from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.core.tasks.events import WaitingFor
 from perstack.errors import UsageError

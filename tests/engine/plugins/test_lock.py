@@ -12,7 +12,7 @@ from hosting import OPENED, Seen, results, wait_for
 from locking import ONE, PLUGIN, Late, did, listed, offer, skill
 from terminal import Terminal, reply
 
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import ToolSpec
 from perstack.errors import UsageError
 from perstack.host import Host

@@ -10,9 +10,9 @@ from hosting import Bench, Seen, expert, project_of, results, wait_for
 from secret_texts import SECRETS
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.recorded_definition import definition_of, in_force
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill, Skill, ToolSpec
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import TextPart, UserMessage

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.base.ids import number_of_run
-from perstack.core.definitions.experts import Budget
 from perstack.core.definitions.models import Price
+from perstack.core.definitions.settings import Budget
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
 from perstack.core.jobs.budget import Ledger
 from perstack.core.runs.messages import BlobPart, TextPart, ToolMessage, UserMessage, image_size, image_type

@@ -9,8 +9,8 @@ from hosting import Bench, Seen, crashing, expert, results, sampled, wait_for
 from kits import with_kit
 from long_runs import SmallModel, is_summary, shown
 
-from perstack.core.definitions.experts import Budget
 from perstack.core.definitions.models import Price
+from perstack.core.definitions.settings import Budget
 from perstack.core.runs.messages import ExpertMessage
 from perstack.errors import UsageError
 from perstack.ports.provider import GenerationRequest

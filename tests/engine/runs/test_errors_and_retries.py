@@ -7,7 +7,7 @@ import time
 import pytest
 from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
-from perstack.core.definitions.experts import Limits
+from perstack.core.definitions.settings import Limits
 from perstack.core.runs.retries_and_fallbacks import Again, GiveUp, PauseJob, after_failure, delay_before, time_for_try
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hosting import OPENED, Bench, Seen, crashing, expert, opened, project_of, until_it_crashes, wait_for
 
-from perstack.core.definitions.experts import Budget, Expert
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Budget, Overrides
 from perstack.core.jobs.queries import spent_by
 from perstack.core.runs.step_events import SwitchModel
 from perstack.doors.shared.activity import JobActivity

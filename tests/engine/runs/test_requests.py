@@ -14,7 +14,7 @@ from request_form import digest_of_request, form
 
 from perstack.core.audit.verification import Report
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.experts import ProviderSetting
+from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.errors import NotFound

@@ -13,9 +13,8 @@ from hosting import Seen, expert, project_of
 from wire import KEY, Said
 from wire_anthropic import ANTHROPIC
 
-from perstack.core.definitions.experts import Budget, ProviderSetting
 from perstack.core.definitions.models import ProviderLimits
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Budget, Overrides, ProviderSetting
 from perstack.core.queue.rate_limit import MOST_FAILURES
 from perstack.engine.plugins.pacing import ticket_for
 from perstack.errors import ProviderError

@@ -11,7 +11,7 @@ from fleet import Fleet, check_whole, ended, until_driven, until_empty
 from hosting import Bench, expert, wait_for
 from working import AtWork
 
-from perstack.core.definitions.experts import Budget
+from perstack.core.definitions.settings import Budget
 from perstack.testing.scripted import text, tool, turn
 
 

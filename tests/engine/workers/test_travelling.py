@@ -11,8 +11,8 @@ from hosting import OPENED, Seen, results, wait_for
 from locking import PLUGIN, Late
 from skilled import load, make
 
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.settings import Overrides
 from perstack.engine.plugins import skill_bundles
 from perstack.engine.plugins.agent_skills import UnpackedSkill, relocated
 from perstack.errors import NotFound, UsageError

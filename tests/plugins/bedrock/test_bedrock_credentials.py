@@ -21,7 +21,7 @@ from wire import Said
 from wire_bedrock import BEDROCK, NOWHERE
 
 import perstack_bedrock.credentials
-from perstack.core.definitions.experts import ProviderSetting
+from perstack.core.definitions.settings import ProviderSetting
 from perstack.errors import MissingCredential, ProviderError
 from perstack.host import Host
 from perstack.ports.provider import Provider

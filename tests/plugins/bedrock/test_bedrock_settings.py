@@ -17,7 +17,7 @@ from provider_suite import request_of
 from wire_bedrock import BEDROCK, MODEL, NOWHERE
 
 import perstack.support.http.provider
-from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.settings import ReasoningBudget
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack_bedrock.plugin import FACTORY, perstack_providers

@@ -20,8 +20,8 @@ from hosting import Seen, expert, results, wait_for
 from npm import mcp_servers
 from sandboxed import PYTHON, host
 
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.sandbox import Sandbox
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.testing.scripted import text, tool, turn
 

@@ -21,8 +21,7 @@ from wire_anthropic import ANTHROPIC
 from wire_google import GOOGLE
 from wire_openai import COMPATIBLE, OPENAI
 
-from perstack.core.definitions.experts import ProviderSetting
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.doors.shared.activity import JobActivity
 from perstack.host import Host
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply

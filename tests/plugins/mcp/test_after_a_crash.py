@@ -10,7 +10,7 @@ import pytest
 from hosting import Seen, expert, opened, project_of, wait_for
 from mcp_bed import Bed
 
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.core.runs.messages import text_of
 from perstack.host import Host

@@ -13,7 +13,7 @@ from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed, words
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.messages import BlobPart

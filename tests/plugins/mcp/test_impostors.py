@@ -16,8 +16,8 @@ from mcp_bed import Bed
 
 from perstack.config.lock import LockedTool
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import DecidedCall, McpStdioSkill, Subject, ToolSpec
 from perstack.engine.plugins.tool_catalogue import Catalogue, OfferedTool
 from perstack.host import Host

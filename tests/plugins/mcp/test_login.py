@@ -23,7 +23,7 @@ from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed
 from terminal import Terminal
 
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import SkillError, UsageError

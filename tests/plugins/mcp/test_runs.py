@@ -13,7 +13,7 @@ from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import MARK, MISBEHAVING, Bed
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill, McpTool
 from perstack.core.jobs.summary import JobSummary
 from perstack.host import Host

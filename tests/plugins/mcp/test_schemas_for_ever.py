@@ -7,7 +7,7 @@ import sys
 from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import MISBEHAVING, Bed
 
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool

@@ -12,11 +12,25 @@ from pydantic import Field
 from perstack.core.base.lifecycle import TYPED_STATUS
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.text import wrong_span
-from perstack.core.definitions.experts import (
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.keys import (
+    NOT_EMPTY,
+    AsIs,
+    Key,
+    Rule,
+    at_least,
+    at_most,
+    key_and_version,
+    wrong_anchor,
+    wrong_key,
+)
+from perstack.core.definitions.models import Price, ProviderLimits, WrittenModels
+from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.definitions.sandbox import Sandbox
+from perstack.core.definitions.settings import (
     AgentsMdKey,
     BudgetKey,
     ContextKeys,
-    Expert,
     MaskSecrets,
     MaxDepthKey,
     MaxRepeatsKey,
@@ -32,20 +46,6 @@ from perstack.core.definitions.experts import (
     TimeoutKey,
     ToolSearchKey,
 )
-from perstack.core.definitions.keys import (
-    NOT_EMPTY,
-    AsIs,
-    Key,
-    Rule,
-    at_least,
-    at_most,
-    key_and_version,
-    wrong_anchor,
-    wrong_key,
-)
-from perstack.core.definitions.models import Price, ProviderLimits, WrittenModels
-from perstack.core.definitions.permissions import Permissions, RuleSet
-from perstack.core.definitions.sandbox import Sandbox
 from perstack.errors import DefinitionError, Problem
 
 MAX_FILE_SIZE = 16 << 20  # default maximum size of a recorded file, in bytes

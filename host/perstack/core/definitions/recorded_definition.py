@@ -8,13 +8,20 @@ from typing import Any, TypeVar
 from pydantic import Field
 
 from perstack.core.base.records import falsy
-from perstack.core.definitions.experts import Budget, ContextKeys, Expert, ProviderSetting, ReasoningBudget, ToolSearch
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.sandbox import Sandbox
 from perstack.core.definitions.secrets import with_secrets, without_secrets
+from perstack.core.definitions.settings import (
+    Budget,
+    ContextKeys,
+    Overrides,
+    ProviderSetting,
+    ReasoningBudget,
+    ToolSearch,
+)
 
 _Definition = TypeVar("_Definition", bound="SeriesDefinition")
 

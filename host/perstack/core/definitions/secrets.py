@@ -17,7 +17,8 @@ from perstack.core.base.secrets import (
     shape,
     unmasked,
 )
-from perstack.core.definitions.experts import Expert, Iterate, ProviderSetting
+from perstack.core.definitions.experts import Expert, Iterate
+from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import AnySkill, McpSseSkill, McpStdioSkill, PluginSkill
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, nano
-from perstack.core.definitions.experts import Budget
+from perstack.core.definitions.settings import Budget
 from perstack.core.iterations.state import FailSeries, FinishReason, Iteration, PauseSeries, SeriesState, metrics_wanted
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass

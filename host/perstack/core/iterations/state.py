@@ -12,8 +12,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from perstack.core.base.lifecycle import JobStatus, PauseReason, Transition, transition
 from perstack.core.base.records import EventParser, Fact, falsy
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Usage
-from perstack.core.definitions.experts import Budget, Iterate
+from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition
+from perstack.core.definitions.settings import Budget
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 

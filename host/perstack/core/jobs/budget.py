@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import field
 
 from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, Charge, Exceeded, Spending, Usage, nano
-from perstack.core.definitions.experts import Budget, Expert
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.budget_shares import WHOLE, Amounts, What
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run

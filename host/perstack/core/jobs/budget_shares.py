@@ -14,7 +14,7 @@ from dataclasses import field
 from typing import Literal
 
 from perstack.core.base.usage import NANO, nano
-from perstack.core.definitions.experts import Budget, Limits
+from perstack.core.definitions.settings import Budget, Limits
 from perstack.dataclass import dataclass
 
 What = Literal["tokens", "nano", "calls", "steps"]

@@ -5,7 +5,8 @@ from pydantic import Field
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import Fact, falsy, fields_of
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.experts import Expert, Limits, ReasoningBudget
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.settings import Limits, ReasoningBudget
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import ContinuedFrom, DelegatedBy, ErrorInfo, Todo
 from perstack.core.runs.messages import AnyMessage, InstructionMessage, TextPart

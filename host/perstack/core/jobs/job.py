@@ -24,8 +24,8 @@ from perstack.core.base.chain import Head
 from perstack.core.base.ids import BLOCK, OWN, By, block_of, number_of_run
 from perstack.core.base.records import Fact, falsy
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
-from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.permissions import Standing, Widening
+from perstack.core.definitions.settings import Limits
 from perstack.core.runs.events import QueueRun
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from perstack.core.base.ids import number_of_run
-from perstack.core.definitions.experts import ContextPolicy, Expert, Limits, turned
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, turned
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import ResumeReason, Settlement

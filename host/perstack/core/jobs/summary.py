@@ -17,8 +17,8 @@ from perstack.core.base.ids import is_place, number_of_run, place_of
 from perstack.core.base.lifecycle import JobStatus, Lifecycle, PauseReason, lifecycle_of, pause_reason_of
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost_of
-from perstack.core.definitions.experts import Budget
 from perstack.core.definitions.models import full_name
+from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.job import Closed, Job, Queued
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import ContinuedFrom

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import REDACTED
-from perstack.core.definitions.overrides import NOT_RECORDED
+from perstack.core.definitions.settings import NOT_RECORDED
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
 from perstack.core.recordings import model

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 
 from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.definitions.experts import ContextPolicy
+from perstack.core.definitions.settings import ContextPolicy
 from perstack.core.definitions.skills import LOOP_KINDS
 from perstack.core.runs import step_events
 from perstack.core.runs.commands import Compact, Fail, Shrink

@@ -10,10 +10,10 @@ from typing import assert_never
 from perstack.core.base.ids import By, event_id_of, run_id_of
 from perstack.core.base.records import JsonObject, fields_of
 from perstack.core.base.usage import Charge, Exceeded, Usage
-from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
 from perstack.core.definitions.result_schemas import ResultCheck, correction
+from perstack.core.definitions.settings import Limits
 from perstack.core.runs import commands, events, step_events
 from perstack.core.runs.context import summary_tokens, window_of
 from perstack.core.runs.evolve import ACTIVE

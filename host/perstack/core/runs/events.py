@@ -15,11 +15,11 @@ from pydantic import Field, TypeAdapter, field_validator
 from perstack.core.base.ids import By, event_id_of
 from perstack.core.base.records import EMPTIED, EventParser, JsonObject, Text, falsy, fields_of
 from perstack.core.base.usage import BudgetName, Usage, amount
-from perstack.core.definitions.experts import Limits, ReasoningBudget
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.permissions import RuleSets, Widening
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.settings import Limits, ReasoningBudget
 from perstack.core.files.trees import is_digest
 from perstack.core.runs import display_events, step_events
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, ErrorInfo, ExpertOfRun, Override, RunEvent

@@ -10,8 +10,9 @@ from pydantic import Field, JsonValue, computed_field
 
 from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, falsy
 from perstack.core.base.text import REDACTED
-from perstack.core.definitions.experts import Expert, ReasoningBudget
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
+from perstack.core.definitions.settings import ReasoningBudget
 
 # Questions of tools during a call, and the answers to them. The shapes are MCP's: elicitation in form mode
 # (`elicitation/create`).

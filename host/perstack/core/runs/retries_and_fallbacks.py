@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.models import full_name
+from perstack.core.definitions.settings import Limits
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import ErrorInfo, Stamps
 from perstack.core.runs.state import Phase, Run, unmeasured

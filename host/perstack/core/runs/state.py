@@ -22,10 +22,11 @@ from pydantic import JsonValue
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NOTHING_SPENT, Spending
-from perstack.core.definitions.experts import Expert, Limits
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import full_name, parts_of
 from perstack.core.definitions.permissions import RuleSet, Standing, Widening
+from perstack.core.definitions.settings import Limits
 from perstack.core.runs.commands import Call
 from perstack.core.runs.events import CloseRun, QueueRun, StartRun, StopRunByExceededBudget
 from perstack.core.runs.facts import ErrorInfo, Todo

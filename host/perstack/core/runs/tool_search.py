@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.experts import ToolSearch
+from perstack.core.definitions.settings import ToolSearch
 from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.runs.messages import ExpertMessage, History, ToolMessage, ToolResultPart, text_of
 from perstack.dataclass import dataclass

@@ -15,8 +15,8 @@ from perstack.config.load import DefinitionFile, load_project, load_usable
 from perstack.config.project import model_lines
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.messages import ToolCallPart

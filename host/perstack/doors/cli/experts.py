@@ -10,7 +10,7 @@ import click
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.runs.tool_search import tokens_of
 from perstack.doors.cli.options import (
     HostOptions,

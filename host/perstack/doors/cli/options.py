@@ -15,12 +15,11 @@ import click
 
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.project import ProjectPlace, check_workspace, find_place
-from perstack.core.definitions.experts import Compaction, CompactionExpert
-from perstack.core.definitions.experts import ReasoningBudget as Budget
 from perstack.core.definitions.keys import wrong_budget
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Compaction, CompactionExpert, Overrides
+from perstack.core.definitions.settings import ReasoningBudget as Budget
 from perstack.dataclass import dataclass
 from perstack.doors.cli.terminal import print_err
 from perstack.doors.shared.next_steps import cli_phrase

@@ -20,8 +20,8 @@ from perstack.config.expert_tests import WrittenTest, chosen, read_tests
 from perstack.config.load import DefinitionFile
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.expert_tests import MOST_REPEATS
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.expert_test_results import status_word
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.log_print import EventFilter, print_events

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
 from perstack.config.trust import Agreement, TrustStore, skill_items
-from perstack.core.definitions.experts import Budget, Expert, lower
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
+from perstack.core.definitions.settings import Budget, Overrides, lower
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.core.runs.step_events import RecordSnapshot

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import RECORDED
 from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.settings import RECORDED
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended

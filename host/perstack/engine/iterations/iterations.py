@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.experts import Expert, Iterate
-from perstack.core.definitions.overrides import check_budget
 from perstack.core.definitions.secrets import measured_without_secrets
+from perstack.core.definitions.settings import check_budget
 from perstack.core.iterations.evolve import aimed, check_resumable
 from perstack.core.iterations.state import FailSeries, ResumeSeries, SeriesState, StartSeries
 from perstack.engine.context.host_context import ContextSource

@@ -9,8 +9,9 @@ from typing import assert_never
 
 from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.base.usage import NO_USAGE
-from perstack.core.definitions.experts import Budget, Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
+from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition, for_begun
+from perstack.core.definitions.settings import Budget
 from perstack.core.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
 from perstack.core.iterations.next_step import (
     BeginIteration,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from perstack.core.base.ids import By, event_id_of
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import RECORDED, Overrides
 from perstack.core.definitions.permissions import Approval
+from perstack.core.definitions.settings import RECORDED, Overrides
 from perstack.core.jobs.answers import GivenAnswer, read_job_answer
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_signal, new_limits

@@ -11,7 +11,7 @@ from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import encoded
 from perstack.core.base.secrets import masked_words
-from perstack.core.definitions.experts import Limits
+from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary, RunPlace, places_of, summarize

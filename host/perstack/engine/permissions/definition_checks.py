@@ -12,10 +12,11 @@ from perstack.config.skills import REMEDY
 from perstack.config.source import Reporter
 from perstack.core.base.patterns import Glob
 from perstack.core.base.secrets import masked_words
-from perstack.core.definitions.experts import Expert, ProviderSetting
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, key_and_version
 from perstack.core.definitions.permissions import PermissionRule, Permissions, read_rule
 from perstack.core.definitions.sandbox import runtime_of
+from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import (
     AgentSkill,
     AnySkill,

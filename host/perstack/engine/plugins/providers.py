@@ -9,10 +9,10 @@ from perstack.config.settings import Candidates, provider_named, resolve_provide
 from perstack.config.trust import Agreement, provider_items
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE, Usage, nano
-from perstack.core.definitions.experts import Expert, Limits, ProviderSetting, ReasoningBudget
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price, ProviderLimits, full_name, parts_of, split
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import UNKNOWN
 from perstack.dataclass import dataclass

@@ -13,9 +13,10 @@ from typing_extensions import override
 
 from perstack.core.base.json_schema import Checker
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.experts import Expert, ToolSearch
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import DelegateInfo
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import ToolSearch
 from perstack.core.definitions.skills import (
     DecidedCall,
     InteractiveSkill,

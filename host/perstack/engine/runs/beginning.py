@@ -9,12 +9,13 @@ from typing import TypedDict
 from perstack.config.settings import chosen, recalled, resolve_sandbox
 from perstack.core.base.ids import run_id_of
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.experts import Expert, Limits, with_skills_required
+from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import AgentsMdFile, render_instruction
 from perstack.core.definitions.permissions import RuleSet, begun_under, missing_from, not_in_force
 from perstack.core.definitions.project import Project, rule_sets
 from perstack.core.definitions.sandbox import SandboxPolicy, narrowed
 from perstack.core.definitions.secrets import without_secrets
+from perstack.core.definitions.settings import Limits
 from perstack.core.runs.decide import answered, moved, redefined, resumed
 from perstack.core.runs.events import ResumeReason, StartRun, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from perstack.core.base.ids import number_of_run
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NOTHING, Amount, Charge, Exceeded, Usage
-from perstack.core.definitions.experts import Budget
 from perstack.core.definitions.models import parts_of
+from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.budget import LEAST, LEAST_THINKING, OF_ENDPOINT, WANTED, Bound, Grant, Ledger, Wait
 from perstack.core.jobs.job import Job
 from perstack.core.runs.context import window_of

@@ -11,8 +11,7 @@ from itertools import count
 
 from perstack.config.settings import NO_OVERRIDES
 from perstack.core.base.usage import Charge, Usage, unreported
-from perstack.core.definitions.experts import ReasoningBudget
-from perstack.core.definitions.overrides import NOT_RECORDED
+from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Compact, Shrink
 from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, transcript

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from perstack.config.lock import Lock
 from perstack.core.base.ids import number_of_run
-from perstack.core.definitions.experts import Limits
+from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.job import Job
 from perstack.core.runs.events import QueueFields
 from perstack.core.runs.state import Run

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, assert_never
 
 from perstack.core.base.ids import may_be_elsewhere
 from perstack.core.base.usage import Exceeded, nano
-from perstack.core.definitions.experts import Expert, Limits
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
+from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, What, budget_of, capped, granted, short_account
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate

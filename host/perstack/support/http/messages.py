@@ -29,7 +29,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, Validati
 
 from perstack.core.base.json_schema import DEEPEST
 from perstack.core.base.records import JsonObject, layers
-from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.messages import (
     BlobPart,

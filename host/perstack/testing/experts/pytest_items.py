@@ -20,7 +20,7 @@ from perstack.config.trust import environment_of
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
 from perstack.core.definitions.keys import FROM_FILE
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.expert_test_results import judge, matches_call, shown_call
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall

@@ -19,8 +19,8 @@ from perstack.config.expert_tests import WrittenTest
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import Fact
 from perstack.core.base.usage import NO_USAGE, Cost, Usage, cost_of
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.expert_test_results import JobFacts, UnreadableFile, interval, judge
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall
