@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.config.settings import ChosenSettings, chosen, resolve_settings
+from perstack.config.settings import ChosenSettings, resolve_settings
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
@@ -40,7 +40,7 @@ def test_a_limit_of_zero_is_no_limit_and_goes_before_one_of_the_file(name):
 def test_no_limit_of_steps_on_the_command_line_goes_before_all_and_is_remembered():
     asked = Overrides(max_steps=0)
     assert resolve_settings(Project(max_steps=3), expert(max_steps=4), asked).limits.max_steps is None
-    assert chosen(asked) == ("maxSteps",)
+    assert asked.chosen == ("maxSteps",)
 
 
 def test_a_log_of_an_earlier_version_has_none_of_these_limits():

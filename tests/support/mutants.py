@@ -97,9 +97,9 @@ MUTANTS = (
     ),
     Mutant(
         "the latest turns are kept as keepRecent says",
-        "perstack.core.definitions.experts",
-        "keep_recent=_first(own.keep_recent, shared.keep_recent) or KEEP_RECENT",
-        "keep_recent=KEEP_RECENT",
+        "perstack.config.settings",
+        "fields_of(keys, ContextPolicy, ",
+        "fields_of(keys, ContextPolicy, keep_recent=0.3, ",
         "tests/engine/runs/test_compaction.py -k keep_recent",
     ),
     Mutant(

@@ -119,7 +119,7 @@ def keys_of(model: type[Fact]) -> Mapping[str, WrittenKey]:
                 tables = _tables(field.annotation)
                 is_named = get_origin(field.annotation) in (tuple, dict)
                 is_required = key.is_required or field.is_required()
-                found[key.name or alias] = WrittenKey(alias, key.meaning, is_required, tables, is_named)
+                found[key.name or alias] = WrittenKey(alias, key.text, is_required, tables, is_named)
     return dict(sorted(found.items(), key=lambda one: not one[1].is_required))
 
 

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import TypeVar, get_args
+from functools import cache
+from typing import Any
 
 from pydantic.alias_generators import to_snake
 
+from perstack.core.base.records import fields_of
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.models import ModelChoice, Models, UnknownName, wanted
+from perstack.core.definitions.keys import Key
+from perstack.core.definitions.models import ModelChoice, UnknownName, wanted
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy, policy_of, runtime_of
 from perstack.core.definitions.settings import (
     Budget,
     Compaction,
     CompactionExpert,
+    ContextPolicy,
     Limits,
     Overrides,
     ProviderSetting,
     ReasoningBudget,
+    SharedKeys,
     lower,
 )
-from perstack.core.definitions.settings import policy_of as context_policy_of
 from perstack.core.runs.events import StartRun
-from perstack.core.runs.facts import Override
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,45 +54,48 @@ class ChosenSettings:
 
 NO_OVERRIDES = Overrides()
 
-DEFAULT_MAX_STEPS = 100
-DEFAULT_MAX_DEPTH = 8
-DEFAULT_MAX_REPEATS = 10
-DEFAULT_RESULT_LIMIT = 20_000
-
-
-def chosen(overrides: Overrides) -> tuple[Override, ...]:
-    """Return the names of the settings that the caller chose, as they are recorded."""
-    every: tuple[Override, ...] = get_args(Override)
-    return tuple(name for name in every if not _is_left_open(getattr(overrides, to_snake(name))))
-
-
-def _is_left_open(value: object) -> bool:
-    return value is None or value is False
-
 
 def recalled(overrides: Overrides, start: StartRun) -> Overrides:
     """Return the caller's settings; those left open keep the choice recorded when the Run started."""
-    given = set(start.overrides)
-    keeps_model = "model" in given and overrides.provider in (None, start.provider)
     limits = start.limits
-    budget = limits.budget or Budget()
-    return replace(
-        overrides,
-        model=overrides.model or (_models_again(start) if keeps_model else None),
-        provider=overrides.provider or (start.provider if "provider" in given else None),
-        reasoning_budget=_first(
-            overrides.reasoning_budget, start.reasoning_budget if "reasoningBudget" in given else None
-        ),
-        max_steps=_first(overrides.max_steps, (limits.max_steps or 0) if "maxSteps" in given else None),
-        max_retries=_first(overrides.max_retries, limits.max_retries if "maxRetries" in given else None),
-        timeout=_first(overrides.timeout, limits.timeout if "timeout" in given else None),
-        strict_skills=overrides.strict_skills or "strictSkills" in given,
-        max_cost=_first(overrides.max_cost, budget.max_cost if "maxCost" in given else None),
-        max_tokens=_first(overrides.max_tokens, budget.max_tokens if "maxTokens" in given else None),
-        max_time=_first(overrides.max_time, budget.max_time if "maxTime" in given else None),
-        max_tool_calls=_first(overrides.max_tool_calls, budget.max_tool_calls if "maxToolCalls" in given else None),
-        compaction=_first(overrides.compaction, _compaction_of(limits) if "compaction" in given else None),
-    )
+    recorded: dict[str, Any] = {
+        **dict(limits),
+        **dict(limits.budget or Budget()),
+        "model": models_of(start) if start.fallbacks else start.model,
+        "provider": start.provider,
+        "reasoning_budget": start.reasoning_budget,
+        "max_steps": limits.max_steps or 0,
+        "strict_skills": True,
+        "compaction": _compaction_of(limits),
+    }
+    if overrides.provider not in (None, start.provider):
+        del recorded["model"]
+    names = map(to_snake, start.overrides)
+    return overrides.filled(**{name: recorded[name] for name in names if name in recorded})
+
+
+@cache
+def _shared_keys() -> Mapping[str, Key]:
+    declared = ((name, part) for name, field in SharedKeys.model_fields.items() for part in field.metadata)
+    return {name: part for name, part in declared if isinstance(part, Key)}
+
+
+def nearest(*levels: SharedKeys | Overrides) -> SharedKeys:
+    """Return of each shared key the value of the first level that has one, or its default; None for a lifted limit."""
+    found: dict[str, Any] = {}
+    for name, key in _shared_keys().items():
+        values = (value for level in levels if (value := getattr(level, name, None)) is not None)
+        value = next(values, key.default)
+        found[name] = None if key.zero_lifts and value == 0 else value
+    return SharedKeys.model_construct(**found)
+
+
+def _context_policy(keys: SharedKeys) -> ContextPolicy:
+    written = keys.compaction
+    expert = written.expert if isinstance(written, CompactionExpert) else None
+    is_wanted = written is not None and written != "off"
+    settings = fields_of(keys, ContextPolicy, window=keys.context_window, is_off=written == "off", expert=expert)
+    return ContextPolicy(**settings, offers_pin=is_wanted)
 
 
 def resolve_settings(
@@ -105,23 +110,17 @@ def resolve_settings(
     `[provider]` of the wanted name applies as a whole; tables of two levels are not merged.
     """
     provider = resolve_provider(project, expert, overrides)
-    defaults = Limits()
+    levels = (overrides, expert, project)
+    found = nearest(*levels)
+    max_steps = found.max_steps
+    if max_steps is not None and all(level.max_steps is None for level in levels):
+        max_steps += steps_before
+    budget = overrides.budget_over(lower(expert.budget, project.budget))
     return ChosenSettings(
         models=_models(project, expert, provider, overrides),
         provider=provider,
-        reasoning_budget=_first(overrides.reasoning_budget, expert.reasoning_budget, project.reasoning_budget),
-        limits=Limits(
-            max_steps=_bound(
-                DEFAULT_MAX_STEPS + steps_before, overrides.max_steps, expert.max_steps, project.max_steps
-            ),
-            max_depth=_bound(DEFAULT_MAX_DEPTH, expert.max_depth, project.max_depth),
-            budget=overrides.budget_over(lower(expert.budget, project.budget)),
-            max_repeats=_bound(DEFAULT_MAX_REPEATS, expert.max_repeats, project.max_repeats),
-            max_retries=_given(defaults.max_retries, overrides.max_retries, expert.max_retries, project.max_retries),
-            timeout=_given(defaults.timeout, overrides.timeout, expert.timeout, project.timeout),
-            retry_timeout=_given(defaults.retry_timeout, expert.retry_timeout, project.retry_timeout),
-            context=context_policy_of(expert, project, overrides.compaction),
-        ),
+        reasoning_budget=found.reasoning_budget,
+        limits=Limits(**fields_of(found, Limits, max_steps=max_steps, budget=budget, context=_context_policy(found))),
     )
 
 
@@ -141,25 +140,10 @@ def _compaction_of(limits: Limits) -> Compaction:
     return "off" if policy is None or policy.is_off else "auto"
 
 
-def _first(*values: _T | None) -> _T | None:
-    return next((value for value in values if value is not None), None)
-
-
-def _given(default: int, *values: int | None) -> int:
-    found = _first(*values)
-    return default if found is None else found
-
-
-def _bound(default: int, *values: int | None) -> int | None:
-    """Return a limit; 0 means no limit, which is None."""
-    return _given(default, *values) or None
-
-
 def resolve_provider(project: Project, expert: Expert, overrides: Overrides) -> ProviderSetting | None:
     """Return the provider of a Run of this Expert; None if nothing chooses one."""
-    written = _first(expert.provider, project.provider)
     if overrides.provider is None:
-        return written
+        return expert.provider or project.provider
     for setting in (expert.provider, project.provider):
         if setting is not None and setting.provider_name == overrides.provider:
             return overrides.playing(setting)
@@ -180,7 +164,7 @@ def _models(
             return (Candidates(wanted(overrides.model, project.models), True, takes_others),)
         found: list[Candidates] = []
         for models, written_for in (
-            (expert.model, _first(expert.provider, project.provider)),
+            (expert.model, expert.provider or project.provider),
             (project.model, project.provider),
         ):
             if models is not None:
@@ -198,7 +182,3 @@ def with_one_model(project: Project, overrides: Overrides, provider: str) -> Ove
     if not candidates or overrides.model == candidates[0].models[0].name:
         return overrides
     return replace(overrides, model=candidates[0].models[0].name.removeprefix(f"{provider}/"))
-
-
-def _models_again(start: StartRun) -> Models:
-    return models_of(start) if start.fallbacks else start.model

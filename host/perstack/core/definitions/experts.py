@@ -9,14 +9,13 @@ Names follow Perstack's perstack.toml reference. Times are milliseconds. An Expe
 top of the file (of budgets and permissions both hold), and `Overrides` (settings.py) takes precedence over both.
 
 Definitions are recorded in `startRun` and in iterations, so the order of fields is the byte order of logs: add new
-fields with `exclude_if`, so that old logs and digests stay the same. A key that is both an Expert's and a project's is
-declared twice, with one shared annotation (`ModelKey`, `BudgetKey`, …); change both, recorded_definition.py,
-perstack.schema.json and the docs together.
+fields last with `exclude_if`, so that old logs and digests stay the same. Keys that the top of the file has too are
+those of `SharedKeys`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
@@ -39,25 +38,7 @@ from perstack.core.definitions.keys import (
 from perstack.core.definitions.models import as_tuple
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.result_schemas import result_schema_of
-from perstack.core.definitions.settings import (
-    AgentsMdKey,
-    BudgetKey,
-    ContextKeys,
-    MaskSecrets,
-    MaxDepthKey,
-    MaxRepeatsKey,
-    MaxRetriesKey,
-    MaxStepsKey,
-    ModelKey,
-    NonEmptyText,
-    ProviderKey,
-    ResultLimitKey,
-    RetryTimeoutKey,
-    RuntimeKey,
-    ThinkingKey,
-    TimeoutKey,
-    ToolSearchKey,
-)
+from perstack.core.definitions.settings import BudgetKey, ContextKeys, NonEmptyText, ProviderKey, SharedKeys
 from perstack.core.definitions.skills import AgentSkill, AnySkill, InteractiveSkill
 
 
@@ -138,7 +119,7 @@ class Iterate(Fact):
     ] = None
 
 
-class Expert(ContextKeys):
+class Expert(SharedKeys):
     """Agent with one purpose."""
 
     key: Annotated[str, Rule(wrong_expert_key)]
@@ -158,18 +139,8 @@ class Expert(ContextKeys):
         Field(exclude_if=falsy),
         Key("folders with a SKILL.md, or patterns, relative to this file, see `agentSkill`"),
     ] = ()
-    model: ModelKey = None
     provider: ProviderKey = None
-    reasoning_budget: ThinkingKey = None
-    max_steps: MaxStepsKey = None
-    max_depth: MaxDepthKey = None
-    max_repeats: MaxRepeatsKey = None
-    max_retries: MaxRetriesKey = None
-    timeout: TimeoutKey = None
-    retry_timeout: RetryTimeoutKey = None
-    tool_search: ToolSearchKey = None
     permissions: Annotated[Permissions | None, Key("permission rules, in addition to the project's")] = None
-    runtime: RuntimeKey = None
     budget: BudgetKey = None
     returns: Annotated[
         JsonObject | None,
@@ -181,17 +152,22 @@ class Expert(ContextKeys):
         InText(result_schema_of),
         Key("for a Coordinator: JSON schema of its result, as JSON text"),
     ] = None
-    result_limit: ResultLimitKey = None
     effects: Annotated[
         bool,
         Field(exclude_if=falsy),
         Key("its work has an effect: a success without one is marked; default false"),
     ] = False
-    agents_md: AgentsMdKey = None
-    mask_secrets: MaskSecrets = None
     iterate: Annotated[
         Iterate | None, Key("how it is repeated until its result is good enough, see `iterate` below")
     ] = None
+
+    first_fields: ClassVar = (
+        *ContextKeys.model_fields,
+        *("key", "version", "min_runtime_version", "description", "instruction", "delegates", "tags", "skills"),
+        *("agent_skills", "model", "provider", "reasoning_budget", "max_steps", "max_depth", "max_repeats"),
+        *("max_retries", "timeout", "retry_timeout", "tool_search", "permissions", "runtime", "budget", "returns"),
+        *("output", "result_limit", "effects", "agents_md", "mask_secrets", "iterate"),
+    )
 
 
 def with_skills_required(expert: Expert) -> Expert:

@@ -49,6 +49,23 @@ class Key:
     meaning: str
     name: str | None = None  # name in files, if it differs from the recorded name
     is_required: bool = False  # True if files must have the key although recorded definitions need not
+    default: float | None = None  # value in force where no level has one; None if the meaning says what then holds
+    zero_lifts: bool = False  # True if 0 means no limit
+
+    @property
+    def text(self) -> str:
+        """The meaning with the default, for docs, messages and the JSON schema."""
+        default = "" if self.default is None else f"; default {self.default}"
+        return f"{self.meaning}{default}{', 0 for no limit' if self.zero_lifts else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Annotation of a field of `Overrides` that is an option of the commands that drive Jobs."""
+
+    help: str
+    metavar: str = ""  # empty for a flag
+    is_repeated: bool = True  # True if a Run's start names it, and resuming or continuing the Run repeats the choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,7 @@ class Rule:
 
     broken: Callable[..., str | None]  # return the problem of a value, as a phrase that follows its key's name, or None
     limit: str = ""  # limit to show in the docs' list of keys, if the meaning does not say it
+    least: int | None = None  # minimum of a number
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Apply the rule after pydantic's own validation."""
@@ -110,7 +128,7 @@ def at_least(least: int) -> Rule:
     def broken(value: object) -> str | None:
         return f"must be at least {least}, not {value}" if isinstance(value, int) and value < least else None
 
-    return Rule(broken)
+    return Rule(broken, least=least)
 
 
 def at_most(longest: int) -> Rule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from posixpath import basename
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,25 +27,7 @@ from perstack.core.definitions.keys import (
 from perstack.core.definitions.models import Price, ProviderLimits, WrittenModels
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.sandbox import Sandbox
-from perstack.core.definitions.settings import (
-    AgentsMdKey,
-    BudgetKey,
-    ContextKeys,
-    MaskSecrets,
-    MaxDepthKey,
-    MaxRepeatsKey,
-    MaxRetriesKey,
-    MaxStepsKey,
-    ModelKey,
-    NonEmptyText,
-    ProviderKey,
-    ResultLimitKey,
-    RetryTimeoutKey,
-    RuntimeKey,
-    ThinkingKey,
-    TimeoutKey,
-    ToolSearchKey,
-)
+from perstack.core.definitions.settings import BudgetKey, NonEmptyText, ProviderKey, SharedKeys
 from perstack.errors import DefinitionError, Problem
 
 MAX_FILE_SIZE = 16 << 20  # default maximum size of a recorded file, in bytes
@@ -184,23 +166,10 @@ class Workspace(Fact):
     )
 
 
-class Project(ContextKeys):
+class Project(SharedKeys):
     """Contents of one perstack.toml, with its includes and overrides."""
 
-    model: ModelKey = None
-    reasoning_budget: ThinkingKey = None
-    max_steps: MaxStepsKey = None
-    max_depth: MaxDepthKey = None
-    max_repeats: MaxRepeatsKey = None
-    max_retries: MaxRetriesKey = None
-    timeout: TimeoutKey = None
-    retry_timeout: RetryTimeoutKey = None
     provider: ProviderKey = None
-    tool_search: ToolSearchKey = None
-    result_limit: ResultLimitKey = None
-    agents_md: AgentsMdKey = None
-    mask_secrets: MaskSecrets = None
-    runtime: RuntimeKey = None
     sandbox: Annotated[
         Sandbox | None, Key("what programs of tools may reach in addition, and their limits, see `[sandbox]`")
     ] = None
@@ -247,6 +216,11 @@ class Project(ContextKeys):
     path: str | None = None  # file that it was read from, absolute; None for a project made in Python
     files: tuple[str, ...] = ()  # the definition file and its includes, absolute
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
+
+    first_fields: ClassVar = (
+        *("model", "reasoning_budget", "max_steps", "max_depth", "max_repeats", "max_retries", "timeout"),
+        *("retry_timeout", "provider"),
+    )
 
     @property
     def folder(self) -> str | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
-from perstack.core.base.records import falsy
+from perstack.core.base.records import falsy, fields_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.permissions import Permissions
@@ -19,73 +19,56 @@ from perstack.core.definitions.settings import (
     ContextKeys,
     Overrides,
     ProviderSetting,
-    ReasoningBudget,
-    ToolSearch,
+    SharedKeys,
 )
 
 _Definition = TypeVar("_Definition", bound="SeriesDefinition")
 
 
-class SeriesDefinition(ContextKeys):
+class SeriesDefinition(SharedKeys):
     """Expert with all Experts that it may delegate to, and the project's settings that hold for them."""
 
     experts: tuple[Expert, ...]  # the Expert to run comes first
-    model: str | tuple[str, ...] | None = None
     models: dict[str, str | tuple[str, ...]] = Field(default_factory=dict, exclude_if=falsy)
     provider: str | None = None
-    reasoning_budget: ReasoningBudget | None = None
-    max_steps: int | None = None
-    max_depth: int | None = None
-    max_repeats: int | None = None
-    max_retries: int | None = None
-    timeout: int | None = None
-    retry_timeout: int | None = None
-    tool_search: ToolSearch | None = None
-    runtime: str | None = None
     sandbox: Sandbox | None = None
     permissions: Permissions | None = None  # the project's at that time; they hold in addition to today's
     budget: Budget | None = None
-    agents_md: bool | None = None
-    mask_secrets: bool | None = None
     prices: tuple[Price, ...] = Field(default=(), exclude_if=falsy)  # prices that take precedence over today's
     chosen: Overrides = Overrides()
 
-
-_OTHERWISE = {"experts", "provider", "permissions", "prices", "chosen"}
-_SHARED_SETTINGS = tuple(name for name in SeriesDefinition.model_fields if name not in _OTHERWISE)
-"""Settings that a project and its recorded definition hold under one name in one form."""
+    first_fields: ClassVar = (
+        *ContextKeys.model_fields,
+        *("experts", "model", "models", "provider", "reasoning_budget", "max_steps", "max_depth", "max_repeats"),
+        *("max_retries", "timeout", "retry_timeout", "tool_search", "runtime", "sandbox", "permissions", "budget"),
+        *("agents_md", "mask_secrets", "prices", "chosen"),
+    )
 
 
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
     """Return what is recorded of one of a project's Experts."""
-    return SeriesDefinition(
-        experts=tuple(without_secrets(one) for one in with_delegates(project, (expert.key,))),
-        provider=_name(project.provider),
-        permissions=project.permissions,
-        prices=project.prices,
-        chosen=chosen.recorded(),
-        **_shared_settings(project),
-    )
-
-
-def _shared_settings(written: SeriesDefinition | Project) -> dict[str, Any]:
-    return {name: getattr(written, name) for name in _SHARED_SETTINGS}
+    experts = tuple(without_secrets(one) for one in with_delegates(project, (expert.key,)))
+    own = {"experts": experts, "provider": _name(project.provider), "chosen": chosen.recorded()}
+    return SeriesDefinition(**fields_of(project, SeriesDefinition, **own))
 
 
 def in_force(definition: SeriesDefinition, today: Project) -> Project:
     """Return the project as it was recorded, with today's secrets, provider settings and location."""
+    settings = {name: getattr(definition, name) for name in SeriesDefinition.model_fields if name != "chosen"}
+    experts = {one.key: _with_secrets(one, today) for one in definition.experts}
     return today.model_copy(
         update={
-            "experts": {one.key: _with_secrets(one, today) for one in definition.experts},
+            **settings,
+            "experts": experts,
             "provider": _setting(definition.provider, today, None),
+            "permissions": today.permissions,
             "recorded_permissions": definition.permissions,
             "prices": (*definition.prices, *today.prices),
-            **_shared_settings(definition),
         }
     )
 
 
-_NO_SHARED_LIMITS: dict[str, Any] = dict.fromkeys(("max_steps", "max_cost", "max_tokens", "max_time", "max_tool_calls"))
+_NO_SHARED_LIMITS: dict[str, Any] = dict.fromkeys(("max_steps", *Budget.model_fields))
 
 
 def for_begun(definition: SeriesDefinition) -> SeriesDefinition:

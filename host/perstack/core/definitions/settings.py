@@ -1,10 +1,18 @@
-"""Settings of Runs: the keys that an Expert and the top of perstack.toml share, limits, and what a caller chooses."""
+"""Settings of Runs, each declared once, and the options with which a caller chooses them.
 
-from __future__ import annotations
+A setting is a field of `SharedKeys`, `ContextKeys` or `Budget`, with its type, default, rules and meaning: what the
+reader, messages, docs and the JSON schema say. If a caller may choose it, `Overrides` has a field of its name, with its
+`Option` on the command line; if Runs record it as a limit, `Limits` has one.
 
-from dataclasses import replace
+Levels are the caller, the Expert and the file, in this order. Of a shared key the nearest value counts; of budgets and
+permissions all levels hold; a provider is chosen together with the models that were written for it.
+"""
+
+# no postponed annotations: pydantic would compile each of them in each class that inherits it
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
@@ -12,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject, falsy
-from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_budget
+from perstack.core.definitions.keys import NOT_EMPTY, Key, Option, Rule, at_least, wrong_budget
 from perstack.core.definitions.models import WrittenModels
 from perstack.core.definitions.permissions import Widening
 from perstack.errors import UsageError
@@ -49,17 +57,17 @@ class ContextKeys(Fact):
     compact_at: Annotated[
         float | None,
         Rule(wrong_share),
-        Key("share of the context window from which old content is shortened; default 0.8"),
+        Key("share of the context window from which old content is shortened", default=COMPACT_AT),
     ] = None
     keep_results: Annotated[
         int | None,
         at_least(1),
-        Key("number of latest steps that keep the results of read-only tools whole; default 10"),
+        Key("number of latest steps that keep the results of read-only tools whole", default=KEEP_RESULTS),
     ] = None
     keep_recent: Annotated[
         float | None,
         Rule(wrong_share),
-        Key("share of the context window whose latest turns are never summarised; default 0.3"),
+        Key("share of the context window whose latest turns are never summarised", default=KEEP_RECENT),
     ] = None
     compaction: Annotated[
         Compaction | None,
@@ -82,31 +90,10 @@ class ContextPolicy(Fact):
     offers_pin: bool = Field(default=False, exclude_if=falsy)
 
 
-def policy_of(own: ContextKeys, shared: ContextKeys, asked: Compaction | None = None) -> ContextPolicy:
-    """Return an Expert's context policy: the caller's (`asked`), then the Expert's, the file's, the default."""
-    written = next((one for one in (asked, own.compaction, shared.compaction) if one is not None), None)
-    return ContextPolicy(
-        window=_first(own.context_window, shared.context_window),
-        compact_at=_first(own.compact_at, shared.compact_at) or COMPACT_AT,
-        keep_results=_first(own.keep_results, shared.keep_results) or KEEP_RESULTS,
-        keep_recent=_first(own.keep_recent, shared.keep_recent) or KEEP_RECENT,
-        is_off=written == "off",
-        expert=written.expert if isinstance(written, CompactionExpert) else None,
-        offers_pin=written is not None and written != "off",
-    )
-
-
 def turned(policy: ContextPolicy, asked: Compaction) -> ContextPolicy:
     """Return the policy with compaction as the caller asked for it."""
     expert = asked.expert if isinstance(asked, CompactionExpert) else None
     return policy.model_copy(update={"is_off": asked == "off", "expert": expert})
-
-
-_N = TypeVar("_N", int, float)
-
-
-def _first(own: _N | None, shared: _N | None) -> _N | None:
-    return shared if own is None else own
 
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int  # word that each provider maps, or tokens
@@ -115,47 +102,77 @@ ToolSearch = Literal["auto", "on", "off"]
 
 NonEmptyText = Annotated[str, NOT_EMPTY]
 
-ModelKey = Annotated[
-    WrittenModels | None,
-    Key("name of the model, as its provider spells it, or a list of a model and its fallbacks, see `[models]`"),
-]
-ThinkingKey = Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")]
-MaxStepsKey = Annotated[
-    int | None, at_least(0), Key("maximum steps of a Job, over all its Runs; default 100, 0 for no limit")
-]
-MaxDepthKey = Annotated[int | None, at_least(0), Key("maximum depth of nested delegates; default 8, 0 for no limit")]
-MaxRepeatsKey = Annotated[
-    int | None,
-    at_least(0),
-    Key("maximum consecutive steps with the same calls and results; default 10, 0 for no limit"),
-]
-MaxRetriesKey = Annotated[int | None, at_least(0), Key("maximum retries of one generation; default 5")]
-TimeoutKey = Annotated[int | None, at_least(1), Key("milliseconds for one attempt of a generation; default 300000")]
-RetryTimeoutKey = Annotated[
-    int | None, at_least(1), Key("milliseconds for a generation with all its attempts; default 900000")
-]
-ToolSearchKey = Annotated[ToolSearch | None, Key("whether the model finds tools by a search instead of seeing all")]
-
-RuntimeKey = Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; default `local`")]
-
-ResultLimitKey = Annotated[
-    int | None,
-    at_least(200),
-    Key("characters of a delegate's result that its caller sees at once; default 20000"),
-]
+MAX_RETRIES = 5
+TIMEOUT_MS = 300_000
+RETRY_TIMEOUT_MS = 900_000
+RESULT_LIMIT = 20_000  # characters
 
 
-AgentsMdKey = Annotated[
-    bool | None,
-    Key("show the model the AGENTS.md files of the project; default false; a delegate uses its own key"),
-]
-MaskSecrets = Annotated[
-    bool | None,
-    Key(
-        "replace secrets in the output of tools by `[secret:1]` before the model and the disk get it, "
-        "see below; default false, or true if its caller masks"
-    ),
-]
+class SharedKeys(ContextKeys):
+    """Keys that an Expert and the top of a file have; of each the nearest value counts."""
+
+    model: Annotated[
+        WrittenModels | None,
+        Key("name of the model, as its provider spells it, or a list of a model and its fallbacks, see `[models]`"),
+    ] = None
+    reasoning_budget: Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")] = None
+    max_steps: Annotated[
+        int | None,
+        at_least(0),
+        Key("maximum steps of a Job, over all its Runs", default=100, zero_lifts=True),
+    ] = None
+    max_depth: Annotated[
+        int | None,
+        at_least(0),
+        Key("maximum depth of nested delegates", default=8, zero_lifts=True),
+    ] = None
+    max_repeats: Annotated[
+        int | None,
+        at_least(0),
+        Key("maximum consecutive steps with the same calls and results", default=10, zero_lifts=True),
+    ] = None
+    max_retries: Annotated[int | None, at_least(0), Key("maximum retries of one generation", default=MAX_RETRIES)] = (
+        None
+    )
+    timeout: Annotated[
+        int | None, at_least(1), Key("milliseconds for one attempt of a generation", default=TIMEOUT_MS)
+    ] = None
+    retry_timeout: Annotated[
+        int | None,
+        at_least(1),
+        Key("milliseconds for a generation with all its attempts", default=RETRY_TIMEOUT_MS),
+    ] = None
+    tool_search: Annotated[
+        ToolSearch | None, Key("whether the model finds tools by a search instead of seeing all")
+    ] = None
+    result_limit: Annotated[
+        int | None,
+        at_least(200),
+        Key("characters of a delegate's result that its caller sees at once", default=RESULT_LIMIT),
+    ] = None
+    agents_md: Annotated[
+        bool | None,
+        Key("show the model the AGENTS.md files of the project; default false; a delegate uses its own key"),
+    ] = None
+    mask_secrets: Annotated[
+        bool | None,
+        Key(
+            "replace secrets in the output of tools by `[secret:1]` before the model and the disk get it, "
+            "see below; default false, or true if its caller masks"
+        ),
+    ] = None
+    runtime: Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; default `local`")] = None
+
+    first_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields in the order of a class's JSON, which logs and digests have fixed. All others follow as declared."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Put the fields of a class into the order of its JSON."""
+        super().__pydantic_init_subclass__(**kwargs)
+        declared = cls.model_fields
+        for name in (*cls.first_fields, *(name for name in tuple(declared) if name not in cls.first_fields)):
+            declared[name] = declared.pop(name)
 
 
 class ProviderSetting(Fact):
@@ -187,9 +204,9 @@ class Limits(Fact):
     max_depth: int | None = None  # maximum depth of nested delegates; None without a limit
     max_repeats: int | None = None  # maximum consecutive steps with equal calls and equal results; None without a limit
     budget: Budget | None = None
-    max_retries: int = 5
-    timeout: int = 300_000  # milliseconds for one attempt of a generation
-    retry_timeout: int = 900_000  # milliseconds for one generation including all its retries
+    max_retries: int = MAX_RETRIES
+    timeout: int = TIMEOUT_MS  # for one attempt of a generation
+    retry_timeout: int = RETRY_TIMEOUT_MS  # for one generation including all its retries
     context: ContextPolicy | None = None  # None in earlier versions' logs: nothing is done about a nearly full context
 
 
@@ -197,8 +214,8 @@ def lower(one: Budget | None, other: Budget | None) -> Budget | None:
     """Return a budget with the lower of each limit; a missing limit does not count."""
     if one is None or other is None:
         return one or other
-    fields = {name: _lower(getattr(one, name), getattr(other, name)) for name in Budget.model_fields}
-    return Budget.model_validate(fields)
+    both = {name: (getattr(one, name), getattr(other, name)) for name in Budget.model_fields}
+    return Budget.model_validate({name: _lower(*values) for name, values in both.items()})
 
 
 def _lower(one: float | None, other: float | None) -> float | None:
@@ -213,24 +230,45 @@ NOT_RECORDED = "NotRecorded"  # name of the error for a call that the played rec
 class Overrides:
     """Caller's settings over the definitions; None leaves a setting to them. Excluded fields are not recorded."""
 
-    model: str | tuple[str, ...] | None = None  # several are fallbacks
-    provider: str | None = None
-    reasoning_budget: ReasoningBudget | None = None
-    max_steps: int | None = None
-    max_retries: int | None = None
-    timeout: int | None = None
-    unattended: bool = Field(default=False, exclude=True)  # True to decline every question of a tool at once
-    strict_skills: bool = Field(default=False, exclude=True)
+    model: Annotated[str | tuple[str, ...] | None, Option("The model.", "NAME")] = None  # several are fallbacks
+    provider: Annotated[str | None, Option("The provider; `perstack plugins` lists all.", "NAME")] = None
+    reasoning_budget: Annotated[
+        ReasoningBudget | None, Option("none, minimal, low, medium, high, or tokens.", "LEVEL")
+    ] = None
+    max_steps: Annotated[int | None, Option("Maximum steps of the Job, over all its Runs.", "N")] = None
+    max_retries: Annotated[int | None, Option("Maximum retries of a generation.", "N")] = None
+    timeout: Annotated[int | None, Option("Timeout of one generation, in milliseconds.", "MS")] = None
+    unattended: Annotated[
+        bool,
+        Field(exclude=True),
+        Option("No person answers: decline questions of tools, and deny calls that need approval.", is_repeated=False),
+    ] = False
+    strict_skills: Annotated[
+        bool,
+        Field(exclude=True),
+        Option("Fail a Run before its first model call if one of its skills is missing."),
+    ] = False
     widening: Widening | None = Field(default=None, exclude=True)  # over the rules of every started or resumed Run
     widened_by: By | None = Field(default=None, exclude=True)  # person who asked for it; None for this process's user
-    runtime: str | None = None  # runtime in which tools' programs run; overrides the definitions
-    max_cost: float | None = None
-    max_tokens: int | None = None
-    max_time: int | None = None
-    max_tool_calls: int | None = None
-    compaction: Compaction | None = None
+    runtime: Annotated[
+        str | None,
+        Option("The runtime of tool programs; `perstack plugins` lists all.", "NAME", is_repeated=False),
+    ] = None
+    max_cost: Annotated[float | None, Option("Maximum cost of the Job, in US dollars.", "X")] = None
+    max_tokens: Annotated[int | None, Option("Maximum tokens of the Job.", "N")] = None
+    max_time: Annotated[int | None, Option("Maximum working time of the Job, in milliseconds.", "MS")] = None
+    max_tool_calls: Annotated[int | None, Option("Maximum tool calls of the Job.", "N")] = None
+    compaction: Annotated[
+        Compaction | None, Option("What to do with a nearly full context: auto, off, or expert=NAME.", "HOW")
+    ] = None
     output: JsonObject | None = Field(default=None, exclude=True)  # JSON schema in place of the Expert's `output`
-    recording: str | None = Field(default=None, exclude=True)  # path; played in place of every model
+    recording: Annotated[
+        str | None,
+        Field(exclude=True),
+        Option(
+            "Play this recording instead of calling the model and the tools; needs no key.", "FILE", is_repeated=False
+        ),
+    ] = None
     recorded_tools: JsonValue = Field(default=None, exclude=True)  # `live` or `recorded`, or a table of tools
     recorded_definition: Literal["same", "any"] | None = Field(default=None, exclude=True)
     """`any` accepts an instruction that changed since the recording."""
@@ -243,8 +281,7 @@ class Overrides:
                     f"a recording is played on provider {RECORDED}, not on {self.provider}: name one of them"
                 )
             object.__setattr__(self, "provider", RECORDED)
-        limits = {name: getattr(self, name) for name in ("max_tokens", "max_time", "max_tool_calls")}
-        check_budget(self.max_cost, **limits)
+        check_budget(**{name: getattr(self, name) for name in Budget.model_fields})
 
     def playing(self, setting: ProviderSetting) -> ProviderSetting:
         """Return the settings of provider `recorded`, with what the caller asked for."""
@@ -261,13 +298,41 @@ class Overrides:
         asked = {name: value for name in Budget.model_fields if (value := getattr(self, name)) is not None}
         return (budget or Budget()).model_copy(update=asked) if asked else budget
 
-    def recorded(self) -> Overrides:
-        """Return a copy without the fields that are not recorded."""
-        return Overrides(**_recorded(self))
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The names of the settings that the caller chose, as `startRun` has them; resuming repeats these."""
+        repeated = (name for name, option in options().items() if option.is_repeated)
+        return tuple(to_camel(name) for name in repeated if not _is_open(getattr(self, name)))
 
-    def or_else(self, earlier: Overrides) -> Overrides:
+    def recorded(self) -> Self:
+        """Return a copy without the fields that are not recorded."""
+        return type(self)(**_recorded(self))
+
+    def filled(self, **earlier: Any) -> Self:
+        """Return a copy in which `earlier` values fill what this one leaves open."""
+        return replace(self, **{name: one for name, one in earlier.items() if _is_open(getattr(self, name))})
+
+    def or_else(self, earlier: Self) -> Self:
         """Return a copy in which recorded values of `earlier` fill what this one leaves open."""
-        return replace(self, **{name: one for name, one in _recorded(earlier).items() if getattr(self, name) is None})
+        return self.filled(**_recorded(earlier))
+
+
+def _is_open(value: object) -> bool:
+    return value is None or value is False or value == ""
+
+
+@cache
+def options() -> Mapping[str, Option]:
+    """Return the options of the fields of `Overrides` that have one, by the field's name."""
+    parts = {one.name: get_args(one.type) for one in fields(Overrides)}
+    return {name: part for name, those in parts.items() for part in those if isinstance(part, Option)}
+
+
+def minimum_of(name: str) -> int | None:
+    """Return the minimum of the shared key, or limit of a budget, with that name; None without one."""
+    declared = {**SharedKeys.model_fields, **Budget.model_fields}.get(name)
+    rules = () if declared is None else (part for part in declared.metadata if isinstance(part, Rule))
+    return next((rule.least for rule in rules if rule.least is not None), None)
 
 
 def check_budget(max_cost: float | None, **limits: int | None) -> None:

@@ -148,11 +148,9 @@ def _check_same_runtime(run: Run, asked: Overrides, job_id: str) -> None:
 
 def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limits | None:
     """Return the Run's limits with the requested changes; None without changes."""
-    given = {
-        "max_steps": asked.max_steps if max_steps is None else max_steps,
-        "max_retries": asked.max_retries,
-        "timeout": asked.timeout,
-    }
+    given = {name: getattr(asked, name, None) for name in Limits.model_fields}
+    if max_steps is not None:
+        given["max_steps"] = max_steps
     new: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if given["max_steps"] == 0:
         new["max_steps"] = None  # no limit

@@ -22,7 +22,7 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Limits, ReasoningBudget
 from perstack.core.files.trees import is_digest
 from perstack.core.runs import display_events, step_events
-from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, ErrorInfo, ExpertOfRun, Override, RunEvent
+from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, ErrorInfo, ExpertOfRun, RunEvent
 from perstack.core.runs.messages import ResultContent
 from perstack.core.runs.step_events import CompactHistory as CompactHistory
 from perstack.core.runs.step_events import RecordSnapshot as RecordSnapshot
@@ -148,7 +148,7 @@ class StartRun(RunEvent):
     continued_from: ContinuedFrom | None = None
     runtime_version: str = Field(default="", exclude_if=falsy)
     labels: Annotated[dict[str, str], EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
-    overrides: tuple[Override, ...] = Field(default=(), exclude_if=falsy)
+    overrides: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     permissions: RuleSets = Field(default=(), exclude_if=falsy)  # of project, Expert and all Runs above
     depth: int = Field(default=0, exclude_if=falsy)  # runs above; 0 for delegates in logs of earlier versions
     sandbox: SandboxPolicy | None = None  # of its tools' programs; None: they run as the host's user

@@ -56,22 +56,6 @@ class RunEvent(Fact):
         return self.step_number
 
 
-Override = Literal[
-    "model",
-    "provider",
-    "reasoningBudget",
-    "maxSteps",
-    "maxRetries",
-    "timeout",
-    "strictSkills",
-    "maxCost",
-    "maxTokens",
-    "maxTime",
-    "maxToolCalls",
-    "compaction",
-]
-
-
 class DelegatedBy(Fact):
     """The call of the parent Run that a delegate works for."""
 

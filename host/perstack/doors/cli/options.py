@@ -15,11 +15,18 @@ import click
 
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.project import ProjectPlace, check_workspace, find_place
-from perstack.core.definitions.keys import wrong_budget
+from perstack.core.definitions.keys import Option, wrong_budget
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.settings import Compaction, CompactionExpert, Overrides
-from perstack.core.definitions.settings import ReasoningBudget as Budget
+from perstack.core.definitions.settings import (
+    Budget,
+    Compaction,
+    CompactionExpert,
+    Overrides,
+    ReasoningBudget,
+    minimum_of,
+    options,
+)
 from perstack.dataclass import dataclass
 from perstack.doors.cli.terminal import print_err
 from perstack.doors.shared.next_steps import cli_phrase
@@ -210,9 +217,6 @@ storage_option = click.option(
     "--storage", metavar="SCHEME:PLACE", help="The storage of Jobs, such as sqlite:perstack/state.db."
 )
 env_path_option = click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; repeatable.")
-runtime_option = click.option(
-    "--runtime", metavar="NAME", help="The runtime of tool programs; `perstack plugins` lists all."
-)
 dispatcher_option = click.option(
     "--dispatcher",
     metavar="ADDRESS",
@@ -267,19 +271,17 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     return stack(config_option, workspace_option, storage_option)(pass_options(command))
 
 
-def _parse_budget(text: str | None) -> Budget | None:
+def _parse_budget(text: str) -> ReasoningBudget:
     """Return a typed reasoning budget. Raises UsageError."""
-    if text is None or text in ("none", "minimal", "low", "medium", "high"):
+    if text in ("none", "minimal", "low", "medium", "high"):
         return text  # type: ignore[return-value]  # one of the words
     if text.isdigit():
         return int(text)
     raise UsageError(f"--reasoning-budget {text}: use none, minimal, low, medium, high, or a number of tokens")
 
 
-def _parse_compaction(text: str | None) -> Compaction | None:
+def _parse_compaction(text: str) -> Compaction:
     """Return a typed `auto`, `off` or `expert=NAME`. Raises UsageError."""
-    if text is None:
-        return None
     if text in ("auto", "off"):
         return "auto" if text == "auto" else "off"
     word, _, name = text.partition("=")
@@ -311,68 +313,34 @@ class _Dollars(click.FloatRange):
 DOLLARS = _Dollars(min=0, min_open=True)  # an amount of money; `nan` and `inf` are refused
 
 
-_MODEL_OPTIONS = (
-    click.option("--provider", metavar="NAME", help="The provider; `perstack plugins` lists all."),
-    click.option("--model", metavar="NAME", help="The model."),
-    click.option("--reasoning-budget", metavar="LEVEL", help="none, minimal, low, medium, high, or tokens."),
-    click.option("--max-cost", type=DOLLARS, metavar="X", help="Maximum cost of the Job, in US dollars."),
-    click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Maximum tokens of the Job."),
-    click.option(
-        "--max-time",
-        type=click.IntRange(min=1),
-        metavar="MS",
-        help=("Maximum working time of the Job, in milliseconds."),
-    ),
-    click.option("--max-tool-calls", type=click.IntRange(min=1), metavar="N", help="Maximum tool calls of the Job."),
-    click.option(
-        "--max-steps", type=click.IntRange(min=0), metavar="N", help=("Maximum steps of the Job, over all its Runs.")
-    ),
-    click.option("--max-retries", type=click.IntRange(min=0), metavar="N", help=("Maximum retries of a generation.")),
-    click.option(
-        "--timeout", type=click.IntRange(min=1), metavar="MS", help=("Timeout of one generation, in milliseconds.")
-    ),
-    env_path_option,
-    click.option(
-        "--compaction", metavar="HOW", help="What to do with a nearly full context: auto, off, or expert=NAME."
-    ),
-    runtime_option,
-    click.option(
-        "--recording",
-        metavar="FILE",
-        help=("Play this recording instead of calling the model and the tools; needs no key."),
-    ),
-    click.option(
+def _click_option(name: str, option: Option) -> Callable[[_F], _F]:
+    """Return the option for a field of `Overrides`. Its minimum is that of the key of the same name."""
+    flag = f"--{name.replace('_', '-')}"
+    if not option.metavar:
+        return click.option(flag, is_flag=True, help=option.help)
+    kind: click.FloatRange | click.IntRange | None = DOLLARS if name == "max_cost" else None
+    if name not in _PARSERS and (least := minimum_of(name)) is not None:
+        kind = click.IntRange(min=least)
+    return click.option(flag, type=kind, metavar=option.metavar, help=option.help)
+
+
+_PARSERS: Mapping[str, Callable[[str], Any]] = {"reasoning_budget": _parse_budget, "compaction": _parse_compaction}
+"""Parsers of options that are texts, by the field of `Overrides`."""
+_OVERRIDES = {name: _click_option(name, option) for name, option in options().items()}
+runtime_option = _OVERRIDES["runtime"]
+_DRIVING = {
+    **_OVERRIDES,
+    "env_path": env_path_option,
+    "permissions": click.option(
         "--permissions",
         metavar="FILE",
-        help=("Override the permission rules in force with those of this file; the override is recorded."),
+        help="Override the permission rules in force with those of this file; the override is recorded.",
     ),
-    click.option(
-        "--strict-skills",
-        is_flag=True,
-        help="Fail a Run before its first model call if one of its skills is missing.",
-    ),
-    click.option(
-        "--unattended",
-        is_flag=True,
-        help="No person answers: decline questions of tools, and deny calls that need approval.",
-    ),
+}
+_FIRST = (  # in the order of the help
+    *("provider", "model", "reasoning_budget", *Budget.model_fields, "max_steps", "max_retries", "timeout"),
+    *("env_path", "compaction", "runtime", "recording", "permissions", "strict_skills", "unattended"),
 )
-_OVERRIDES = (
-    "provider",
-    "model",
-    "max_steps",
-    "max_retries",
-    "timeout",
-    "unattended",
-    "strict_skills",
-    "max_cost",
-    "max_tokens",
-    "max_time",
-    "max_tool_calls",
-    "runtime",
-    "recording",
-)
-"""The options that have the name of a field of `Overrides` and its type."""
 
 
 def _widening(file: str) -> Widening:
@@ -386,18 +354,19 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a command that drives a Job, passed to it as one `options: HostOptions`."""
 
     @wraps(command)
-    def gather(*, reasoning_budget: str | None, compaction: str | None, permissions: str | None, **given: Any) -> None:
+    def gather(*, permissions: str | None, **given: Any) -> None:
         options = HostOptions.taken_from(given)
+        chosen = {name: given.pop(name) for name in _OVERRIDES}
+        parsed = {name: parse(chosen[name]) for name, parse in _PARSERS.items() if chosen[name] is not None}
         overrides = Overrides(
-            reasoning_budget=_parse_budget(reasoning_budget),
-            compaction=_parse_compaction(compaction),
             widening=None if permissions is None else _widening(permissions),
             widened_by=None if permissions is None else this_user("cli"),
-            **{name: given.pop(name) for name in _OVERRIDES},
+            **{**chosen, **parsed},
         )
         command(options=replace(options, overrides=overrides), **given)
 
-    return stack(*_MODEL_OPTIONS, config_option, workspace_option, storage_option)(gather)
+    names = (*_FIRST, *(name for name in _OVERRIDES if name not in _FIRST))
+    return stack(*(_DRIVING[name] for name in names), config_option, workspace_option, storage_option)(gather)
 
 
 total_options = stack(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TypedDict
 
-from perstack.config.settings import chosen, recalled, resolve_sandbox
+from perstack.config.settings import recalled, resolve_sandbox
 from perstack.core.base.ids import run_id_of
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert, with_skills_required
@@ -108,7 +108,7 @@ class RunStarter:
                 continued_from=new.continued_from,
                 runtime_version=VERSION,
                 labels=dict(new.labels),
-                overrides=chosen(host.overrides),
+                overrides=host.overrides.chosen,
                 permissions=begun_under(above, rule_sets(host.project, expert), job.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=_sandbox(job, expert, new.within, base),

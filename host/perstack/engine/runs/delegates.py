@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from perstack.config.settings import DEFAULT_RESULT_LIMIT
 from perstack.core.base.text import head_and_tail
+from perstack.core.definitions.settings import RESULT_LIMIT
 from perstack.core.jobs.resuming import limits_of_delegate
 from perstack.core.runs.decide import DelegateResult, has_ended, report_of, stopped_with
 from perstack.core.runs.facts import Delegation
@@ -119,7 +119,7 @@ class Delegates:
             self._job.worker.on_waiting(False)
 
     async def _record(self, parent: RunSession, delegation: Delegation, result: DelegateResult) -> None:
-        most = self._job.host.project.result_limit or DEFAULT_RESULT_LIMIT
+        most = self._job.host.project.result_limit or RESULT_LIMIT
         text = await _shown(result, self._job.blobs, most)
         report = None if result.run is None else report_of(result.run, delegation.tool_name)
         finished = FinishToolCall(
