@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cache
+from posixpath import basename
 from typing import Any
 
 from pydantic.alias_generators import to_snake
@@ -13,6 +14,7 @@ from perstack.core.base.records import fields_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import Key
 from perstack.core.definitions.models import ModelChoice, UnknownName, wanted
+from perstack.core.definitions.permissions import RuleSet
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy, policy_of, runtime_of
 from perstack.core.definitions.settings import (
@@ -131,6 +133,33 @@ def resolve_sandbox(project: Project, expert: Expert, overrides: Overrides = NO_
     # a runtime that the caller names must exist; only names in files have the original's aliases
     runtime = overrides.runtime or runtime_of(expert.runtime, project.runtime)
     return policy_of(runtime, project.sandbox)
+
+
+def rule_sets(project: Project, expert: Expert) -> tuple[RuleSet, ...]:
+    """Return the rule sets of the project and of the Expert, if any. The caller adds those above."""
+    found: list[RuleSet] = []
+    name = basename(project.path) if project.path else "perstack.toml"
+    recorded = project.recorded_permissions
+    if recorded is not None and recorded != project.permissions:
+        found.append(RuleSet(source=f"{name} [permissions], as recorded", permissions=recorded))
+    if project.permissions is not None:
+        found.append(RuleSet(source=f"{name} [permissions]", permissions=project.permissions))
+    if expert.permissions is not None:
+        source = f"[experts.{expert.key}.permissions]"
+        found.append(RuleSet(source=source, expert=expert.key, permissions=expert.permissions))
+    return tuple(found)
+
+
+def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:
+    """Return whether a Run of the Expert is shown AGENTS.md files; a delegate only if its definition says so."""
+    shared = project.agents_md if is_coordinator else None
+    return bool(shared if expert.agents_md is None else expert.agents_md)
+
+
+def masks_secrets(project: Project, expert: Expert, *held: StartRun | None) -> bool:
+    """Return True if a new Run masks secrets: by its definition, or because a Run in `held` (parent, base) does."""
+    own = project.mask_secrets if expert.mask_secrets is None else expert.mask_secrets
+    return bool(own) or any(start is not None and start.mask_secrets for start in held)
 
 
 def _compaction_of(limits: Limits) -> Compaction:

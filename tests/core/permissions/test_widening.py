@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perstack.config.settings import rule_sets
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import (
     Permissions,
@@ -16,7 +17,7 @@ from perstack.core.definitions.permissions import (
     laid_over,
     not_in_force,
 )
-from perstack.core.definitions.project import Project, rule_sets
+from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.permissions.call_rulings import ruled
 from perstack.core.permissions.calls import PolicyCall

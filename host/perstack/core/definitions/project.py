@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from posixpath import basename
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -25,7 +24,7 @@ from perstack.core.definitions.keys import (
     wrong_key,
 )
 from perstack.core.definitions.models import Price, ProviderLimits, WrittenModels
-from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.sandbox import Sandbox
 from perstack.core.definitions.settings import BudgetKey, NonEmptyText, ProviderKey, SharedKeys
 from perstack.errors import DefinitionError, Problem
@@ -249,21 +248,6 @@ class Project(SharedKeys):
         problems = self.broken.get(key) or self.broken.get(key.rpartition("@")[0])
         if problems:
             raise DefinitionError(problems)
-
-
-def rule_sets(project: Project, expert: Expert) -> tuple[RuleSet, ...]:
-    """Return the rule sets of the project and of the Expert, if any. The caller adds those above."""
-    found: list[RuleSet] = []
-    name = basename(project.path) if project.path else "perstack.toml"
-    recorded = project.recorded_permissions
-    if recorded is not None and recorded != project.permissions:
-        found.append(RuleSet(source=f"{name} [permissions], as recorded", permissions=recorded))
-    if project.permissions is not None:
-        found.append(RuleSet(source=f"{name} [permissions]", permissions=project.permissions))
-    if expert.permissions is not None:
-        source = f"[experts.{expert.key}.permissions]"
-        found.append(RuleSet(source=source, expert=expert.key, permissions=expert.permissions))
-    return tuple(found)
 
 
 def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:

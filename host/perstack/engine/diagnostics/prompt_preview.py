@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perstack.config.context_files import SkillFolder
-from perstack.config.settings import resolve_settings
+from perstack.config.settings import masks_secrets, resolve_settings, wants_agents_md
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Expert
@@ -17,11 +17,9 @@ from perstack.core.runs.tool_search import tokens_of
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.run_session import Emitter
-from perstack.engine.plugins.agent_skills import wants_agents_md
 from perstack.engine.plugins.providers import Prices, RunSettings
 from perstack.engine.plugins.skills import JobSkills
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
-from perstack.engine.runs.beginning import masks_secrets
 from perstack.errors import PerstackError
 from perstack.next_steps import Note
 from perstack.ports.provider import Generation

@@ -10,12 +10,13 @@ from pydantic import ValidationError
 
 from perstack.config.check import suggestion
 from perstack.config.load import DefinitionFile
+from perstack.config.settings import rule_sets
 from perstack.config.source import Reporter
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import DELEGATE, Permissions, RuleSet
-from perstack.core.definitions.project import Project, rule_sets
+from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import ToolSpec, declared, with_tools
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall, policy_call

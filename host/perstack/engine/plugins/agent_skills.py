@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, LockedFolder, lock_path
+from perstack.config.settings import wants_agents_md
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.project import Project
@@ -122,12 +123,6 @@ class SkillLibrary:
                 next_steps=(Install(),),
             )
         return skill.model_copy(update={"description": found.head.description, "digest": found.digest})
-
-
-def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:
-    """Return whether a Run of the Expert is shown AGENTS.md files; a delegate only if its definition says so."""
-    shared = project.agents_md if is_coordinator else None
-    return bool(shared if expert.agents_md is None else expert.agents_md)
 
 
 def path_in_lock(config: str, skill: AgentSkill) -> str:

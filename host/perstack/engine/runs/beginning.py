@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TypedDict
 
-from perstack.config.settings import recalled, resolve_sandbox
+from perstack.config.settings import masks_secrets, recalled, resolve_sandbox, rule_sets, wants_agents_md
 from perstack.core.base.ids import run_id_of
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import AgentsMdFile, render_instruction
 from perstack.core.definitions.permissions import RuleSet, begun_under, missing_from, not_in_force
-from perstack.core.definitions.project import Project, rule_sets
 from perstack.core.definitions.sandbox import SandboxPolicy, narrowed
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.settings import Limits
@@ -23,7 +22,7 @@ from perstack.core.runs.messages import ResultContent
 from perstack.core.runs.state import Run, wanted_schema
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.agent_skills import reachable, wants_agents_md
+from perstack.engine.plugins.agent_skills import reachable
 from perstack.engine.plugins.providers import RunSettings
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
 from perstack.engine.runs.decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
@@ -207,12 +206,6 @@ class _Instruction(TypedDict):
     instruction: str
     agents_md: tuple[AgentsMdFile, ...]
     mask_secrets: bool
-
-
-def masks_secrets(project: Project, expert: Expert, *held: StartRun | None) -> bool:
-    """Return True if a new Run masks secrets: by its definition, or because a Run in `held` (parent, base) does."""
-    own = project.mask_secrets if expert.mask_secrets is None else expert.mask_secrets
-    return bool(own) or any(start is not None and start.mask_secrets for start in held)
 
 
 def _told(
