@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import event_id_of, run_id_of
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Fact, first_problem
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Limits
@@ -556,6 +556,5 @@ def _parse(shape: type[T], folder: ReadableFolder, name: str) -> T | None:
     try:
         return shape.model_validate_json(data)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise StorageError(f"{folder.path / name}: {where or 'the file'}: {problem['msg']}") from error
+        place, message = first_problem(error)
+        raise StorageError(f"{folder.path / name}: {place or 'the file'}: {message}") from error

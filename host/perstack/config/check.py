@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from re import findall
 from types import NoneType, UnionType
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from perstack.config.source import Reporter, TomlTable, TomlValue
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Fact, path_in
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key, KeyPath, spell
 from perstack.core.definitions.models import Price, ProviderLimits
@@ -50,10 +50,10 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original with
     McpSseSkill: {"allowedDomains": "only the endpoint is ever reached"},
 }
 
+# keys that are not part of the definition of a Run
 READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
-"""Keys that are read separately and are not part of the definition of a Run."""
 
 _SKILLS = (McpStdioSkill, McpSseSkill, InteractiveSkill, PluginSkill, AgentSkill)
 
@@ -204,24 +204,9 @@ def _wrong(errors: Iterable[ErrorDetails], given: object) -> dict[KeyPath, list[
     found: dict[KeyPath, list[ErrorDetails]] = {}
     for error in errors:
         if error["type"] != "missing":  # reported already
-            found.setdefault(_place(error["loc"], given), []).append(error)
+            found.setdefault(path_in(given, error["loc"]), []).append(error)
     around = {at[:length] for at in found for length in range(len(at))}
     return {at: those for at, those in found.items() if at not in around}
-
-
-def _place(loc: KeyPath, value: object) -> KeyPath:
-    """Return the path of a value without the branches of unions, which a file does not have."""
-    way: KeyPath = ()
-    for part in loc:
-        match value:
-            case dict() if part in value:
-                value = cast("dict[str | int, object]", value)[part]
-            case list() | tuple() if isinstance(part, int):
-                value = cast("Sequence[object]", value)[part]
-            case _:
-                continue
-        way = (*way, part)
-    return way
 
 
 def _right(model: type[Fact], given: Mapping[str, object], wrong: Iterable[KeyPath]) -> dict[str, object]:

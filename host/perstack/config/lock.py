@@ -12,10 +12,10 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from perstack.config.source import NotRead, parse_toml, read_bounded
-from perstack.core.base.records import Fact, JsonObject, falsy, fields_of
+from perstack.core.base.records import Fact, JsonObject, falsy, fields_of, first_problem
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import (
@@ -224,16 +224,8 @@ def read_lock(path: Path) -> Lock:
     try:
         return Lock.model_validate({**table, "version": table["version"]})
     except (KeyError, ValueError) as error:
-        raise UsageError(f"{path} is damaged ({_first(error)})", next_steps=(Install(),)) from error
-
-
-def _first(error: Exception) -> str:
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        one = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
-    return f"{error} is missing"
+        problem = ": ".join(first_problem(error)) if isinstance(error, ValidationError) else f"{error} is missing"
+        raise UsageError(f"{path} is damaged ({problem})", next_steps=(Install(),)) from error
 
 
 def write_lock(path: Path, lock: Lock) -> None:

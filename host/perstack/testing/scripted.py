@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
-from perstack.core.base.records import JsonObject
+from perstack.core.base.records import JsonObject, first_problem
 from perstack.core.base.usage import Usage
 from perstack.core.runs.messages import ExpertMessage, Message, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.core.runs.step_events import FinishReason
@@ -192,9 +192,8 @@ def load_script(path: Path) -> Script:
     except OSError as error:
         raise UsageError(f"the script of provider `scripted` cannot be read: {error}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(step) for step in first["loc"])
-        raise UsageError(f"{path}: {place}: {first['msg']}") from error
+        place, message = first_problem(error)
+        raise UsageError(f"{path}: {place}: {message}") from error
 
 
 class _Schedule:

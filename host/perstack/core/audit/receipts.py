@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from perstack.core.audit.verification import Finding
 from perstack.core.base.ids import Owner, OwnerKind, event_id_of, run_id_of
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Fact, falsy, first_problem
 from perstack.dataclass import dataclass
 
 # DSSE envelopes: what is signed, and their JSON. Source: https://github.com/secure-systems-lab/dsse, protocol and
@@ -270,9 +270,8 @@ def _statement_in(data: bytes) -> Statement:
     try:
         return Statement.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"it is not a receipt of perstack: {f'{place}: ' if place else ''}{first['msg']}") from None
+        place, message = first_problem(error)
+        raise ValueError(f"it is not a receipt of perstack: {f'{place}: ' if place else ''}{message}") from None
 
 
 def _digest(chained: str) -> Digest:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from math import isfinite
 from operator import not_
 from typing import Annotated, Any, Generic, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
@@ -223,6 +223,32 @@ def _has_infinity(value: JsonValue) -> bool:
         if isinstance(one, (list, dict)):
             left.extend(cast("Iterable[JsonValue]", one.values() if isinstance(one, dict) else one))
     return False
+
+
+def path_in(value: object, loc: Sequence[int | str], *, names_missing: bool = False) -> tuple[int | str, ...]:
+    """Return a pydantic error's path in a value, without branches of unions, which the value does not have.
+
+    `names_missing` keeps the last part although the value does not have it.
+    """
+    path: list[int | str] = []
+    for index, part in enumerate(loc):
+        match value:
+            case Mapping() if part in value:
+                value = cast("Mapping[object, object]", value)[part]
+            case list() | tuple() if isinstance(part, int) and part < len(cast("Sequence[object]", value)):
+                value = cast("Sequence[object]", value)[part]
+            case _ if not names_missing or index < len(loc) - 1:
+                continue
+            case _:
+                pass
+        path.append(part)
+    return tuple(path)
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Return the place and the message of pydantic's first error; the place is empty for the whole value."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"]
 
 
 def texts_in(value: JsonValue, *, keys: bool = False) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
+from perstack.core.base.records import path_in
 from perstack.errors import UsageError
 
 _MUST_BE = {
@@ -50,28 +51,11 @@ def in_words(errors: Iterable[ErrorDetails], given: object, known: Collection[st
     """Return one line on each wrong value of `given`, without the values; `known`: names allowed at its top level."""
     found: dict[str, list[ErrorDetails]] = {}
     for one in errors:
-        found.setdefault(_name(one, given), []).append(one)
+        path = path_in(given, one["loc"] or ("",), names_missing=one["type"] in _NAMES_ITSELF)
+        found.setdefault(".".join(map(str, path)), []).append(one)
     # An error inside a value is more precise than one about the whole value.
     inner = {name: those for name, those in found.items() if not any(other.startswith(f"{name}.") for other in found)}
     return "; ".join(_sentence(name, those, known) for name, those in inner.items())
-
-
-def _name(error: ErrorDetails, given: object) -> str:
-    """Return the path to a value, without pydantic's union branches, which the sender does not know."""
-    way: list[str] = []
-    value, (*above, last) = given, error["loc"] or ("",)
-    for part in (*above, last):
-        match value:
-            case Mapping() if part in value:
-                value = cast("Mapping[object, object]", value)[part]
-            case list() | tuple() if isinstance(part, int) and part < len(cast("Sequence[object]", value)):
-                value = cast("Sequence[object]", value)[part]
-            case _ if part is not last or error["type"] not in _NAMES_ITSELF:
-                continue
-            case _:
-                pass
-        way.append(str(part))
-    return ".".join(way)
 
 
 def _sentence(name: str, errors: list[ErrorDetails], known: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, cast, get_args
 from pydantic import Field, TypeAdapter, ValidationError
 
 from perstack.core.base.lifecycle import JobStatus, PauseReason, Transition, transition
-from perstack.core.base.records import EventParser, Fact, falsy
+from perstack.core.base.records import EventParser, Fact, falsy, first_problem
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Usage
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition
@@ -74,8 +74,8 @@ def measurement_of(answer: object) -> Measurement:
     try:
         words = _Words.model_validate({name: given[name] for name in ("analysis", "cases") if given.get(name)})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}") from error
+        place, message = first_problem(error)
+        raise ValueError(f"`{place}`: {message}") from error
     return Measurement(metrics, words.analysis, words.cases)
 
 

@@ -31,7 +31,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from perstack.core.base.lifecycle import JobStatus
-from perstack.core.base.records import JsonObject, falsy, read_json
+from perstack.core.base.records import JsonObject, falsy, first_problem, read_json
 from perstack.core.base.usage import NO_USAGE, Usage
 from perstack.core.definitions.permissions import Approval
 from perstack.core.definitions.skills import Effect, ToolKind
@@ -313,9 +313,7 @@ def parse_recording(data: bytes, name: str) -> Recording:
 def _problem(error: ValidationError | RecursionError) -> str:
     if not isinstance(error, ValidationError):
         return "it is nested too deep"
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(step) for step in first["loc"])
-    return f"{_line(place)[:200]}: {_line(first['msg'])[:200]}"
+    return ": ".join(_line(part)[:200] for part in first_problem(error))
 
 
 def _disagreement(recording: Recording) -> str | None:

@@ -17,6 +17,7 @@ from perstack.config.expert_tests import WrittenTest, read_tests
 from perstack.config.load import DefinitionFile, load_usable
 from perstack.config.project import find_place
 from perstack.config.trust import environment_of
+from perstack.core.base.records import first_problem
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
 from perstack.core.definitions.keys import FROM_FILE
@@ -100,8 +101,7 @@ class Ran:
         try:
             expected = Expected.model_validate(given, context=FROM_FILE)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise UsageError(f"{'.'.join(map(str, first['loc']))} {first['msg']}") from None
+            raise UsageError(" ".join(first_problem(error))) from None
         found = contents(self.workspace, expected.files)
         reasons = judge(expected, replace(facts_of(self.job, self.calls), files=found))
         if reasons:
