@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from os.path import normpath
 from pathlib import Path
@@ -49,7 +48,7 @@ def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], 
         raise UsageError(f"{path}: Expert `{expert}` has a test `{test['name']}` already: choose another name")
     try:
         after = _tests(parse_toml(text + gap + added), expert)
-    except tomllib.TOMLDecodeError:
+    except NotRead:
         after = []
     if len(after) != len(before) + 1:
         raise UsageError(

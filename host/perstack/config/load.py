@@ -10,15 +10,11 @@ Files are untrusted, so everything is bounded: bytes, nesting, included files, p
 line and a key; lines are computed only when there is a problem (toml_lines.py).
 
 Other modules of this package: settings.py resolves what one Run gets from options and definitions, trust.py decides
-what a person has to agree to, lock.py keeps what skills offered. A new key needs its field with a `Key` in
-`perstack.core.definitions`; error messages and docs follow from that, and the schema for editors once
-`python tests/support/definition_schema.py` has written it anew.
+what a person has to agree to, lock.py keeps what skills offered.
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from os.path import normpath
@@ -37,7 +33,7 @@ from perstack.config.experts import (
     warn_of_runtime,
 )
 from perstack.config.project import check_owner, owner_of
-from perstack.config.source import NotRead, Reporter, Source, TomlTable, TomlValue, parse_toml, read_bounded
+from perstack.config.source import LARGEST, NotRead, Reporter, Source, TomlTable, TomlValue, parse_toml
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project, Workspace
@@ -47,8 +43,6 @@ from perstack.errors import DefinitionError, Problem, UsageError
 MOST_FILES = 1_000
 MOST_CHAINED = 50
 
-_AT_LINE = r"\(at line (\d+), column \d+\)$"
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedProject:
@@ -57,9 +51,8 @@ class LoadedProject:
     project: Project
     warnings: tuple[Problem, ...] = ()
     files: tuple[Path, ...] = ()  # files that were read, the including one first
+    # patterns of `include` and of Agent Skills, which may match more files later, each relative to the folder
     patterns: tuple[tuple[Path, str], ...] = ()
-    """Patterns of `include` and of Agent Skills, which may match more files later, each with the folder that it is
-    relative to."""
 
 
 def load_project(path: Path) -> LoadedProject:
@@ -120,10 +113,10 @@ class DefinitionFile:
     def read(self, path: Path, chain: tuple[Path, ...]) -> Project:
         """Read a file and then its includes; return the file's own settings."""
         self.files[path.resolve()] = str(path)
-        source = self._source(path)
-        raw = None if source is None else self._parse(source)
-        if source is None or raw is None:
+        opened = self._opened(path)
+        if opened is None:
             return Project()
+        source, raw = opened
         report = Reporter(source, self.problems)
         if chain:
             raw = _without_settings(raw, chain[0], report)
@@ -140,32 +133,17 @@ class DefinitionFile:
         places = {file: place for place, file in enumerate(self.files.values())}
         return tuple(sorted(self.problems, key=lambda problem: (places.get(problem.file, -1), problem.line or 0)))
 
-    def _source(self, path: Path) -> Source | None:
-        if self._text is not None and path == self.path:
-            return Source(path, self._text)
+    def _opened(self, path: Path) -> tuple[Source, TomlTable] | None:
+        text = self._text if path == self.path else None
         try:
-            return Source(path, read_bounded(path).decode("utf-8-sig"))
+            source = Source.of(path, LARGEST) if text is None else Source(path, text)
+            return source, parse_toml(source.text)
         except NotRead as error:
-            self.problems.append(Problem(str(error), str(path)))
-        except UnicodeDecodeError as error:
-            self.problems.append(Problem(f"is not UTF-8 at byte {error.start}: save it as UTF-8", str(path)))
+            self.problems.append(Problem(str(error), str(path), error.line))
         except OSError as error:
             words = error.strerror or type(error).__name__
             self.problems.append(Problem(f"cannot be read: {words}", str(path)))
         return None
-
-    def _parse(self, source: Source) -> TomlTable | None:
-        try:
-            return parse_toml(source.text)
-        except NotRead as error:
-            self.problems.append(Problem(str(error), str(source.path)))
-            return None
-        except tomllib.TOMLDecodeError as error:
-            words = str(error)
-            found = re.search(_AT_LINE, words)
-            line = int(found[1]) if found is not None and found[1] else source.text.count("\n") + 1
-            self.problems.append(Problem(f"is not TOML: {words}", str(source.path), line))
-            return None
 
     def _take_experts(self, experts: TomlValue, report: Reporter) -> None:
         if not isinstance(experts, dict):
@@ -260,7 +238,6 @@ def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str,
 
 
 def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable:
-    """Remove settings from an included file, with a warning: settings belong into the file that is run."""
     kept: TomlTable = {}
     for name, value in raw.items():
         if name in (*keys_of(Project), *IGNORED[Project]) and name not in ("experts", "include"):
@@ -295,7 +272,7 @@ def _placed(project: Project, folder: Path) -> Project:
 
 
 def _of_file(value: object, seen: Callable[[str], str]) -> object:
-    """Return a `file:` reference with an absolute path; a final slash, which marks a folder, stays."""
+    # a final slash, which marks a folder, stays
     if not isinstance(value, str) or not value.startswith("file:"):
         return value
     path = value.removeprefix("file:")
@@ -310,14 +287,10 @@ _LARGEST = 1 << 20
 def read_permissions(path: Path) -> Permissions:
     """Return a permissions file's table. Raises UsageError, or DefinitionError with all problems, unknown keys too."""
     try:
-        source = Source(path, read_bounded(path, _LARGEST).decode("utf-8-sig"))
+        source = Source.of(path, _LARGEST)
         raw = parse_toml(source.text)
     except NotRead as error:
         raise UsageError(f"{path} {error}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8: save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not TOML: {error}") from None
     except OSError as error:
         raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     if list(raw) != ["permissions"]:

@@ -71,6 +71,14 @@ class Source:
         self.path = path
         self.text = text
 
+    @classmethod
+    def of(cls, path: Path, most: int) -> Source:
+        """Read a file. Raises NotRead if it is too large or not UTF-8, and OSError."""
+        try:
+            return cls(path, read_bounded(path, most).decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise NotRead(f"is not UTF-8 at byte {error.start}: save it as UTF-8") from error
+
     @cached_property
     def lines(self) -> KeyLines:
         """The lines of the file's keys."""
@@ -114,12 +122,18 @@ class Reporter:
 LARGEST = 8 << 20  # maximum bytes of one file
 DEEPEST = 64  # maximum levels of tables and arrays
 
+_AT_LINE = r"\(at line (\d+), column \d+\)$"
 _QUOTED = r'"[^"\n]*"|\'[^\'\n]*\''
 _BETWEEN_KEYS = r"[^\w\-. \t]"
 
 
 class NotRead(ValueError):
     """File that was refused; the message continues its name."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        """Refuse a file, or a line of it."""
+        super().__init__(message)
+        self.line = line
 
 
 def read_bounded(path: Path, most: int = LARGEST) -> bytes:
@@ -131,7 +145,7 @@ def read_bounded(path: Path, most: int = LARGEST) -> bytes:
 
 
 def parse_toml(text: str) -> TomlTable:
-    """Parse TOML. Raises TOMLDecodeError, and NotRead for deep nesting or a number of thousands of digits."""
+    """Parse TOML. Raises NotRead, also for deep nesting or a number of thousands of digits."""
     too_deep = NotRead(f"is nested more than {DEEPEST} levels deep: make it flatter")
     if any(_has_endless_key(line) for line in text.splitlines() if line.count(".") > DEEPEST):
         raise too_deep
@@ -139,8 +153,10 @@ def parse_toml(text: str) -> TomlTable:
         table = tomllib.loads(text)
     except RecursionError:
         raise too_deep from None
-    except tomllib.TOMLDecodeError:
-        raise
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(_AT_LINE, str(error))
+        line = int(found[1]) if found is not None else text.count("\n") + 1
+        raise NotRead(f"is not TOML: {error}", line) from error
     except ValueError:  # from `int`, whose message is for programmers
         raise NotRead("has a number of thousands of digits: write a shorter one") from None
     if any(level > DEEPEST for level, _ in enumerate(layers(table))):
