@@ -6,10 +6,11 @@ import pytest
 
 from perstack.config.settings import ChosenSettings, resolve_settings
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.keys import Key
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.recorded_definition import definition_of
-from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, ProviderSetting
+from perstack.core.definitions.recorded_definition import definition_of, in_force
+from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, ProviderSetting, SharedKeys
 
 ANTHROPIC = ProviderSetting(provider_name="anthropic", setting={"baseUrl": "https://a.example"})
 OPENAI = ProviderSetting(provider_name="openai", setting={"organization": "o"})
@@ -127,3 +128,20 @@ def test_what_holds_for_one_process_is_neither_recorded_nor_taken_from_a_record(
     assert b'"chosen":{"model":"m","maxSteps":2}}' in recorded.to_json()
     read = type(recorded).model_validate_json(recorded.to_json().replace(b'"model":"m"', b'"widening":{"source":"f"}'))
     assert Overrides(max_steps=3).or_else(read.chosen) == Overrides(max_steps=3)
+
+
+def test_every_shared_key_of_the_file_is_recorded_and_in_force_again() -> None:
+    written = Project(model="m", max_retries=2, tool_search="off", result_limit=300, mask_secrets=True, compact_at=0.5)
+    recorded = definition_of(written, expert(), Overrides())
+    again = in_force(
+        type(recorded).model_validate_json(recorded.to_json()), Project(model="of today", result_limit=999)
+    )
+    assert {name: getattr(again, name) for name in SharedKeys.model_fields} == {
+        name: getattr(written, name) for name in SharedKeys.model_fields
+    }
+
+
+def test_a_limit_without_a_value_in_a_log_is_the_default_of_its_key() -> None:
+    for name in Limits.model_fields.keys() & SharedKeys.model_fields.keys():
+        (key,) = (part for part in SharedKeys.model_fields[name].metadata if isinstance(part, Key))
+        assert Limits.model_fields[name].default == (None if key.zero_lifts else key.default)

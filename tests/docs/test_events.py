@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from pages import fenced, first_cells, page, rows, run_line, section
+from pages import fenced, first_cells, kept, page, rows, run_line, section
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from perstack.core.base.ids import By
 from perstack.core.base.usage import Charge, Usage
@@ -20,7 +21,7 @@ from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.permissions import RuleSet, Widening
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
-from perstack.core.definitions.settings import Budget, ContextPolicy, Limits
+from perstack.core.definitions.settings import Budget, ContextPolicy, Limits, options
 from perstack.core.definitions.skills import DecidedCall, Effect, ToolKind
 from perstack.core.runs.display_events import DisplayEvent
 from perstack.core.runs.events import ResumeReason, Settlement, StoredEvent, TransientEvent
@@ -102,6 +103,13 @@ def test_an_events_fields_are_those_of_its_model(name: str) -> None:
 
 def test_the_common_fields_are_those_of_a_run_event() -> None:
     assert first_cells(section(PAGE, "## What every event has")) == ["type", *_fields(RunEvent), "step"]
+
+
+def test_the_settings_that_a_start_names_are_those_that_resuming_repeats() -> None:
+    (row,) = [line for line in PAGE.splitlines() if line.startswith("| `overrides?` |")]
+    names = ", ".join(f"`{to_camel(name)}`" for name, option in options().items() if option.is_repeated)
+    wanted = f"{row.partition(': ')[0]}: {names} |"
+    assert kept("docs/events.md", row, wanted) == wanted
 
 
 def test_the_events_that_are_only_shown_have_these_fields() -> None:

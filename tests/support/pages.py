@@ -25,6 +25,14 @@ def page(name: str) -> str:
     return (ROOT / name).read_text()
 
 
+def kept(name: str, printed: str, wanted: str) -> str:
+    """Return a part of a page; with `PERSTACK_KEEP_SCREENS=1`, once the page has what is wanted instead."""
+    if printed == wanted or not os.environ.get("PERSTACK_KEEP_SCREENS"):
+        return printed
+    (ROOT / name).write_text(page(name).replace(printed, wanted, 1))
+    return wanted
+
+
 def section(text: str, heading: str) -> str:
     """Return the text below a heading, given with its #, up to the next heading of the same or a higher level."""
     level = len(heading) - len(heading.lstrip("#"))

@@ -5,12 +5,9 @@ is a key of the file if its annotation has a `Key`, with the meaning that the do
 schema show. Its type and default hold for the key too. A `Rule` holds only for values that come from a file: recorded
 definitions followed the rules of their version, and definitions made in Python are the caller's responsibility.
 
-Names follow Perstack's perstack.toml reference. Times are milliseconds. An Expert's key overrides the same key at the
-top of the file (of budgets and permissions both hold), and `Overrides` (settings.py) takes precedence over both.
-
-Definitions are recorded in `startRun` and in iterations, so the order of fields is the byte order of logs: add new
-fields last with `exclude_if`, so that old logs and digests stay the same. Keys that the top of the file has too are
-those of `SharedKeys`.
+Names follow Perstack's perstack.toml reference. Times are milliseconds. Keys that the top of the file has too are in
+settings.py. Definitions are recorded in `startRun` and in iterations, so the order of fields is the byte order of logs:
+add new fields last with `exclude_if`, so that old logs and digests stay the same.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Settings of Runs, each declared once, and the options with which a caller chooses them.
 
-A setting is a field of `SharedKeys`, `ContextKeys` or `Budget`, with its type, default, rules and meaning: what the
-reader, messages, docs and the JSON schema say. If a caller may choose it, `Overrides` has a field of its name, with its
-`Option` on the command line; if Runs record it as a limit, `Limits` has one.
-
-Levels are the caller, the Expert and the file, in this order. Of a shared key the nearest value counts; of budgets and
-permissions all levels hold; a provider is chosen together with the models that were written for it.
+A setting is a field of `SharedKeys`, `ContextKeys` or `Budget`, with its type, default, rules and meaning. If a caller
+may choose it, `Overrides` has a field of its name, with its option of the command line; if Runs record it as a limit,
+`Limits` has one. Of a shared key the nearest level counts: caller, Expert, file. Of budgets and permissions all levels
+hold, and a provider is chosen together with the models that were written for it.
 """
 
 # no postponed annotations: pydantic would compile each of them in each class that inherits it
@@ -163,8 +161,8 @@ class SharedKeys(ContextKeys):
     ] = None
     runtime: Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; default `local`")] = None
 
+    # fields in the order of a class's JSON, which logs and digests have fixed; all others follow as declared
     first_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields in the order of a class's JSON, which logs and digests have fixed. All others follow as declared."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -270,8 +268,8 @@ class Overrides:
         ),
     ] = None
     recorded_tools: JsonValue = Field(default=None, exclude=True)  # `live` or `recorded`, or a table of tools
+    # `any` accepts an instruction that changed since the recording
     recorded_definition: Literal["same", "any"] | None = Field(default=None, exclude=True)
-    """`any` accepts an instruction that changed since the recording."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for an invalid budget, or a recording together with another provider."""

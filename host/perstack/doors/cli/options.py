@@ -272,7 +272,6 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parse_budget(text: str) -> ReasoningBudget:
-    """Return a typed reasoning budget. Raises UsageError."""
     if text in ("none", "minimal", "low", "medium", "high"):
         return text  # type: ignore[return-value]  # one of the words
     if text.isdigit():
@@ -281,7 +280,6 @@ def _parse_budget(text: str) -> ReasoningBudget:
 
 
 def _parse_compaction(text: str) -> Compaction:
-    """Return a typed `auto`, `off` or `expert=NAME`. Raises UsageError."""
     if text in ("auto", "off"):
         return "auto" if text == "auto" else "off"
     word, _, name = text.partition("=")
@@ -325,7 +323,6 @@ def _click_option(name: str, option: Option) -> Callable[[_F], _F]:
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {"reasoning_budget": _parse_budget, "compaction": _parse_compaction}
-"""Parsers of options that are texts, by the field of `Overrides`."""
 _OVERRIDES = {name: _click_option(name, option) for name, option in options().items()}
 runtime_option = _OVERRIDES["runtime"]
 _DRIVING = {
@@ -344,7 +341,6 @@ _FIRST = (  # in the order of the help
 
 
 def _widening(file: str) -> Widening:
-    """Return the permissions of a file. Raises UsageError and DefinitionError."""
     from perstack.config.load import read_permissions
 
     return Widening.of(read_permissions(Path(file)), f"{Path(file).name} [permissions]")
@@ -369,6 +365,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     return stack(*(_DRIVING[name] for name in names), config_option, workspace_option, storage_option)(gather)
 
 
+# the limits for all Jobs of iterations together
 total_options = stack(
     click.option(
         "--total-cost",
@@ -383,4 +380,3 @@ total_options = stack(
         help="For iterations: maximum tokens of all their Jobs.",
     ),
 )
-"""The limits for all Jobs of iterations together, as `total_cost` and `total_tokens`."""
