@@ -25,7 +25,7 @@ When an event is added, change together:
 - its class, and the union `StoredEvent`;
 - its row in `TRANSITIONS`, and its case in `_folded`;
 - the code that records it: `decide.py`, or the engine module that has the side effect;
-- its case in `replay.py`, in `doors/shared/event_text.py` and, if it contains texts, in `core/audit/redaction.py`;
+- its case in `replay.py`, in `doors/shared/event_text.py`, and a mark at each of its text fields;
 - `docs/events.md` and the table in `docs/architecture.md`, which tests compare with the code.
 
 A new command also needs a branch in `pending.py`, `engine/runs/loop.py` and `replay.py`. Old logs must fold to the same
