@@ -140,7 +140,7 @@ class _TypedProject:
 
     async def _within(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
         from perstack.engine.jobs.reader import JobReader
-        from perstack.engine.log.storage import nth_latest_job, resolve_id
+        from perstack.engine.log.id_resolution import nth_latest_job, resolve_id
 
         named = next((value for name in _JOBS_ON_THE_LINE if isinstance(value := self._given.get(name), str)), None)
         ids = (await storage.jobs(limit=MAX_COMPARED_IDS)).ids
@@ -171,7 +171,8 @@ _JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")  # parameters tha
 
 
 async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:
-    from perstack.engine.log.storage import nth_latest_job, space_of
+    from perstack.engine.log.id_resolution import nth_latest_job
+    from perstack.engine.log.storage import space_of
 
     if typed.startswith("@"):
         ids = [

@@ -27,9 +27,10 @@ from perstack.core.runs.recall import Visibility
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
+from perstack.engine.log.id_resolution import nth_latest_job, resolve_id
 from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
 from perstack.engine.log.run_session import OnEvent
-from perstack.engine.log.storage import heads_in_summary, nth_latest_job, read_summary, resolve_id
+from perstack.engine.log.storage import heads_in_summary, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect, Start
 from perstack.ports.storage import Page, RunRef, Storage

@@ -115,7 +115,7 @@ class ExecutionMemory(TaskMemory):
 
     async def find(self, typed: str) -> str:
         """Return the task id for a whole id, a unique prefix, or `@last`. Raises UsageError that lists what matches."""
-        from perstack.engine.log.storage import position_from_last, resolve_id, too_few
+        from perstack.engine.log.id_resolution import position_from_last, resolve_id, too_few
 
         last = position_from_last(typed)
         if last is None:

@@ -1,0 +1,94 @@
+"""Ids as people type them: complete, an unambiguous prefix, or `@last`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from perstack.core.base.ids import OwnerKind
+from perstack.engine.log.event_log import job_ids
+from perstack.engine.log.storage import OWNER_KINDS, space_of
+from perstack.errors import NotFound, UsageError
+from perstack.next_steps import Start
+from perstack.ports.storage import Storage
+from perstack.support.storage import pages
+
+_LAST_PATTERN = r"@last(?:~([0-9]{1,9}))?((?:-[0-9]+){0,2})"
+_ID_PATTERN = r"[A-Za-z0-9_-]{1,160}"
+_MAX_ID_CHARACTERS = 128
+_MAX_MATCHES_SHOWN = 10
+
+
+async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
+    """Return the complete id for a typed one; the suffix of a Run, checkpoint or question is kept.
+
+    `@last` is the most recently written owner of the first kind, `@last~1` the one before. An unknown id is returned
+    unchanged. Raises UsageError for an ambiguous prefix, and NotFound if there are not so many.
+    """
+    last = re.fullmatch(_LAST_PATTERN, typed)
+    if last is not None:
+        return await _nth(storage, int(last[1] or 0), kinds[0]) + last[2]
+    if re.fullmatch(_ID_PATTERN, typed) is None:
+        return typed
+    heads = [head for head in (typed, *_possible_job_ids(typed)) if len(head) <= _MAX_ID_CHARACTERS]
+    for head in heads:
+        for kind in kinds:
+            if await space_of(storage, kind).has_job(head):
+                return typed
+    ids = [one for kind in kinds for one in await job_ids(space_of(storage, kind))]
+    for head in heads:
+        found = [one for one in ids if one.startswith(head)]
+        if len(found) == 1:
+            return found[0] + typed[len(head) :]
+        if found:
+            raise _ambiguous(head, found)
+    return typed
+
+
+def _possible_job_ids(typed: str) -> list[str]:
+    found: list[str] = []
+    head = typed
+    for _ in range(2):
+        head, dash, number = head.rpartition("-")
+        if not (dash and head and number.isdigit()):
+            break
+        found.append(head)
+    return found
+
+
+def _ambiguous(typed: str, fitting: list[str]) -> UsageError:
+    more = f" and {len(fitting) - _MAX_MATCHES_SHOWN} more" if len(fitting) > _MAX_MATCHES_SHOWN else ""
+    every = ", ".join(sorted(fitting)[:_MAX_MATCHES_SHOWN])
+    return UsageError(f"{typed} fits {every}{more}: type more of the one that you mean")
+
+
+async def nth_latest_job(storage: Storage, number: int) -> str:
+    """Return the begun Job that was written to last, or `number` places earlier. Raises NotFound."""
+    return await _nth(storage, number, "job")
+
+
+async def _nth(storage: Storage, number: int, kind: OwnerKind) -> str:
+    left, space = number, space_of(storage, kind)
+    async for page in pages(lambda after: space.jobs(limit=20, after=after)):
+        for one in page.ids:
+            if (await space.runs(one, limit=1)).ids:
+                if not left:
+                    return one
+                left -= 1
+    raise too_few(kind, number - left, storage)
+
+
+def position_from_last(typed: str) -> int | None:
+    """Return the number in `@last~N`, 0 for `@last`; None for an id."""
+    last = re.fullmatch(_LAST_PATTERN, typed)
+    return None if last is None or last[2] else int(last[1] or 0)
+
+
+def too_few(kind: OwnerKind, number: int, storage: Storage) -> NotFound:
+    """Create the error for an `@last~N` with too large an N."""
+    info = OWNER_KINDS[kind]
+    if number:
+        return NotFound(
+            f"there are only {number} {info.plural} in {storage.location}: use a smaller number after @last~"
+        )
+    return NotFound(f"there {info.none} yet in {storage.location}", next_steps=(Start(),) if kind == "job" else ())
