@@ -71,8 +71,8 @@ WRITTEN_FOR_PEOPLE = {
     "config/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
 }
 """The first line of a file, which says who wrote it."""
-TABLES = ("core/permissions/programs.py", "core/base/secrets.py")
-"""They name the options of other programs."""
+TABLES = ("core/permissions/programs.py", "core/base/secrets.py", "core/definitions/settings.py")
+"""They name the options of other programs, or declare those of the command line with their help."""
 
 
 def test_every_step_is_tried() -> None:

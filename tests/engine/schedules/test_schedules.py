@@ -19,7 +19,7 @@ from perstack.errors import Conflict, UsageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
-from perstack.testing.scripted import text, tool
+from perstack.testing.scripted import text, tool, turn
 
 MINUTE = 60_000
 LOG = RunRef("s", "s-1")
@@ -133,7 +133,8 @@ def test_a_process_that_dies_between_the_decision_and_the_job_loses_and_doubles_
 
 def test_a_job_that_was_interrupted_is_resumed(bench: Bench) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench, script=[tool("todo", {"newTodos": ["t"]}), text("done")]))
+        script = [tool("todo", {"newTodos": ["t"]}), turn(text="done", delay_ms=500)]
+        host = await seen(bench, host_of(bench, script=script))
         begun = asyncio.Event()
 
         class Stopping(JobLauncher):
