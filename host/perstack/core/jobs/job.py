@@ -62,7 +62,7 @@ class Job:
     runs: dict[str, Run] = field(default_factory=dict[str, Run])  # latest states, in the order of first taking
     heads: dict[str, Head] = field(default_factory=dict[str, Head])  # to detect a log that was cut or rewritten
     total_steps: int = 0
-    watch: Callable[[Run], None] = lambda run: None
+    watch: Callable[[Run], None] | None = None
     root: int = 0  # number of the Run that this process drives apart from its Job; 0 if it drives the Job itself
     _highest: dict[int, int] = field(default_factory=dict[int, int])  # Run number by block; the Job's own block is 0
     _is_distributed: bool = False  # True once another worker has a delegate, whose Run numbers are in another block
@@ -78,7 +78,8 @@ class Job:
             self._number(run.last_number)
         self._is_distributed = self._is_distributed or (run.queued is not None and not run.is_coordinator)
         self.runs[run_id] = run
-        self.watch(run)
+        if self.watch is not None:
+            self.watch(run)
 
     def _number(self, number: int) -> None:
         block = 0 if number in OWN else number // BLOCK
