@@ -223,16 +223,18 @@ class LogFile:
 
     def append(self, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> None:
         """Append records, durably if `synced`. Raises Damaged, StorageError, and Conflict for another length."""
-        with self._turn:
+        with self.staying_at(expected_seq):
+            head = head_after(self._scan.head, records, self._name)
+            data = b"\n".join((*records, b""))
             try:
-                self._lock()
-                try:
-                    self._catch_up(expected_seq)
-                    self._write(records, synced=synced)
-                finally:
-                    fcntl.flock(self._fd, fcntl.LOCK_UN)
-            except OSError as error:
-                raise explained(error, self._path) from error
+                write_all(self._fd, b"\n" + data if self._scan.lacks_newline else data)
+                if synced:
+                    sync_data(self._fd)
+            except OSError:
+                # All or nothing: remove the partial write.
+                os.ftruncate(self._fd, self._scan.size)
+                raise
+            self._scan.grown(records, head)
 
     def sync(self) -> None:
         """Make all appended records durable. Raises StorageError."""
@@ -241,25 +243,14 @@ class LogFile:
         except OSError as error:
             raise explained(error, self._path) from error
 
-    def _write(self, records: Sequence[bytes], *, synced: bool) -> None:
-        head = head_after(self._scan.head, records, self._name)
-        data = b"\n".join((*records, b""))
-        try:
-            write_all(self._fd, b"\n" + data if self._scan.lacks_newline else data)
-            if synced:
-                sync_data(self._fd)
-        except OSError:
-            # All or nothing: remove the partial write.
-            os.ftruncate(self._fd, self._scan.size)
-            raise
-        self._scan.grown(records, head)
-
     @contextmanager
     def staying_at(self, expected_seq: int | None) -> Generator[None]:
         """Lock the log against writers. Raises Conflict if deleted or not of `expected_seq` records (None: any)."""
         with self._turn:
             try:
-                self._lock()
+                if self._is_read_only:
+                    raise PermissionError(errno.EACCES, "it may only be read")
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
                 try:
                     self._catch_up(expected_seq)
                     yield
@@ -273,11 +264,6 @@ class LogFile:
         """Lock the log against other writers and yield all records. Raises Damaged, and Conflict if it was deleted."""
         with self.staying_at(None):
             yield self._reread(self._scan, 0, self._scan.seq)
-
-    def _lock(self) -> None:
-        if self._is_read_only:
-            raise PermissionError(errno.EACCES, "it may only be read")
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def _catch_up(self, expected_seq: int | None) -> None:
         size = os.fstat(self._fd).st_size

@@ -83,7 +83,7 @@ def _shared_keys() -> Mapping[str, Key]:
 
 
 def nearest(*levels: SharedKeys | Overrides) -> SharedKeys:
-    """Return of each shared key the value of the first level that has one, or its default; None for a lifted limit."""
+    """Return each shared key's value from the first level that has one, or its default; None for a lifted limit."""
     found: dict[str, Any] = {}
     for name, key in _shared_keys().items():
         values = (value for level in levels if (value := getattr(level, name, None)) is not None)

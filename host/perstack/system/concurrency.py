@@ -115,7 +115,7 @@ class LatencyMonitor:
             self.add(time.perf_counter() - began)
 
     def add(self, seconds: float) -> None:
-        """Take an operation that was measured into account."""
+        """Add the duration of one operation, in seconds."""
         self._mean += _LATEST_WEIGHT * (seconds - self._mean)
 
 

@@ -193,6 +193,30 @@ def test_a_power_loss_at_any_append_loses_no_more_than_what_was_not_synced(
     assert lost > 0
 
 
+class _FailingSync(CrashingStorage):
+    """A disk whose syncs fail, but for those that are made with an append."""
+
+    def sync_now(self, run: RunRef) -> None:
+        raise StorageError("the disk is failing")
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["a slow model", "a model that streams at once"])
+def test_a_sync_that_fails_while_the_model_works_ends_the_run_with_its_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, streams: bool
+) -> None:
+    if not bench.storage.startswith("file:"):
+        pytest.skip("only files are written without a sync")
+    monkeypatch.setattr("perstack.system.concurrency._SLOW_FROM_S", 60)  # a slow disk would be written in threads
+    late = turn(text="end", delay_ms=0 if streams else 200)
+
+    async def work() -> None:
+        async with bench.host([tool("todo", {"newTodos": ["t"]}), late], expert("a"), wrap=_FailingSync) as host:
+            with pytest.raises(StorageError, match="the disk is failing"):
+                await host.run("a", "q", job_id="job")
+
+    wait_for(work())
+
+
 class _Watched(CrashingStorage):
     """Notes what job.json says that the log does not."""
 

@@ -209,17 +209,17 @@ class Spending:
         return reduce(together, self.sampled.values(), self.reserved)
 
     def reserve(self, charge: Charge | None) -> Spending:
-        """Begin an attempt. One that began before and has no outcome may have cost all that was reserved for it."""
+        """Reserve the maximum cost of a new attempt. An earlier attempt without an outcome is charged in full."""
         if charge is None and self.reserved is None:
             return self
         return replace(self, assumed=together(self.assumed, self.reserved), reserved=charge)
 
     def reserve_sample(self, call_id: str, charge: Charge) -> Spending:
-        """Begin a generation that a tool requests during this call."""
+        """Reserve the maximum cost of a generation that a tool requests during this call."""
         return replace(self, sampled={**self.sampled, call_id: charge + self.sampled.get(call_id)})
 
     def add(self, usage: Usage | None, charge: Charge | None = None, *, model: str = "") -> Spending:
-        """Add usage, and a charge for what it lacks. `model`: the one that was used, if the Run has several."""
+        """Add reported usage, and a charge for unreported usage. `model` is the model used, if the Run has several."""
         after = self if charge is None else replace(self, assumed=together(self.assumed, charge))
         if usage is None:
             return after

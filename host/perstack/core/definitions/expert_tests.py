@@ -96,7 +96,7 @@ class ExpertTest(Fact):
     ] = None
     live: Annotated[
         tuple[_Text, ...],
-        Key("with a recording: tools that are really called; default: those that write files"),
+        Key("with a recording: tools to call instead of playing their results; default: those that write files"),
     ] = ()
     answers: Annotated[tuple[str, ...], Key("answers to its questions, in order")] = ()
     workspace: Annotated[

@@ -107,7 +107,7 @@ RESULT_LIMIT = 20_000  # characters
 
 
 class SharedKeys(ContextKeys):
-    """Keys that an Expert and the top of a file have; of each the nearest value counts."""
+    """Keys of an Expert and of the top of a file. The nearest value of each counts."""
 
     model: Annotated[
         WrittenModels | None,

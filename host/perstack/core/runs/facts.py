@@ -140,7 +140,7 @@ class ShrunkResult(Fact):
     blob: str  # SHA-256 (hex) of the whole text, which is a blob of the Job
 
 
-# The warning beside a result of which the Run has had too many alike.
+# The warning added to the result of a call that was repeated too often.
 
 
 def repeat_warning(most: int, *, is_one: bool) -> str:

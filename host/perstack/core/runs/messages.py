@@ -220,7 +220,7 @@ def blobs_of(message: Message) -> Sequence[BlobPart]:
 
 
 def _may_have_floats(message: Message) -> bool:
-    """Return False if a glance shows that no number of a message is a float."""
+    """Return False if the message certainly has no float; only the top level of arguments is examined."""
     if not isinstance(message, ExpertMessage):
         return False
     for part in message.contents:

@@ -277,7 +277,7 @@ def latest_reply(run: Run) -> ExpertMessage:
 
 
 def unmeasured(context: ContextState, window: int | None, learned: int | None = None) -> ContextState:
-    """Return the context without what holds for the requests of one Run and model only."""
+    """Return the context without the values that hold only for requests of one Run and model."""
     context = replace(context, window=window, learned=learned, sending=None, counted=None, freed=0)
     return replace(context, overflow=None, is_relieved=False, summarising="")
 

@@ -47,7 +47,7 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class OperationCall(ABC, Generic[R]):
-    """What a door lends an operation: the project, who calls, and its own way to reply, to drive and to ask."""
+    """One call of an operation through a door: the project, the caller, and how to reply, drive and ask there."""
 
     project: ServedProject
 
@@ -129,7 +129,7 @@ class OfferedOperation(Generic[A]):
     name: str
     arguments: type[A]
     gives: type[Fact]  # model of the structured result
-    effect: Effect  # what it may change, of which an MCP client is told
+    effect: Effect  # what it may change; the hints of its MCP tool say so
     title: str | None = None  # title of its MCP tool; None: no tool, or one of the tools for tasks
     route: Route | None = None  # None: not over HTTP
 

@@ -56,7 +56,7 @@ _Attachments = Annotated[
 
 
 class ExpertArguments(Arguments):
-    """Of an Expert's tool."""
+    """Arguments of the MCP tool that starts an Expert."""
 
     query: str = Field(description="What the Expert is to do. It sees this and nothing of your conversation.")
     continue_job: str | None = Field(
@@ -198,8 +198,8 @@ class Decision(OperationArguments):
             raise UsageError(f"`rule` goes with the answer `{ALWAYS}`: leave it out")
         if self.text is not None and self.answer != DENIES:
             raise UsageError(f"`text` goes with the answer `{DENIES}`: leave it out")
-        beside = self.rule or self.text
-        return f"{self.answer}: {beside}" if beside else self.answer
+        detail = self.rule or self.text
+        return f"{self.answer}: {detail}" if detail else self.answer
 
 
 APPROVALS = "/v1/approvals"

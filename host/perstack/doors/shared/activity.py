@@ -121,7 +121,7 @@ _InRun = (
 
 
 class JobActivity:
-    """The state that a Job's events add up to, of which every door shows a part."""
+    """The state of a Job, folded from its events; each door shows a part of it."""
 
     def __init__(self, *, full: bool = False) -> None:
         """Start without events. `full` also returns rows of little interest."""

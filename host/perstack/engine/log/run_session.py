@@ -270,20 +270,25 @@ class RunSession:
         if self._writing.locked() or (self._waiting and not self._write_now()):
             await uninterrupted(self._write())
         if self._unshown or self._failure is not None:
-            self.sync()
+            self._sync()
 
     async def flush_soon(self) -> None:
         """Write the recorded events now, so that they outlive this process, and sync and show them some ms later.
 
-        Until then a power loss takes them away. A later `flush` does not wait for that. Raises as `flush`.
+        Until then a power loss may lose them. Raises as `flush`; an error of the later sync is raised by the next one.
         """
         if self._writing.locked() or not self._waiting or not self._write_now(synced=False):
             await self.flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_LATEST_SYNC_S, self._sync_late)
+            self._timer = asyncio.get_running_loop().call_later(_LATEST_SYNC_S, self.show_written)
 
-    def sync(self) -> None:
-        """Sync and show what `flush_soon` has written. Called before events that are not stored are shown."""
+    def show_written(self) -> None:
+        """Sync and show what `flush_soon` has written, before events that are not stored are shown."""
+        self._timer = None
+        with suppress(Exception):  # the next flush raises it
+            self._sync()
+
+    def _sync(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._unshown:
@@ -293,11 +298,6 @@ class RunSession:
                 self._failure = error
                 raise
             self._show()
-
-    def _sync_late(self) -> None:
-        self._timer = None
-        with suppress(Exception):  # the next flush raises it
-            self.sync()
 
     def _write_now(self, *, synced: bool = True) -> bool:
         """Write without waiting. Return False, and write nothing, if the storage has to wait."""

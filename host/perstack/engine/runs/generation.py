@@ -381,7 +381,7 @@ def _show_deltas(session: RunSession, step: int, emit: Emitter) -> Callable[[Del
     def show(delta: Delta) -> None:
         nonlocal number
         number += 1
-        session.sync()
+        session.show_written()
         kind = StreamText if delta.kind == "text" else StreamReasoning
         emit.display(
             kind(
@@ -400,7 +400,7 @@ def _show_deltas(session: RunSession, step: int, emit: Emitter) -> Callable[[Del
 
 def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
     def show(waiting: Waiting) -> None:
-        session.sync()
+        session.show_written()
         emit.display(
             WaitForEndpoint(
                 id=f"{session.next_id}-wait",
