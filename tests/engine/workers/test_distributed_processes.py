@@ -12,7 +12,7 @@ import pytest
 from hosting import wait_for
 from postgres_server import PostgresServer
 from terminal import Terminal, reply
-from worker_processes import TOML, Cluster, Process, effect
+from worker_processes import TOML, Cluster, Process
 
 from perstack.core.jobs.summary import JobSummary
 
@@ -31,7 +31,9 @@ def team(terminal: Terminal, postgres: PostgresServer) -> Cluster:
     """A project whose Expert has four delegates at once, of three effects each."""
     cluster = Cluster(terminal, postgres.address())
     calls = [("helper", {"query": f"part {n}"}) for n in range(HELPERS)]
-    helper = [*(effect(number, 0.7) for number in range(STEPS)), reply("part")]
+    # the file of its worker says when a worker is inside of a call
+    scripts = (f"echo {n} >> effects; echo {n} >> effects-of-$LOGNAME; sleep 0.7" for n in range(STEPS))
+    helper = [*(reply("", ("exec", {"command": "sh", "args": ["-c", one]})) for one in scripts), reply("part")]
     terminal.project(TOML.format(storage=cluster.storage) + TEAM, a=[reply("", *calls), reply("done")], helper=helper)
     return cluster
 
@@ -40,7 +42,12 @@ def team(terminal: Terminal, postgres: PostgresServer) -> Cluster:
 def workers(cluster: Cluster, *names: str) -> Iterator[list[Process]]:
     """With one place each, all ready."""
     with ExitStack() as stack:
-        found = [stack.enter_context(cluster.worker("--concurrency", "1", name=name)) for name in names]
+        found = [
+            stack.enter_context(
+                cluster.worker("--concurrency", "1", name=name, env={**cluster.terminal.env, "LOGNAME": name})
+            )
+            for name in names
+        ]
         for one in found:
             one.until(lambda news, one=one: bool(one.of("ready")))  # type: ignore[misc]
         yield found
@@ -59,6 +66,16 @@ def one_of(processes: list[Process], there: Callable[[Process], bool], seconds: 
                 return process
         assert time.monotonic() < deadline, [process.news for process in processes]
         time.sleep(0.02)  # a poll of what other processes do, bounded above
+
+
+def until_inside_of_a_call(cluster: Cluster, name: str) -> None:
+    """Wait until a call of this worker has had its effect: one that is killed before has none, and is not repeated."""
+    path = cluster.terminal.workspace / f"effects-of-{name}"
+    deadline = time.monotonic() + 60
+    size = path.stat().st_size if path.exists() else 0
+    while not path.exists() or path.stat().st_size == size:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # a poll of what another process does, bounded above
 
 
 def is_done(process: Process) -> bool:
@@ -85,11 +102,14 @@ def checked(cluster: Cluster, job_id: str = "job") -> JobSummary:
 def test_whichever_worker_ends_the_tree_is_whole_and_nothing_is_done_twice(
     team: Cluster, sign: signal.Signals, of_job: bool
 ) -> None:
-    with workers(team, "one", "two", "three") as all_:
+    names = ("one", "two", "three")
+    with workers(team, *names) as all_:
         team.submit("job")
         team.until_effects(4)
         driver = one_of(all_, lambda process: taken(process, run=False))
         victim = driver if of_job else one_of([one for one in all_ if one is not driver], lambda p: taken(p, run=True))
+        if not of_job:
+            until_inside_of_a_call(team, names[all_.index(victim)])
         victim.popen.send_signal(sign)
         others = [one for one in all_ if one is not victim]
         one_of(others if of_job else [driver], is_done, 90)

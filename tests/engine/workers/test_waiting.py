@@ -82,6 +82,8 @@ def test_ctrl_c_leaves_the_job_to_the_workers_and_says_how_to_see_it(cluster: Cl
     assert "stopping" not in told
     following = Attended(cluster.terminal, "log", "job", "--follow", "--json", provider="")
     again = Attended(cluster.terminal, "submit", "a", "q", "--job-id", "two", "--wait")
+    assert again.process.stdout is not None
+    again.process.stdout.readline()  # it is submitted, whichever process is the quicker
     with cluster.worker() as worker:
         cluster.until_effects(2)
         again.process.send_signal(number)
