@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from perstack.core.base.usage import Usage
@@ -85,6 +86,7 @@ class HttpProvider(Provider):
             await self._client.close()
 
 
+_IMPORTING = Lock()  # held to import the library of prices: threads that import it at once can find each other locked
 _QUERY_TOKENS = 1_000  # tokens per price query: few enough to stay in every vendor's first price tier
 
 
@@ -96,7 +98,8 @@ class PublishedPrices(PriceSource):
 
     def load(self) -> PriceList:
         """Load the library, which takes 0.2 s the first time, and return its price list."""
-        import genai_prices
+        with _IMPORTING:
+            import genai_prices
 
         def look_up(model: str, usage: Usage) -> tuple[float | None, int | None]:
             spent = genai_prices.Usage(
@@ -115,9 +118,11 @@ class PublishedPrices(PriceSource):
 
     def models(self) -> Sequence[OfferedModel]:
         """Return the vendor's models with a published price that are not deprecated, by name."""
-        from genai_prices.data_snapshot import get_snapshot
+        with _IMPORTING:
+            from genai_prices.data_snapshot import get_snapshot
 
-        found = next((one for one in get_snapshot().providers if one.id == self.vendor), None)
+            providers = get_snapshot().providers  # imports the module of the data
+        found = next((one for one in providers if one.id == self.vendor), None)
         known = () if found is None else (one for one in found.models if not one.deprecated)
         return sorted((self._offered(one) for one in known), key=lambda one: one.name)
 
