@@ -139,7 +139,7 @@ class Cluster:
         async def work() -> str:
             async with self.host() as host:
                 report = await host.audit.verify(job_id)
-                assert report.ok
+                assert report.ok, report
                 return (await host.job(job_id)).status
 
         return wait_for(work())

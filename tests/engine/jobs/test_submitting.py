@@ -6,13 +6,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
+from hosting import Bench, Seen, crashing, expert, opened, sampled, until_it_crashes, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import McpStdioSkill, PluginSkill
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
+from perstack.engine.audit.verify import verify_job
 from perstack.errors import CannotServe, Conflict, DispatcherError, StorageError, UsageError
 from perstack.host import Host
 from perstack.ports.dispatcher import Order
@@ -80,6 +81,33 @@ def test_a_submitted_job_waits_and_a_worker_drives_it(bench: Bench) -> None:
             assert written(bench) == ["once\n", "once\n"]
             assert (await host.jobs.server.serve(job.id, worker="w-2")).status == "completed"
             await is_whole(host, job.id)
+
+    wait_for(work())
+
+
+def test_a_job_that_a_worker_drives_to_its_end_while_it_is_verified_verifies(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with bench.host([], *EXPERTS, dispatcher=InMemoryDispatcher()) as host:
+            job = await host.submit("lead", "go")
+        storage = opened(bench.storage, bench.workspace)
+        read, drives = storage.summary, iter(["once"])
+
+        async def overtaken(job_id: str) -> bytes | None:
+            found = await read(job_id)
+            if next(drives, None):
+                async with bench.host(TEAM, *EXPERTS) as host:
+                    assert (await host.jobs.server.serve(job_id, worker="w-1")).status == "completed"
+            return found
+
+        monkeypatch.setattr(storage, "summary", overtaken)
+        report = await verify_job(storage, job.id)
+        assert (report.findings, report.checked.summaries) == ((), 0)
+        assert "written while the Job ran" in str(report.unchecked)
+        report = await verify_job(storage, job.id)
+        assert (report.findings, report.checked.summaries) == ((), 1)
+        await storage.close()
 
     wait_for(work())
 

@@ -183,7 +183,8 @@ async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None,
     if summary is not None and read is not None:
         apart = any(grows_apart(run, check.states) for run in check.states.values())
         is_driven = apart or await storage.lease_info(check.job_id) is not None
-        _check_summary(check, summary, read, is_driven=is_driven)
+        # a worker may have driven the Job to its end since the summary was read
+        _check_summary(check, summary, read, is_driven=is_driven or await storage.summary(check.job_id) != summary)
     if storage.keeps_copies:
         await _check_copies(check, storage, checkpoints)
 
