@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,12 @@ def pids_in(file: Path) -> list[int]:
 
 def guards_of(pid: int) -> list[int]:
     """The guards among a process's children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(one) for one in children if b"\0guard\0" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    found = list[int]()
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if b"\0guard\0" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
 
 
 @pytest.mark.parametrize(
