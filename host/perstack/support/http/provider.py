@@ -21,7 +21,6 @@ from perstack.ports.provider import OfferedModel, PriceList, PriceSource, Provid
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
 
-if TYPE_CHECKING:
     from perstack.core.base.records import JsonObject
     from perstack.support.http.client import OnData, ReadEvents, StreamClient
     from perstack.support.http.endpoint import Endpoint
