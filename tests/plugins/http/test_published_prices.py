@@ -17,7 +17,7 @@ class Slow:
         if name == "genai_prices":
             began.set()
             asked.wait(10)
-                time.sleep(0.5)  # meanwhile the other thread has begun its import
+            time.sleep(0.5)  # meanwhile the other thread has begun its import
 
 def listed():
     began.wait(10)
