@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from perstack.core.base.ids import By
     from perstack.core.jobs.resuming import UnsettledCall
     from perstack.core.jobs.summary import JobSummary
-    from perstack.core.runs.events import Settlement, StoredEvent
+    from perstack.core.runs.events import StoredEvent
+    from perstack.core.runs.facts import Settlement
     from perstack.engine.audit.audit import Auditor
     from perstack.engine.audit.storage_admin import StorageAdmin
     from perstack.engine.iterations.iterations import Iterations

@@ -20,6 +20,7 @@ from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
+    FinishReason,
     Message,
     ReplyPart,
     ResultContent,
@@ -30,7 +31,6 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.support.http.endpoint import (

@@ -16,8 +16,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.runs.step_events import FinishReason
+from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.ports.provider import Delta, Generation
 from perstack.support.http.errors import bad_response, delay_in, error_from_status, stream_interrupted
 from perstack.support.http.messages import TOO_DEEP, Text, Wire, finish_reason, is_too_deep, unexpected_event

@@ -20,6 +20,7 @@ from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     ExpertMessage,
+    FinishReason,
     Message,
     ReplyPart,
     TextPart,
@@ -28,7 +29,6 @@ from perstack.core.runs.messages import (
     ToolMessage,
     UserMessage,
 )
-from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest

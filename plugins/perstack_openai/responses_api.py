@@ -18,6 +18,7 @@ from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     ExpertMessage,
+    FinishReason,
     Message,
     ReplyPart,
     TextPart,
@@ -27,7 +28,6 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.runs.step_events import FinishReason
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (

@@ -17,7 +17,6 @@ from perstack.core.base.chain import Head
 from perstack.core.base.records import Fact
 from perstack.core.base.usage import NO_USAGE, Usage
 from perstack.core.runs import events as ours
-from perstack.core.runs import step_events
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.messages import (
     ExpertMessage,
@@ -139,29 +138,29 @@ class _Export:
         self, at: _Stretch, was: Run, event: ours.StoredEvent, follower: ours.StoredEvent | None
     ) -> None:
         match event:
-            case step_events.StartGeneration():
+            case ours.StartGeneration():
                 at.goes_on = False
                 kind = "startStreamingRunResult" if event.final else "startGeneration"
                 self._write(at, event, kind, messages=None if event.final else self._messages(at))
-            case step_events.FinishGeneration():
+            case ours.FinishGeneration():
                 at.usage = event.usage
                 if was.final:
                     self._write(at, event, "completeStreamingRunResult", text=event.message.text)
-            case step_events.Retry():
+            case ours.Retry():
                 self._write(at, event, "retry", reason=event.error.message, new_messages=(), usage=event.usage)
-            case step_events.CallTools():
+            case ours.CallTools():
                 calls = self._calls(at)
                 self._write(
                     at, event, "callTools", new_message=self._messages(at)[-1], tool_calls=calls, usage=at.usage
                 )
-            case step_events.CallDelegate():
+            case ours.CallDelegate():
                 self._delegate(at, event)
-            case step_events.CallInteractiveTool() if event.question is None:
+            case ours.CallInteractiveTool() if event.question is None:
                 call = next(call for call in self._calls(at) if call.id == event.tool_call_id)
                 self._write(at, event, "callInteractiveTool", tool_call=call, usage=at.usage)
-            case step_events.FinishToolCall() | step_events.AttemptCompletion():
+            case ours.FinishToolCall() | ours.AttemptCompletion():
                 self._results(at, was, event)
-            case step_events.FinishStep():
+            case ours.FinishStep():
                 if not isinstance(follower, ours.FinishRun):
                     checkpoint = self._checkpoint(at, at.state.head.seq, keep=True)
                     self._write(at, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
@@ -174,23 +173,21 @@ class _Export:
                 # the model sees are among the messages, and of a redacted event what remains is at its position.
                 pass
 
-    def _delegate(self, at: _Stretch, event: step_events.CallDelegate) -> None:
+    def _delegate(self, at: _Stretch, event: ours.CallDelegate) -> None:
         called = {one.tool_call_id for one in event.delegates}
         calls = tuple(call for call in self._calls(at) if call.id in called)
         self._write(at, event, "callDelegate", tool_calls=calls, usage=at.usage)
         for delegation in event.delegates:
             self.run(delegation.run_id, at.step)
 
-    def _results(
-        self, at: _Stretch, was: Run, event: step_events.FinishToolCall | step_events.AttemptCompletion
-    ) -> None:
+    def _results(self, at: _Stretch, was: Run, event: ours.FinishToolCall | ours.AttemptCompletion) -> None:
         """Write the results; the original records them when all calls of a reply have one."""
         last = at.state.messages[-1]
         if len(at.state.messages) == len(was.messages) or not isinstance(last, ToolMessage):
             return
         message = self._messages(at)[-1]
         by_id = {part.tool_call_id: part for part in message.contents}
-        completion = by_id.pop(event.tool_call_id) if isinstance(event, step_events.AttemptCompletion) else None
+        completion = by_id.pop(event.tool_call_id) if isinstance(event, ours.AttemptCompletion) else None
         if by_id:
             kind = "finishAllToolCalls" if at.goes_on else "finishToolCall"
             others = message.model_copy(update={"contents": tuple(by_id.values())})

@@ -36,7 +36,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall, ToolKind
 from perstack.core.runs import events as ours
-from perstack.core.runs import facts, step_events
+from perstack.core.runs import facts
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import Todo
 from perstack.core.runs.messages import (
@@ -48,6 +48,7 @@ from perstack.core.runs.messages import (
     ThinkingPart,
     ToolCallPart,
 )
+from perstack.core.runs.start import UNKNOWN
 from perstack.core.runs.state import Phase, Run, begin
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
@@ -242,9 +243,7 @@ class _Upgrade:
             case "startGeneration":
                 self._generate(chain, event)
             case "retry":
-                self._emit(
-                    chain, event, step_events.Retry, error=error_of(event), attempt=1, delay_ms=0, usage=event.usage
-                )
+                self._emit(chain, event, ours.Retry, error=error_of(event), attempt=1, delay_ms=0, usage=event.usage)
             case "callTools":
                 self._reply(chain, event)
             case "callDelegate":
@@ -276,8 +275,8 @@ class _Upgrade:
         delegates = {callee.expert.key for one in chain.events for callee in callees_of(one)}
         fields = {
             "query": query_of(event) or answer_of(event),
-            "model": setting.model or step_events.UNKNOWN,
-            "provider": provider if isinstance(provider, str) else step_events.UNKNOWN,
+            "model": setting.model or UNKNOWN,
+            "provider": provider if isinstance(provider, str) else UNKNOWN,
             "instruction": instruction,
             "expert": Expert(
                 key=expert.key, version=expert.version, instruction=instruction, delegates=tuple(sorted(delegates))
@@ -302,14 +301,14 @@ class _Upgrade:
         again = here == chain.step and chain.state is not None
         step = chain.state.step if again and chain.state else (chain.state.step if chain.state else 0) + 1
         chain.step = here
-        self._emit(chain, event, step_events.StartGeneration, step_number=step)
+        self._emit(chain, event, ours.StartGeneration, step_number=step)
 
     def _reply(self, chain: _Chain, event: theirs.Event) -> None:
         reply = expert_message(event.new_message)
         self._emit(
             chain,
             event,
-            step_events.FinishGeneration,
+            ours.FinishGeneration,
             usage=event.usage or NO_USAGE,
             reply=reply.contents,
             finish_reason="toolCalls" if reply.tool_calls else "stop",
@@ -320,7 +319,7 @@ class _Upgrade:
         parts = sorted(reply.tool_calls, key=lambda part: order.get(part.tool_call_id, len(order)))
         if parts:
             calls = tuple(decided(part, skills.get(part.tool_call_id, ""), chain.events) for part in parts)
-            self._emit(chain, event, step_events.CallTools, calls=calls)
+            self._emit(chain, event, ours.CallTools, calls=calls)
 
     def _call_delegates(self, chain: _Chain, event: theirs.Event) -> None:
         callees = [callee for one in chain.events if one.run_id == event.run_id for callee in callees_of(one)]
@@ -337,7 +336,7 @@ class _Upgrade:
             if call.id in _open(chain)
         )
         if delegations:
-            self._emit(chain, event, step_events.CallDelegate, delegates=delegations)
+            self._emit(chain, event, ours.CallDelegate, delegates=delegations)
 
     def _delegate_run(self, caller: str, call_id: str) -> str:
         if (caller, call_id) not in self._delegates:
@@ -350,13 +349,13 @@ class _Upgrade:
         call = event.tool_call
         if call is not None and call.id in _open(chain):
             facts = call.model_dump(exclude={"id"})
-            self._emit(chain, event, step_events.CallInteractiveTool, tool_call_id=call.id, **facts)
+            self._emit(chain, event, ours.CallInteractiveTool, tool_call_id=call.id, **facts)
 
     def _attempt(self, chain: _Chain, event: theirs.Event) -> None:
         result = event.tool_result
         if result is not None and result.id in _open(chain):
             left = remaining_todos(result.result)
-            self._emit(chain, event, step_events.AttemptCompletion, tool_call_id=result.id, remaining_todos=left)
+            self._emit(chain, event, ours.AttemptCompletion, tool_call_id=result.id, remaining_todos=left)
 
     def _finish_calls(self, chain: _Chain, event: theirs.Event, messages: Sequence[theirs.Message]) -> None:
         # the original puts files read by a tool in a user message after the result; here they are part of the result
@@ -369,7 +368,7 @@ class _Upgrade:
             self._emit(
                 chain,
                 event,
-                step_events.FinishToolCall,
+                ours.FinishToolCall,
                 tool_call_id=part.tool_call_id,
                 tool_name=part.tool_name or "",
                 contents=tuple(self._content(one) for one in contents),
@@ -382,7 +381,7 @@ class _Upgrade:
                 self._emit(
                     chain,
                     event,
-                    step_events.FinishToolCall,
+                    ours.FinishToolCall,
                     tool_call_id=result.id,
                     tool_name=result.tool_name,
                     contents=tuple(self._content(part) for part in result.result),
@@ -391,7 +390,7 @@ class _Upgrade:
     def _finish_step(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is not None and chain.state.phase is Phase.SETTLED:
             usage = chain.state.spending.step_usage
-            self._emit(chain, event, step_events.FinishStep, checkpoint_id=_next(chain.state), usage=usage)
+            self._emit(chain, event, ours.FinishStep, checkpoint_id=_next(chain.state), usage=usage)
 
     def _complete(self, chain: _Chain, event: theirs.Event) -> None:
         state, checkpoint = chain.state, event.checkpoint
@@ -405,13 +404,13 @@ class _Upgrade:
         state = chain.state or state
         has_text = last is None or last.type == "expertMessage"
         if state.phase is Phase.SETTLED and state.result is None and has_text:
-            self._emit(chain, event, step_events.StartGeneration, final=True)
+            self._emit(chain, event, ours.StartGeneration, final=True)
         if chain.state is not None and chain.state.phase is Phase.GENERATING:
             usage = event.usage or NO_USAGE
             self._emit(
                 chain,
                 event,
-                step_events.FinishGeneration,
+                ours.FinishGeneration,
                 usage=usage,
                 reply=reply.contents,
                 finish_reason="stop",
@@ -430,7 +429,7 @@ class _Upgrade:
         for call in chain.state.open_calls:
             if call.decided.kind == "attemptCompletion":
                 self._emit(
-                    chain, event, step_events.AttemptCompletion, tool_call_id=call.decided.id, result=event.text or None
+                    chain, event, ours.AttemptCompletion, tool_call_id=call.decided.id, result=event.text or None
                 )
         messages = event.checkpoint.messages if event.checkpoint else ()
         self._finish_calls(chain, event, [one for one in messages if one.type == "toolMessage"])

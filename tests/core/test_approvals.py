@@ -11,9 +11,9 @@ from simulation import Simulation
 
 from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.jobs.answers import read_job_answer
+from perstack.core.runs.events import DecideApproval, RequestApproval, StartToolCall
 from perstack.core.runs.evolve import IllegalFact, evolve
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.step_events import DecideApproval, RequestApproval, StartToolCall
 from perstack.errors import UsageError
 
 

@@ -16,8 +16,8 @@ from perstack.core.base.usage import Amount, Charge, Exceeded, Usage
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Budget, Limits, lower
 from perstack.core.jobs.budget import Bound, Grant, Ledger, Wait, is_reported, over
-from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import DelegatedBy
+from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
 
 SEEDS = 1_000 if os.environ.get("PERSTACK_FAULTS") == "all" else 200

@@ -14,7 +14,7 @@ from simulation import START, Simulation
 from perstack.core.base.chain import EMPTY_LOG, link
 from perstack.core.base.records import canonical_fact
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.events import StartRun, StoredEvent, parse_event
+from perstack.core.runs.events import FinishGeneration, FinishToolCall, StartGeneration, StoredEvent, parse_event
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.messages import (
     BlobPart,
@@ -29,8 +29,8 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.core.runs.request_digest import kept_tools, request_difference, request_digest, tools_blob
+from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
-from perstack.core.runs.step_events import FinishGeneration, FinishToolCall, StartGeneration
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
 values = st.recursive(

@@ -14,8 +14,7 @@ from perstack.core.audit.redaction import fields_taken, parse_remains, remains_o
 from perstack.core.base.chain import open_line
 from perstack.core.base.records import Fact, Written, blanked
 from perstack.core.base.text import REDACTED
-from perstack.core.runs.events import RedactEvent, StoredEvent, is_at_home, parse_event
-from perstack.core.runs.step_events import FinishToolCall
+from perstack.core.runs.events import FinishToolCall, RedactEvent, StoredEvent, is_at_home, parse_event
 
 HISTORIES = Path(__file__).parents[1] / "histories"
 EVENTS: dict[str, list[StoredEvent]] = {}

@@ -14,9 +14,10 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.iterations.evolve import evolve_series
 from perstack.core.iterations.next_step import Evaluate, job_of_evaluation, question_of, stopped
 from perstack.core.iterations.state import FailSeries, StartSeries
-from perstack.core.jobs.job import Closed, Job
+from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import UnsettledCall, resumption
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.facts import Closed
 from perstack.core.runs.state import Run
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, GiveAnswer

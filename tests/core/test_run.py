@@ -9,19 +9,18 @@ from simulation import SCRIPTS, Simulation
 from perstack.core.base.chain import EMPTY_LOG, link
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.jobs.job import Job
-from perstack.core.runs.events import parse_event
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
-from perstack.core.runs.pending import pending
-from perstack.core.runs.replay import difference
-from perstack.core.runs.state import begin, inheritable
-from perstack.core.runs.step_events import (
+from perstack.core.runs.events import (
     CallInteractiveTool,
     FinishGeneration,
     FinishStep,
     FinishToolCall,
     StartGeneration,
+    parse_event,
 )
+from perstack.core.runs.evolve import difference, evolve
+from perstack.core.runs.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
+from perstack.core.runs.pending import pending
+from perstack.core.runs.state import begin, inheritable
 
 
 @settings(deadline=None)

@@ -155,7 +155,7 @@ def test_no_state_is_changed_by_names_and_values_that_type_checkers_do_not_see(p
 def test_a_run_is_changed_by_names_and_values_that_type_checkers_see() -> None:
     untyped = [
         f"{path.name}:{node.lineno}"
-        for path in (Path(task_evolve.__file__).parents[1] / "runs").glob("*.py")
+        for path in (Path(task_evolve.__file__).parents[1] / "runs").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("replace", "vars")
         if ast.unparse(node.func) == "vars" or any(keyword.arg is None for keyword in node.keywords)

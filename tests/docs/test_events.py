@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
@@ -24,7 +25,7 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Budget, ContextPolicy, Limits, options
 from perstack.core.definitions.skills import DecidedCall, Effect, ToolKind
 from perstack.core.runs.display_events import DisplayEvent
-from perstack.core.runs.events import ResumeReason, Settlement, StoredEvent, TransientEvent
+from perstack.core.runs.events import NotRecorded, ResumeReason, StoredEvent, TransientEvent
 from perstack.core.runs.facts import (
     Answer,
     ContinuedFrom,
@@ -36,11 +37,11 @@ from perstack.core.runs.facts import (
     ErrorInfo,
     Question,
     RunEvent,
+    Settlement,
     ShrunkResult,
     Todo,
 )
-from perstack.core.runs.messages import BlobPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.runs.step_events import FinishReason, NotRecorded
+from perstack.core.runs.messages import BlobPart, FinishReason, TextPart, ThinkingPart, ToolCallPart
 
 PAGE = page("docs/events.md")
 STORED = {event.model_fields["type"].default: event for event in get_args(StoredEvent)}
@@ -92,8 +93,23 @@ def _headings(name: str) -> list[str]:
     return re.findall(r"^### (\w+)$", section(PAGE, name), re.M)
 
 
-def test_every_stored_event_has_its_heading_in_the_order_of_the_union() -> None:
-    assert _headings("## Stored events") == list(STORED)
+def _written(name: str) -> str:
+    """The part of the page about an event; of an event that it lacks, the texts of the class."""
+    event, printed = STORED[name], section(PAGE, "## Stored events")
+    if f"### {name}\n" in printed:
+        return f"### {name}\n{section(printed, f'### {name}')}"
+    source = inspect.getsource(event)
+    meanings = {to_camel(field): words for field, words in re.findall(r"^    (\w+): .*?  # (.+)$", source, re.M)}
+    cells = [f"| `{field}` | {meanings.get(field.rstrip('?'), '')} |\n" for field in _fields(event, RunEvent)]
+    table = "".join(["| field | meaning |\n| --- | --- |\n", *cells, "\n"]) if cells else ""
+    return f"### {name}\n\n{(event.__doc__ or '').splitlines()[0]}\n\n{table}"
+
+
+def test_every_stored_event_has_its_part_of_the_page_in_the_order_of_the_union() -> None:
+    """`PERSTACK_KEEP_SCREENS=1` writes the part of a new event, from the comments of its class."""
+    printed = section(PAGE, "## Stored events")
+    wanted = "\n" + "".join(_written(name) for name in STORED)
+    assert kept("docs/events.md", printed, wanted) == wanted
 
 
 @pytest.mark.parametrize("name", STORED)

@@ -20,9 +20,8 @@ from till import SKILL, till
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.cloud_events import CloudEvent
-from perstack.core.runs.events import Event, StoredEvent
+from perstack.core.runs.events import Event, FinishGeneration, FinishToolCall, StoredEvent
 from perstack.core.runs.messages import ExpertMessage
-from perstack.core.runs.step_events import FinishGeneration, FinishToolCall
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl

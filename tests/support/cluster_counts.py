@@ -15,8 +15,7 @@ from cluster_machines import Cluster
 from cluster_project import INPUT, KINDS, OUTPUT, SCHEDULES
 
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import ErrorRun, FinishRun, QueueRun
-from perstack.core.runs.step_events import CallTools, FinishGeneration, FinishToolCall
+from perstack.core.runs.events import CallTools, ErrorRun, FinishGeneration, FinishRun, FinishToolCall, QueueRun
 from perstack.ports.storage import RunRef
 
 MINUTE = 60_000

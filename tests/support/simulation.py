@@ -15,21 +15,24 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import Ask, AskApproval, AwaitDelegates, Call, Command, DecideCalls, Generate, RunTools
 from perstack.core.runs.decide import answered, approval_asked, asked, call_started, noted
-from perstack.core.runs.events import ResumeRun, StartRun, StopRunByInterrupt, StoredEvent
+from perstack.core.runs.events import (
+    AnswerQuestion,
+    CallInteractiveTool,
+    CallTools,
+    FinishGeneration,
+    FinishToolCall,
+    ResumeRun,
+    StartGeneration,
+    StartRun,
+    StopRunByInterrupt,
+    StoredEvent,
+)
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import Answer, DelegateHead, Question
 from perstack.core.runs.messages import ExpertMessage, TextPart, ToolCallPart
 from perstack.core.runs.pending import pending
 from perstack.core.runs.request_digest import kept_tools, request_digest
 from perstack.core.runs.state import Run, begin
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    CallInteractiveTool,
-    CallTools,
-    FinishGeneration,
-    FinishToolCall,
-    StartGeneration,
-)
 
 KINDS = ("tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused")
 NO_TOOLS = kept_tools(()).digest

@@ -13,12 +13,19 @@ from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget import LEAST, Bound, Grant, Ledger, is_reported
 from perstack.core.runs.decide import stopped_by_budget
-from perstack.core.runs.events import ResumeRun, StartRun, StopRunByExceededBudget, StoredEvent
+from perstack.core.runs.events import (
+    FinishGeneration,
+    ResumeRun,
+    Retry,
+    StartGeneration,
+    StartRun,
+    StopRunByExceededBudget,
+    StoredEvent,
+)
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import DelegatedBy, ErrorInfo
 from perstack.core.runs.messages import TextPart
 from perstack.core.runs.state import Run, begin
-from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
 
 Choose = Callable[[int], int]
 """Returns a number below its argument."""

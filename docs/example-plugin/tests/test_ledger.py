@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from perstack import Event, Host, JobSummary, Overrides
+from perstack.core.runs.events import FinishToolCall
 from perstack.core.runs.messages import text_of
-from perstack.core.runs.step_events import FinishToolCall
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 CONFIG = Path(__file__).parents[1] / "perstack.toml"

@@ -29,8 +29,7 @@ from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import Event
-from perstack.core.runs.step_events import CallTools
+from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass
 from perstack.doors.shared.job_status import spent
 from perstack.doors.shared.text import count

@@ -16,8 +16,7 @@ from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
-from perstack.core.runs.messages import ExpertMessage, Message
-from perstack.core.runs.step_events import FinishReason
+from perstack.core.runs.messages import ExpertMessage, FinishReason, Message
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Skill as SkillDefinition
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.facts import Answer, Question
-from perstack.core.runs.messages import ExpertMessage, Message, ResultContent, TextPart
-from perstack.core.runs.step_events import FinishReason
+from perstack.core.runs.messages import ExpertMessage, FinishReason, Message, ResultContent, TextPart
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime

@@ -34,8 +34,15 @@ from typing_extensions import override
 
 from perstack.core.base.records import JsonObject, first_problem
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import ExpertMessage, Message, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.runs.step_events import FinishReason
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    FinishReason,
+    Message,
+    ReplyPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+)
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderFactory

@@ -17,8 +17,7 @@ from pydantic import Field, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.runs.step_events import FinishReason
+from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation

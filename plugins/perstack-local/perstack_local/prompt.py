@@ -21,6 +21,7 @@ from perstack.core.definitions.result_schemas import placed_below
 from perstack.core.definitions.skills import NO_ARGUMENTS, ToolSpec
 from perstack.core.runs.messages import (
     ExpertMessage,
+    FinishReason,
     Message,
     TextPart,
     ToolCallPart,
@@ -28,7 +29,6 @@ from perstack.core.runs.messages import (
     UserMessage,
     text_of,
 )
-from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack_local.grammar import grammar_of, grammar_of_object, is_schema, json_text
 

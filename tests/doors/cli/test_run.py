@@ -235,7 +235,7 @@ UNUSED = {
         "perstack.engine.iterations.iterations",
         "perstack.engine.diagnostics.install",
     ),
-    *("perstack.doors.cli.live", "perstack.doors.shared.event_text"),
+    "perstack.doors.cli.live",
     *("perstack.doors.mcp", "perstack.doors.shared.questions", "perstack_mcp.session"),
     *(
         "perstack.core.recordings",

@@ -10,8 +10,8 @@ from hosting import wait_for
 from terminal import Terminal, reply
 
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
+from perstack.core.runs.events import Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.step_events import Retry, StartGeneration
 from perstack.doors.mcp.driving import MAX_SILENCE_S, Progress, ProgressText, progress_reports
 
 

@@ -9,19 +9,24 @@ from perstack.core.base.ids import By
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.display_events import InitializeRuntime, StreamText, ToolProgress
-from perstack.core.runs.events import ErrorRun, Event, FinishRun, ResumeRun, StopRunByDelegate, StopRunByInterrupt
-from perstack.core.runs.facts import DelegateHead, Delegation, ErrorInfo
-from perstack.core.runs.messages import TextPart, ToolCallPart
-from perstack.core.runs.step_events import (
+from perstack.core.runs.events import (
     CallDelegate,
     CallTools,
     DecideApproval,
+    ErrorRun,
+    Event,
     FinishGeneration,
+    FinishRun,
     FinishToolCall,
     RequestApproval,
+    ResumeRun,
     StartGeneration,
     StartToolCall,
+    StopRunByDelegate,
+    StopRunByInterrupt,
 )
+from perstack.core.runs.facts import DelegateHead, Delegation, ErrorInfo
+from perstack.core.runs.messages import TextPart, ToolCallPart
 from perstack.doors.shared.activity import CallActivity, JobActivity, RunActivity
 
 

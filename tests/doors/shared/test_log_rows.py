@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from perstack.core.runs.events import ResumeReason, ResumeRun
-from perstack.doors.shared.event_text import EventContext, describe
+from perstack.core.runs.log_rows import EventContext
 
 
 @pytest.mark.parametrize("reason", get_args(ResumeReason))
@@ -16,5 +16,5 @@ def test_whatever_a_run_is_resumed_for_is_said(reason: ResumeReason) -> None:
         id="a-1-3", timestamp=1, job_id="a", run_id="a-1", expert_key="writer", step_number=1, reason=reason,
         checkpoint_id="a-1-2",
     )  # fmt: skip
-    (row,) = describe(event, EventContext({}))
+    (row,) = event.describe(EventContext({}, str))
     assert (row.word, bool(row.text)) == ("resumes", True)

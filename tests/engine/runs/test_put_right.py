@@ -10,7 +10,7 @@ from hosting import Bench, Seen, expert, wait_for
 from terminal import Terminal, reply
 
 from perstack.core.definitions.skills import PluginSkill
-from perstack.core.runs.replay import difference
+from perstack.core.runs.evolve import difference
 from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool
 

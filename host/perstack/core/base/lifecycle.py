@@ -68,7 +68,7 @@ def pause_reason_of(
     return "checkpoint" if lifecycle_of(status) == "paused" else None
 
 
-# Transition tables of tasks, series and schedules. `core/runs/evolve.py` has another, with two dimensions.
+# Transition tables of tasks, series and schedules. `core/runs/events/base.py` has another, with two dimensions.
 
 W = TypeVar("W", bound=str)
 

@@ -141,3 +141,24 @@ def wrong_span(text: str) -> str | None:
     except ValueError as error:
         return str(error)
     return None
+
+
+# Short texts for people.
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 step`, `2,000 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(milliseconds: int) -> str:
+    """Return `7 ms`, `1.3 s`, `2 min 5 s`, `3 h 12 min`."""
+    if milliseconds < 1000:
+        return f"{max(0, milliseconds)} ms"
+    seconds = round(milliseconds / 1000, 1)
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {left} s"
+    return f"{minutes // 60} h {minutes % 60} min"

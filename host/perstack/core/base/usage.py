@@ -132,6 +132,16 @@ def cost_of(usage: Usage, unpriced_tokens: int) -> Cost | None:
     return "unknown" if unpriced_tokens or usage.total_tokens else None
 
 
+def cost(usage: Usage, unpriced_tokens: int) -> str:
+    """Return `$0.0123`, `at least $0.0123` or `cost unknown`; empty if nothing was used."""
+    spent = cost_of(usage, unpriced_tokens)
+    if spent is None:
+        return ""
+    if spent == "unknown":
+        return "cost unknown"
+    return f"{'at least ' if unpriced_tokens else ''}${spent:,.4f}"
+
+
 NANO = 1_000_000_000
 
 
@@ -183,6 +193,15 @@ class Exceeded:
     limit: float
     spent: float
     needed: float
+
+    @property
+    def words(self) -> str:
+        """The text of the reason, for people."""
+        whose = "the Job" if self.expert is None else f"Expert {self.expert}"
+        limit, spent, needed = (amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
+        if self.budget == "maxTime":
+            return f"the time of {whose} is over, {limit} of work"
+        return f"{whose} may spend {limit}: {spent} are spent, and the next call could need {needed}"
 
 
 # The spending of a Run. With a budget an attempt begins by reserving the most that it can cost. Reported usage replaces

@@ -26,18 +26,10 @@ from perstack.core.base.records import Fact, falsy
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
 from perstack.core.definitions.permissions import Standing, Widening
 from perstack.core.definitions.settings import Limits
-from perstack.core.runs.events import QueueRun
+from perstack.core.runs.facts import Closed
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import Queueing, Run
 from perstack.dataclass import dataclass
-
-
-class Closed(Fact):
-    """The permanent close of a Job."""
-
-    by: By
-    reason: str = Field(default="", exclude_if=falsy)
-    at: int  # milliseconds since 1970
 
 
 class Queued(Fact):
@@ -49,9 +41,9 @@ class Queued(Fact):
     by: By
 
     @classmethod
-    def of(cls, event: QueueRun) -> Queued:
-        """Return the fields of the event that lists show."""
-        return cls(since=event.timestamp, due=event.due, priority=event.priority, by=event.by)
+    def of(cls, queued: Queueing) -> Queued:
+        """Return the fields that lists show."""
+        return cls(since=queued.since, due=queued.due, priority=queued.priority, by=queued.by)
 
 
 @dataclass(slots=True)
@@ -138,8 +130,7 @@ class Job:
     def closed(self) -> Closed | None:
         """The first close of any Run, which closes all of them even if their logs do not say so yet."""
         of_runs = (run.closed for run in self.runs.values())
-        first = min((one for one in of_runs if one is not None), key=lambda one: one.timestamp, default=None)
-        return None if first is None else Closed(by=first.by, reason=first.reason, at=first.timestamp)
+        return min((one for one in of_runs if one is not None), key=lambda one: one.at, default=None)
 
     def steps_left(self, limits: Limits, besides: int = 0) -> int | None:
         """Return the steps that the Job may still take; None without a limit. `besides`: steps that do not count."""

@@ -12,9 +12,9 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, turned
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import ResumeReason, Settlement
-from perstack.core.runs.evolve import ACTIVE
-from perstack.core.runs.state import Run, call_key, is_unsettled
+from perstack.core.runs.events import ResumeReason
+from perstack.core.runs.facts import Settlement
+from perstack.core.runs.state import ACTIVE, Run, call_key, is_unsettled
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, GiveAnswer, Start

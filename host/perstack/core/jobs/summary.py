@@ -19,10 +19,10 @@ from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost_of
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.job import Closed, Job, Queued
-from perstack.core.runs.events import StartRun
-from perstack.core.runs.facts import ContinuedFrom
+from perstack.core.jobs.job import Job, Queued
+from perstack.core.runs.facts import Closed, ContinuedFrom
 from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, RunStatus
 from perstack.dataclass import dataclass
 

@@ -24,8 +24,7 @@ from perstack.core.iterations.evolve import SeriesSummary
 from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import ResumeRun, StopRunByInterrupt, StoredEvent
-from perstack.core.runs.evolve import ACTIVE
-from perstack.core.runs.state import RunStatus
+from perstack.core.runs.state import ACTIVE, RunStatus
 from perstack.dataclass import dataclass
 
 # Jobs and series without a driver.

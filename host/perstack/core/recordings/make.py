@@ -35,9 +35,10 @@ from perstack.core.recordings.model import (
     SaidForm,
     SaidText,
 )
-from perstack.core.runs import messages, step_events
+from perstack.core.runs import events, messages
 from perstack.core.runs.compaction import summary_in
-from perstack.core.runs.events import RedactEvent, StartRun, StoredEvent
+from perstack.core.runs.events import RedactEvent, StoredEvent
+from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
@@ -82,12 +83,12 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
     numbers = {run_id: number for number, run_id in enumerate(source.logs)}
     runs: list[RecordedRun] = []
     experts: dict[str, RecordedExpert] = {}
-    for run_id, events in source.logs.items():
-        start = events[0]
+    for run_id, log in source.logs.items():
+        start = log[0]
         if not isinstance(start, StartRun):
             raise UsageError(f"{run_id} cannot be recorded: its log does not begin with startRun")
         reader = _LogReader(start, source, hiding)
-        for event in events:
+        for event in log:
             reader.take(event)
         above = start.delegated_by
         runs.append(
@@ -121,8 +122,8 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
 
 
 def _check(source: RecordingSource, hiding: SecretMasker) -> None:
-    for run_id, events in source.logs.items():
-        redacted = next((event for event in events if isinstance(event, RedactEvent)), None)
+    for run_id, log in source.logs.items():
+        redacted = next((event for event in log if isinstance(event, RedactEvent)), None)
         if redacted is not None:
             place = f"{redacted.event_id} was redacted, so it does not say what happened"
             raise UsageError(f"{run_id} cannot be recorded: {place}; record a Job in which nothing was")
@@ -143,7 +144,7 @@ class _LogReader:
         self._source = source
         self._hiding = hiding
         self._first = self._model = full_name(start.provider, start.model)
-        self._begun: step_events.StartGeneration | None = None
+        self._begun: events.StartGeneration | None = None
         self._tools: dict[str, JsonObject] = {}  # tools of the latest generation, by name
         self._open: dict[str, _Recorded] = {}  # reply of each call, by the call's id
         self.replies: dict[tuple[int, str], _Recorded] = {}
@@ -151,33 +152,33 @@ class _LogReader:
 
     def take(self, event: StoredEvent) -> None:
         match event:
-            case step_events.StartGeneration():
+            case events.StartGeneration():
                 self._begun = event
                 self._tools = {
                     str(tool.get("name")): tool for tool in self._source.tools.get(event.tools_digest or "", ())
                 }
-            case step_events.SwitchModel():
+            case events.SwitchModel():
                 self._model = event.to
-            case step_events.FinishGeneration():
+            case events.FinishGeneration():
                 self._reply(event)
-            case step_events.CallTools():
+            case events.CallTools():
                 self._decided(event)
-            case step_events.FinishToolCall():
+            case events.FinishToolCall():
                 self._finished(event)
-            case step_events.CallInteractiveTool():
+            case events.CallInteractiveTool():
                 self._asked(event)
-            case step_events.AnswerQuestion():
+            case events.AnswerQuestion():
                 self._answered(event)
-            case step_events.DecideApproval():
+            case events.DecideApproval():
                 words = self._hiding.text(event.text)
                 said = SaidApproval(decision=event.decision, rule=self._hiding.text(event.rule), words=words)
                 self._said(event.tool_call_id, said)
-            case step_events.CompactHistory():
+            case events.CompactHistory():
                 self._summary(event)
             case _:
                 pass  # the loop decides everything else again during playback
 
-    def _reply(self, event: step_events.FinishGeneration) -> None:
+    def _reply(self, event: events.FinishGeneration) -> None:
         begun = self._begun
         is_result = begun is not None and begun.final
         reply = RecordedReply(
@@ -207,13 +208,13 @@ class _LogReader:
             case _:
                 assert_never(part)
 
-    def _decided(self, event: step_events.CallTools) -> None:
+    def _decided(self, event: events.CallTools) -> None:
         for one in event.calls:
             self._update(one.id, skill=one.skill_name, kind=one.kind)
             if one.skill_name != BASE_SKILL and one.kind in ("tool", "refused") and one.tool_name in self._tools:
                 self.tools.append(_tool(self._tools[one.tool_name], one.skill_name, one.effect, self._hiding))
 
-    def _finished(self, event: step_events.FinishToolCall) -> None:
+    def _finished(self, event: events.FinishToolCall) -> None:
         recorded = self._open.get(event.tool_call_id)
         call = None if recorded is None else recorded.calls[event.tool_call_id]
         if call is None:
@@ -229,12 +230,12 @@ class _LogReader:
         if recorded is not None:
             self._update(call_id, said=(*recorded.calls[call_id].said, said))
 
-    def _asked(self, event: step_events.CallInteractiveTool) -> None:
+    def _asked(self, event: events.CallInteractiveTool) -> None:
         if event.question is not None:
             text, schema = self._hiding.text(event.question.message), self._hiding.args(event.question.requested_schema)
             self._said(event.tool_call_id, SaidForm(question=text, requested_schema=schema))
 
-    def _answered(self, event: step_events.AnswerQuestion) -> None:
+    def _answered(self, event: events.AnswerQuestion) -> None:
         recorded = self._open.get(event.tool_call_id)
         said = () if recorded is None else recorded.calls[event.tool_call_id].said
         if said and isinstance(said[-1], SaidForm):
@@ -247,7 +248,7 @@ class _LogReader:
         if recorded is not None:
             recorded.calls[call_id] = recorded.calls[call_id].model_copy(update=changes)
 
-    def _summary(self, event: step_events.CompactHistory) -> None:
+    def _summary(self, event: events.CompactHistory) -> None:
         # without a model there is an outline, which playback makes again if no text is recorded
         texts = (RecordedText(text=self._hiding.text(summary_in(event.text))),) if event.model else ()
         model = "" if event.model in (self._first, "") else event.model
@@ -277,10 +278,6 @@ def _result_part(part: messages.ResultContent, hiding: SecretMasker) -> Recorded
 def blobs_in(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
     """Return the sha256 of every image and document in results."""
     contents = (
-        part
-        for log in logs
-        for event in log
-        if isinstance(event, step_events.FinishToolCall)
-        for part in event.contents
+        part for log in logs for event in log if isinstance(event, events.FinishToolCall) for part in event.contents
     )
     return frozenset(part.sha256 for part in contents if isinstance(part, messages.BlobPart))

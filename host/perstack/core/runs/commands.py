@@ -1,16 +1,15 @@
 """The commands that `pending` returns and the driver performs, and the state of one tool call.
 
-Each command class is one thing to do next. `pending.py` says when, `engine/runs/loop.py` performs it, and `replay.py`
-knows which events it may lead to: change the three together.
+Each command class is one thing to do next. `pending.py` says when, `engine/runs/loop.py` performs it, and the events
+that it may lead to compare themselves with it (`difference`): change the three together.
 """
 
 from __future__ import annotations
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.permissions import Approval
+from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.definitions.skills import DecidedCall
-from perstack.core.runs.events import Settlement
-from perstack.core.runs.facts import Answer, Delegation, ErrorInfo, Question, ShrunkResult, Todo
+from perstack.core.runs.facts import Answer, Delegation, ErrorInfo, Question, Settlement, ShrunkResult, Todo
 from perstack.core.runs.messages import ToolCallPart, ToolResultPart
 from perstack.dataclass import dataclass
 
@@ -39,6 +38,11 @@ class Call:
     def waits_for_approval(self) -> bool:
         """True if the call must not run before a person approves it."""
         return self.decided.asks and self.approval is None
+
+    @property
+    def digest(self) -> str:
+        """The digest of skill, tool and arguments that an approval of this call is bound to."""
+        return call_digest(self.decided.skill_name, self.decided.tool_name, self.part.args)
 
 
 @dataclass(frozen=True)
@@ -197,3 +201,29 @@ Work = (
 )
 
 Command = Work | Switch
+
+
+def words_of(command: Command) -> str:
+    """Return what the loop would do, for a person who reads a difference."""
+    if isinstance(command, Generate):
+        return f"generate for step {command.step}"
+    names = {
+        DecideCalls: "decide on the calls of the reply",
+        RunTools: "run tools",
+        RecordResult: "record a result of its own",
+        StartDelegates: "decide on delegates",
+        AwaitDelegates: "await delegates",
+        Ask: "ask a person",
+        AskApproval: "ask a person's approval",
+        Complete: "take the attempt to complete",
+        Shrink: "shorten old results",
+        Compact: "summarise a part of the history",
+        Snapshot: "record the workspace's files",
+        EndStep: "end the step",
+        JudgeResult: "hold the result to its schema",
+        EndRun: "end the Run",
+        Fail: "record that the reply is not a completion",
+        Switch: "have the next model generate",
+        StopAtLimit: "stop at the step limit",
+    }
+    return names[type(command)]

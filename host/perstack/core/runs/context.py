@@ -11,21 +11,17 @@ Token counts are the endpoint's latest count plus an estimate, on the high side,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
-from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ContextPolicy
-from perstack.core.definitions.skills import LOOP_KINDS
-from perstack.core.runs import step_events
+from perstack.core.definitions.skills import LOOP_KINDS, DecidedCall
 from perstack.core.runs.commands import Compact, Fail, Shrink
 from perstack.core.runs.facts import ErrorInfo, ShrunkResult
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
-    History,
-    Message,
-    TextPart,
     ToolMessage,
     ToolResultPart,
     UserMessage,
@@ -34,7 +30,7 @@ from perstack.core.runs.messages import (
     tokens_of_contents,
 )
 from perstack.core.runs.state import ContextState, Run, Sent
-from perstack.core.runs.tool_search import SEARCH_TOOL, names_in
+from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import replace
 
 HEAD = 400  # characters kept of the beginning of a result that shrinks; `TAIL` of its end
@@ -274,31 +270,30 @@ def _parts(run: Run) -> Iterator[tuple[str, int]]:
 # How events change the context: what the model sees from then on.
 
 
-def known_tools(run: Run, event: step_events.CallTools) -> ContextState:
-    """Return the context after `callTools`, with the called tools that only read and the tools that are pinned."""
+def known_tools(run: Run, calls: Iterable[DecidedCall]) -> ContextState:
+    """Return the context after these calls were decided, with the called tools that only read and the pinned ones."""
     context = run.context
     if run.limits.context is None:
         return context
-    reading = {one.tool_name for one in event.calls if one.effect == "readOnly" and one.kind not in LOOP_KINDS}
-    pinned = {one.tool_name for one in event.calls if one.pin}
+    reading = {one.tool_name for one in calls if one.effect == "readOnly" and one.kind not in LOOP_KINDS}
+    pinned = {one.tool_name for one in calls if one.pin}
     if reading <= context.read_only and pinned <= context.pinned:
         return context
     return replace(context, read_only=context.read_only | reading, pinned=context.pinned | pinned)
 
 
-def requesting(run: Run, event: step_events.StartGeneration) -> ContextState:
+def requesting(run: Run, tools_digest: str | None, *, has_new_guidance: bool) -> ContextState:
     """Return the context while a generation is requested. New guidance makes earlier counts useless."""
-    counted = run.context.counted if event.guidance is None else None
-    return replace(run.context, sending=Sent(len(run.messages), event.tools_digest), counted=counted)
+    counted = None if has_new_guidance else run.context.counted
+    return replace(run.context, sending=Sent(len(run.messages), tools_digest), counted=counted)
 
 
-def measured(run: Run, event: step_events.FinishGeneration) -> ContextState:
-    """Return the context after a generation, which has fitted."""
-    context, usage = run.context, event.usage
+def measured(run: Run, usage: Usage, window: int | None) -> ContextState:
+    """Return the context after a generation, which has fitted; `window`: its size, if known and new."""
+    context = run.context
     sent = context.sending if usage.input_tokens > 0 else None
-    window = event.context_window or context.window
     counted = context.counted if sent is None else replace(sent, tokens=usage.input_tokens)
-    context = replace(context, window=window, tokens=usage.total_tokens, counted=counted)
+    context = replace(context, window=window or context.window, tokens=usage.total_tokens, counted=counted)
     if run.limits.context is None:
         return context
     freed, overhead = context.freed, context.overhead
@@ -308,75 +303,3 @@ def measured(run: Run, event: step_events.FinishGeneration) -> ContextState:
             texts = estimated_tokens(len(run.instruction.encode(errors="replace")))
             overhead = max(1, texts, usage.input_tokens - run.messages.tokens(sent.messages))
     return replace(context, freed=freed, overhead=overhead, overflow=None, is_relieved=False)
-
-
-def overflowed(run: Run, event: step_events.Retry) -> ContextState:
-    """Return the context after a failed attempt; an overflow reveals the size of the window."""
-    if event.overflow is None:
-        return run.context
-    return replace(run.context, learned=event.overflow, overflow=event.error)
-
-
-def shrunk(run: Run, event: step_events.ShrinkResults) -> Run:
-    """Apply the shrinking of results. Raises IllegalFact for a result that does not exist."""
-    wanted: dict[str, dict[str, ShrunkResult]] = {}
-    for one in event.results:
-        wanted.setdefault(one.at, {})[one.tool_call_id] = one
-    items: list[Message] = []
-    freed = 0
-    for index, message in enumerate(run.messages):
-        here = wanted.pop(run.messages.place(index), None)
-        if here is None or not isinstance(message, ToolMessage):
-            items.append(message)
-            continue
-        parts = tuple(_short(part, here.get(part.tool_call_id), event) for part in message.contents)
-        freed += sum(tokens_of_contents(part.contents) for part in message.contents)
-        freed -= sum(tokens_of_contents(part.contents) for part in parts)
-        items.append(ToolMessage(contents=parts))
-    if wanted:
-        raise IllegalFact(f"there are no results of {', '.join(wanted)}")
-    is_relieved = run.context.is_relieved or run.context.overflow is not None
-    context = replace(
-        run.context, freed=run.context.freed + freed, overflow=None, is_relieved=is_relieved, has_dropped=True
-    )
-    return replace(run, messages=History(items, _places(run)), context=context)
-
-
-def _places(run: Run) -> list[str]:
-    return [run.messages.place(index) for index in range(len(run.messages))]
-
-
-def _short(part: ToolResultPart, one: ShrunkResult | None, event: step_events.ShrinkResults) -> ToolResultPart:
-    if one is None:
-        return part
-    text = TextPart(text=short_text(part, one.blob, event.head, event.tail))
-    return part.model_copy(update={"contents": (text,)})
-
-
-def compacted(run: Run, event: step_events.CompactHistory) -> Run:
-    """Replace a range of messages by the event's text, after the kept ones. Raises IllegalFact if there is no range."""
-    messages, places = run.messages, _places(run)
-    if event.first not in places or event.through not in places:
-        raise IllegalFact(f"there are no messages from {event.first} through {event.through}")
-    first, last, kept = places.index(event.first), places.index(event.through), set(event.kept)
-    if last < first:
-        raise IllegalFact(f"{event.through} is before {event.first}")
-    shown = [*range(first), *(index for index in range(first, last) if places[index] in kept)]
-    after = range(last + 1, len(messages))
-    text = UserMessage(contents=(TextPart(text=event.text),))
-    items = [*(messages[index] for index in shown), text, *(messages[index] for index in after)]
-    new_places = [*(places[index] for index in shown), event.id, *(places[index] for index in after)]
-    left = [index for index in range(first, last + 1) if index == last or places[index] not in kept]
-    revealed = dict.fromkeys((*run.context.revealed, *(name for index in left for name in names_in(messages[index]))))
-    context = replace(
-        run.context,
-        freed=0,
-        counted=None,
-        overflow=None,
-        is_relieved=run.context.is_relieved or run.context.overflow is not None,
-        summarising="",
-        has_dropped=True,
-        summaries=(run.context.summaries & set(new_places)) | {event.id},
-        revealed=tuple(revealed),
-    )
-    return replace(run, messages=History(items, new_places), context=context)

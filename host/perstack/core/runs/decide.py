@@ -11,12 +11,11 @@ from perstack.core.base.ids import By, event_id_of, run_id_of
 from perstack.core.base.records import JsonObject, fields_of
 from perstack.core.base.usage import Charge, Exceeded, Usage
 from perstack.core.definitions.instruction import names_directory
-from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
+from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet
 from perstack.core.definitions.result_schemas import ResultCheck, correction
 from perstack.core.definitions.settings import Limits
-from perstack.core.runs import commands, events, step_events
+from perstack.core.runs import commands, events
 from perstack.core.runs.context import summary_tokens, window_of
-from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.facts import (
     Answer,
     Definition,
@@ -25,12 +24,13 @@ from perstack.core.runs.facts import (
     Delegation,
     ErrorInfo,
     EventStamp,
+    Settlement,
     Stamps,
     at_checkpoint,
 )
 from perstack.core.runs.messages import TextPart, estimated_tokens
-from perstack.core.runs.repeats import warned
-from perstack.core.runs.state import Phase, Run, call_key, is_unsettled
+from perstack.core.runs.retries_and_fallbacks import models_of, next_model, reason_to_switch
+from perstack.core.runs.state import ACTIVE, Phase, Run, call_key, is_unsettled
 from perstack.dataclass import dataclass
 
 Noted = (  # commands that have no side effect: their events follow from the state
@@ -48,12 +48,12 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[ev
     """Return the events of a command without a side effect; `next_number`: the number of the Job's next Run."""
     match command:
         case commands.RecordResult():
-            return (warned(run, result_of(command.call, command.text, stamp, is_error=command.is_error)),)
+            return (result_of(command.call, command.text, stamp, is_error=command.is_error).warned(run),)
         case commands.StartDelegates():
             return _delegated(command, stamp, next_number)
         case commands.Complete():
             return (
-                step_events.AttemptCompletion(
+                events.AttemptCompletion(
                     **stamp(),
                     tool_call_id=command.call.decided.id,
                     remaining_todos=command.remaining,
@@ -61,7 +61,7 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[ev
                 ),
             )
         case commands.EndStep():
-            return (step_events.FinishStep(**at_checkpoint(stamp()), usage=run.spending.step_usage),)
+            return (events.FinishStep(**at_checkpoint(stamp()), usage=run.spending.step_usage),)
         case commands.EndRun():
             return (_finished(run, command.text, None, stamp),)
         case commands.Fail():
@@ -74,9 +74,9 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[ev
 
 def result_of(
     call: commands.Call, text: str, stamp: Stamps, *, is_error: bool = False, by: By | None = None
-) -> step_events.FinishToolCall:
+) -> events.FinishToolCall:
     """Return the event for a call whose result is a text."""
-    return step_events.FinishToolCall(
+    return events.FinishToolCall(
         **stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
@@ -98,29 +98,25 @@ def _delegated(command: commands.StartDelegates, stamp: Stamps, next_number: int
         )
         for index, call in enumerate(command.calls)
     )
-    return step_events.CallDelegate(**stamp(), delegates=delegations), events.StopRunByDelegate(
-        **at_checkpoint(stamp(1))
-    )
+    return events.CallDelegate(**stamp(), delegates=delegations), events.StopRunByDelegate(**at_checkpoint(stamp(1)))
 
 
 # --- a full context -----------------------------------------------------------------------------------------------
 
 
-def shrunk_results(run: Run, command: commands.Shrink, stamp: Stamps) -> step_events.ShrinkResults:
+def shrunk_results(run: Run, command: commands.Shrink, stamp: Stamps) -> events.ShrinkResults:
     """Return the event that shortens old results for the model. Their whole texts are stored as blobs already."""
-    return step_events.ShrinkResults(
+    return events.ShrinkResults(
         **_of_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
     )
 
 
 def compaction_started(
     run: Run, command: commands.Compact, model: str, reserved: Charge | None, stamp: Stamps
-) -> step_events.StartCompaction:
+) -> events.StartCompaction:
     """Return the event that precedes the request for a summary."""
     place = _of_next_step(run, stamp)
-    return step_events.StartCompaction(
-        **place, first=command.first, through=command.through, model=model, reserved=reserved
-    )
+    return events.StartCompaction(**place, first=command.first, through=command.through, model=model, reserved=reserved)
 
 
 def history_compacted(
@@ -132,11 +128,11 @@ def history_compacted(
     model: str,
     spent: SummaryCost,
     error: ErrorInfo | None,
-) -> step_events.CompactHistory:
+) -> events.CompactHistory:
     """Return the event that replaces a part of the history by a text. `model` is empty if no model wrote the text."""
     text_tokens = estimated_tokens(len(text.encode(errors="replace")))
     window = window_of(run) or 0
-    return step_events.CompactHistory(
+    return events.CompactHistory(
         **_of_next_step(run, stamp),
         first=command.first,
         through=command.through,
@@ -174,7 +170,7 @@ def asked(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tu
     """Return the question, unless the Run is asking it already, and the stop."""
     if call.question is not None and run.asked == call.decided.id:
         return (events.StopRunByInteractiveTool(**at_checkpoint(stamp())),)
-    question = step_events.CallInteractiveTool(
+    question = events.CallInteractiveTool(
         **stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
@@ -190,8 +186,8 @@ def approval_asked(
     call: commands.Call, leads_to: tuple[str, ...], offers: tuple[str, ...], stamp: Stamps, *, is_unattended: bool
 ) -> tuple[events.StoredEvent, ...]:
     """Return the request for approval, if not recorded yet, and the stop; or, if unattended, the refusal."""
-    digest = digest_of(call)
-    request = step_events.RequestApproval(
+    digest = call.digest
+    request = events.RequestApproval(
         **stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
@@ -206,7 +202,7 @@ def approval_asked(
     after = stamp(len(requested))
     if not is_unattended:
         return *requested, events.StopRunByInteractiveTool(**at_checkpoint(after))
-    nobody = step_events.DecideApproval(
+    nobody = events.DecideApproval(
         **after,
         tool_call_id=call.decided.id,
         call_digest=call.requested or digest,
@@ -216,21 +212,16 @@ def approval_asked(
     return *requested, nobody
 
 
-def digest_of(call: commands.Call) -> str:
-    """Return the digest of skill, tool and arguments that an approval of this call is bound to."""
-    return call_digest(call.decided.skill_name, call.decided.tool_name, call.part.args)
-
-
-def call_started(call: commands.Call, stamp: Stamps) -> step_events.StartToolCall:
+def call_started(call: commands.Call, stamp: Stamps) -> events.StartToolCall:
     """Return the event that records the start of an approved call."""
-    return step_events.StartToolCall(**stamp(), tool_call_id=call.decided.id, call_digest=digest_of(call))
+    return events.StartToolCall(**stamp(), tool_call_id=call.decided.id, call_digest=call.digest)
 
 
 def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | None) -> events.StoredEvent:
     """Return the event for a person's answer; a text is the result of an interactive tool."""
     call = run.calls[run.asked or ""]
     if isinstance(answer, Approval):
-        return step_events.DecideApproval(
+        return events.DecideApproval(
             **stamp(),
             tool_call_id=call.decided.id,
             call_digest=call.requested or "",
@@ -241,7 +232,7 @@ def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | 
         )
     if isinstance(answer, str):
         return result_of(call, answer, stamp, by=by)
-    return step_events.AnswerQuestion(**stamp(), tool_call_id=call.decided.id, answer=answer, by=by)
+    return events.AnswerQuestion(**stamp(), tool_call_id=call.decided.id, answer=answer, by=by)
 
 
 # --- results ------------------------------------------------------------------------------------------------------
@@ -260,13 +251,8 @@ def _finished(run: Run, text: str, value: JsonObject | None, stamp: Stamps) -> e
         text=text,
         total_usage=run.spending.usage,
         result=value,
-        without_effect=lacks_effect(run),
+        without_effect=run.lacks_effect,
     )
-
-
-def lacks_effect(run: Run) -> bool:
-    """Return True if the Run has not had the effect that its Expert declares."""
-    return run.start.expert.effects and not run.effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +324,31 @@ def stopped_by_budget(exceeded: Exceeded, stamp: Stamps) -> events.StopRunByExce
     return events.StopRunByExceededBudget(**at_checkpoint(stamp()), **asdict(exceeded))
 
 
+def switch_after(
+    run: Run, error: ErrorInfo, stamp: Stamps, *, uncharged: bool = False, window: int | None = None
+) -> events.SwitchModel | None:
+    """Return the switch to the next model; None if there is none, or if it would not do better."""
+    following, reason = next_model(run), reason_to_switch(error)
+    if following is None or reason is None:
+        return None
+    return events.SwitchModel(
+        **stamp(),
+        before=run.on,
+        to=following,
+        reason=reason,
+        error=error,
+        context_window=window,
+        uncharged=uncharged,
+    )
+
+
+def switch_back(run: Run, stamp: Stamps, window: int | None = None) -> events.SwitchModel:
+    """Return the switch back to the primary model."""
+    return events.SwitchModel(
+        **stamp(), before=run.on, to=models_of(run.start)[0], reason="triedAgain", context_window=window
+    )
+
+
 def paused_for_limit(resume_at: int, stamp: Stamps) -> events.StopRunByInterrupt:
     """Return the pause for a rate limit until `resume_at`, in milliseconds since 1970; 0 if unknown."""
     return events.StopRunByInterrupt(**at_checkpoint(stamp()), reason="rateLimit", resume_at=resume_at or None)
@@ -352,7 +363,7 @@ def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> eve
         return paused_for_limit(max(run.resume_at or 0 for run in delegates), stamp)
     of_budget = next((run.exceeded for run in delegates if run.status == "stoppedByBudget" and run.exceeded), None)
     if of_budget is not None:
-        return of_budget.model_copy(update=dict(at_checkpoint(stamp())))
+        return stopped_by_budget(of_budget, stamp)
     return stopped_at_limit(max_steps, stamp)
 
 
@@ -372,7 +383,7 @@ def resumed(
     stamp: Stamps,
     *,
     limits: Limits | None,
-    settled: Mapping[str, events.Settlement],
+    settled: Mapping[str, Settlement],
     by: By | None = None,
     signal: str | None,
     definition: Definition | None,
@@ -399,8 +410,8 @@ def resumed(
     )
 
 
-def _settled_of(run: Run, settled: Mapping[str, events.Settlement]) -> dict[str, events.Settlement]:
-    decided: dict[str, events.Settlement] = {}
+def _settled_of(run: Run, settled: Mapping[str, Settlement]) -> dict[str, Settlement]:
+    decided: dict[str, Settlement] = {}
     for call in run.calls.values():
         settlement = settled.get(call_key(run, call)) or settled.get(call.decided.id)
         if is_unsettled(call) and settlement is not None:

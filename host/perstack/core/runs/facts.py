@@ -1,18 +1,22 @@
-"""Parts of Runs' events, for both event modules: common fields, delegation, errors, questions, todos."""
+"""Parts of Runs' events: common fields, delegation, errors, questions, todos."""
 
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal, Protocol, TypedDict
 
 from pydantic import Field, JsonValue, computed_field
 
+from perstack.core.base.ids import By
 from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.settings import ReasoningBudget
+from perstack.core.runs.log_rows import EventContext, LogRow
+from perstack.core.runs.messages import ResultContent
 
 # Questions of tools during a call, and the answers to them. The shapes are MCP's: elicitation in form mode
 # (`elicitation/create`).
@@ -41,6 +45,7 @@ class RunEvent(Fact):
 
     is_decided: ClassVar[bool] = True  # False: no decision of the loop leads to it, so a replay accepts it anywhere
     is_progress: ClassVar[bool] = True  # False: a Job without any other event since a takeover has made no progress
+    is_quiet: ClassVar[bool] = False  # True: it marks a position, and lists show it only on request
 
     type: str
     id: str
@@ -54,6 +59,25 @@ class RunEvent(Fact):
     def step(self) -> int:
         """Return `step_number`, under a shorter name for one-line scripts."""
         return self.step_number
+
+    @property
+    def named_runs(self) -> tuple[str, ...]:
+        """The ids of other Runs that the event names."""
+        return ()
+
+    @property
+    def named_tree(self) -> str | None:
+        """The digest of the tree that the event names, whose blobs belong to it; None if it names none."""
+        return None
+
+    @property
+    def media(self) -> tuple[ResultContent, ...]:
+        """The contents that may be images or documents."""
+        return ()
+
+    @abstractmethod
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the rows of the event for people; empty if it has nothing new for them."""
 
 
 class DelegatedBy(Fact):
@@ -123,6 +147,19 @@ class Definition(Fact):
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
 
 
+class Closed(Fact):
+    """The permanent close of a Run or Job."""
+
+    by: By
+    reason: str = Field(default="", exclude_if=falsy)
+    at: int  # milliseconds since 1970
+
+
+# Decision about an interrupted call without a result: `done` (it had its effect), `retry` (run it again), `ask` (the
+# model learns that it was interrupted, and decides).
+Settlement = Literal["done", "retry", "ask"]
+
+
 class ErrorInfo(Fact):
     """An error in the provider's own words."""
 
@@ -130,6 +167,12 @@ class ErrorInfo(Fact):
     message: Text
     status_code: int | None = None
     is_retryable: bool = False
+
+    @property
+    def words(self) -> str:
+        """The text of the error, for people."""
+        status = f" {self.status_code}" if self.status_code else ""
+        return f"{self.name}{status}: {self.message}"
 
 
 class ShrunkResult(Fact):
@@ -140,7 +183,9 @@ class ShrunkResult(Fact):
     blob: str  # SHA-256 (hex) of the whole text, which is a blob of the Job
 
 
-# The warning added to the result of a call that was repeated too often.
+# Warnings: to a person about a completed Run, and to a model in the result of a call that was repeated too often.
+
+WITHOUT_EFFECT = "no call had an effect, and the Expert declares `effects = true`: check before you rely on the result"
 
 
 def repeat_warning(most: int, *, is_one: bool) -> str:

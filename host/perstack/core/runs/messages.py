@@ -162,6 +162,8 @@ class ToolResultPart(Fact):
 
 ReplyPart = Annotated[TextPart | ThinkingPart | ToolCallPart, Field(discriminator="type")]
 
+FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
+
 
 class InstructionMessage(Fact):
     """An Expert's instruction. Each Run has one; a continuing Run does not inherit it."""

@@ -11,8 +11,7 @@ from typing import assert_never
 from perstack.core.definitions.permissions import refusal
 from perstack.core.runs import commands
 from perstack.core.runs.context import relief, relief_in_hand
-from perstack.core.runs.events import Settlement
-from perstack.core.runs.facts import ErrorInfo, apply_todo, remaining, todos_json
+from perstack.core.runs.facts import ErrorInfo, Settlement, apply_todo, remaining, todos_json
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.retries_and_fallbacks import next_model, reason_to_switch
 from perstack.core.runs.state import MOST_REJECTED, Phase, Run, latest_reply

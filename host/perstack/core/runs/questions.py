@@ -6,7 +6,6 @@ from pydantic import Field, JsonValue
 
 from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
 from perstack.core.base.text import approvable_text, counted_blanks
-from perstack.core.runs.step_events import CallInteractiveTool, RequestApproval
 
 _LONGEST = 2_000  # maximum characters of a call's arguments in one line; `args` has them complete
 _EXEC = "exec"
@@ -67,42 +66,3 @@ def counted(value: JsonValue) -> JsonValue:
             return {counted_blanks(name): counted(one) for name, one in value.items()}
         case _:
             return value
-
-
-def approval_question(event: RequestApproval) -> OpenQuestion:
-    """Return the question for the approval that the event requests."""
-    of = f" of skill {event.skill_name}" if event.skill_name else ""
-    return OpenQuestion(
-        id=event.id,
-        run_id=event.run_id,
-        expert_key=event.expert_key,
-        tool_call_id=event.tool_call_id,
-        tool_name=event.tool_name,
-        skill_name=event.skill_name,
-        text=f"{event.expert_key} wants to call {event.tool_name}{of}, which needs approval ({event.rule})",
-        args=event.args,
-        approval=True,
-        call_digest=event.call_digest,
-        rule=event.rule,
-        offers=event.offers,
-        asked_at=event.timestamp,
-    )
-
-
-def open_question(event: CallInteractiveTool) -> OpenQuestion:
-    """Return the question that the event asks."""
-    asked = event.args.get("question")
-    text = event.question.message if event.question else asked if isinstance(asked, str) else event.tool_name
-    return OpenQuestion(
-        id=event.id,
-        run_id=event.run_id,
-        expert_key=event.expert_key,
-        tool_call_id=event.tool_call_id,
-        tool_name=event.tool_name,
-        skill_name=event.skill_name,
-        text=text,
-        args=event.args,
-        requested_schema=event.question.requested_schema if event.question else None,
-        approval=event.approval,
-        asked_at=event.timestamp,
-    )

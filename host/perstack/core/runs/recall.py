@@ -12,11 +12,18 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.runs.context import RECALL_TOOL
-from perstack.core.runs.events import RejectResult, StartRun, StoredEvent
+from perstack.core.runs.events import (
+    AttemptCompletion,
+    CallTools,
+    FinishGeneration,
+    FinishToolCall,
+    RejectResult,
+    ShrinkResults,
+    StoredEvent,
+)
 from perstack.core.runs.messages import text_of
-from perstack.core.runs.repeats import shown
+from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import AttemptCompletion, CallTools, FinishGeneration, FinishToolCall, ShrinkResults
 from perstack.dataclass import dataclass
 
 MOST_FOUND = 10
@@ -123,7 +130,7 @@ def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
                 yield call.tool_name, f"your call of {call.tool_name}", args
         case FinishToolCall():
             kind = "error" if event.is_error else "result"
-            yield event.tool_name, f"{kind} of {event.tool_name}", text_of(shown(event))
+            yield event.tool_name, f"{kind} of {event.tool_name}", text_of(event.shown)
         case _:
             return
 

@@ -17,9 +17,8 @@ from perstack.core.base.chain import unpadded
 from perstack.core.base.records import JsonObject, canonical_json
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events import StartGeneration, StoredEvent
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
 
 VERSION = "v1"  # version of the hashed form. A changed form gets another version, and this one must stay computable

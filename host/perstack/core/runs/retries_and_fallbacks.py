@@ -8,14 +8,14 @@
 
 from __future__ import annotations
 
-from perstack.core.base.lifecycle import IllegalFact
+from typing import Literal
+
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.settings import Limits
-from perstack.core.runs.events import StartRun
-from perstack.core.runs.facts import ErrorInfo, Stamps
-from perstack.core.runs.state import Phase, Run, unmeasured
-from perstack.core.runs.step_events import SwitchModel, SwitchReason
-from perstack.dataclass import dataclass, replace
+from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.start import StartRun
+from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
 
 # After a failed generation: try again, give up, or pause the Job until the endpoint has capacity.
 
@@ -98,6 +98,19 @@ REST = 300_000  # milliseconds until the primary model is tried again
 
 REFUSAL = "Refusal"
 
+SwitchReason = Literal[  # reasons for a switch of models; `triedAgain`: the pause of the primary model is over
+    "overloaded",
+    "rateLimit",
+    "quota",
+    "refusal",
+    "timeout",
+    "unreachable",
+    "circuitOpen",
+    "serverError",
+    "notConfigured",
+    "triedAgain",
+]
+
 _REASONS: dict[str, SwitchReason] = {
     "Overloaded": "overloaded",
     "RateLimit": "rateLimit",
@@ -146,24 +159,6 @@ def needs_no_retry(error: ErrorInfo) -> bool:
     return error.name in _AT_ONCE
 
 
-def switch_after(
-    run: Run, error: ErrorInfo, stamp: Stamps, *, uncharged: bool = False, window: int | None = None
-) -> SwitchModel | None:
-    """Return the switch to the next model; None if there is none, or if it would not do better."""
-    following, reason = next_model(run), reason_to_switch(error)
-    if following is None or reason is None:
-        return None
-    return SwitchModel(
-        **stamp(),
-        before=run.on,
-        to=following,
-        reason=reason,
-        error=error,
-        context_window=window,
-        uncharged=uncharged,
-    )
-
-
 def cannot_stand_in(run: Run, problem: str) -> ErrorInfo:
     """Return the error of a Run whose active model is unavailable: the previous model's failure, and this problem."""
     words = f"{run.on} cannot stand in: {problem}"
@@ -175,45 +170,3 @@ def cannot_stand_in(run: Run, problem: str) -> ErrorInfo:
 def is_due_back(run: Run, now: int) -> bool:
     """Return True if the primary model has rested long enough. `now`: milliseconds since 1970."""
     return run.stands_in and now >= run.back_at
-
-
-def switch_back(run: Run, stamp: Stamps, window: int | None = None) -> SwitchModel:
-    """Return the switch back to the primary model."""
-    return SwitchModel(**stamp(), before=run.on, to=models_of(run.start)[0], reason="triedAgain", context_window=window)
-
-
-def switched(run: Run, event: SwitchModel) -> Run:
-    """Apply a switch of models. Raises IllegalFact if it does not match the Run's models."""
-    names = models_of(run.start)
-    if event.before != run.on or event.to not in names or event.to == run.on:
-        raise IllegalFact(f"switchModel from {event.before} to {event.to}, where {run.on} generates")
-    is_first = event.to == names[0]
-    return replace(
-        run,
-        stand_in="" if is_first else event.to,
-        # An unavailable model has not failed: keep the failure before it.
-        left_for=run.left_for if event.reason == "notConfigured" else event.error,
-        back_at=0 if is_first else event.timestamp + REST,
-        unusable=None,
-        cut_at=None,
-        # Another model counts tokens differently and has another window, so all measurements are void.
-        context=unmeasured(run.context, event.context_window),
-        is_switched=run.phase is Phase.GENERATING,
-    )
-
-
-def switch_difference(run: Run, event: SwitchModel) -> str | None:
-    """Return how a recorded switch differs from what the loop would do; None if it does not."""
-    names = models_of(run.start)
-    if event.reason == "triedAgain":
-        if event.to != names[0] or not is_due_back(run, event.timestamp):
-            return f"switchModel to {event.to}, where {run.on} generates until the first model is tried again"
-        return None
-    expected = next_model(run)
-    if event.to != expected:
-        return f"switchModel to {event.to}, where the next model is {expected or 'none'}"
-    if event.error is not None and reason_to_switch(event.error) != event.reason:
-        return f"switchModel because of {event.reason}, after {event.error.name}"
-    if event.reason == "refusal" and (run.unusable is None or run.unusable.name != REFUSAL):
-        return "switchModel because of a refusal, where the model has not refused"
-    return None

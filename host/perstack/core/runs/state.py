@@ -20,16 +20,16 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.base.chain import EMPTY_LOG, Head
+from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject
-from perstack.core.base.usage import NOTHING_SPENT, Spending
+from perstack.core.base.usage import NOTHING_SPENT, Exceeded, Spending
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import full_name, parts_of
 from perstack.core.definitions.permissions import RuleSet, Standing, Widening
 from perstack.core.definitions.settings import Limits
 from perstack.core.runs.commands import Call
-from perstack.core.runs.events import CloseRun, QueueRun, StartRun, StopRunByExceededBudget
-from perstack.core.runs.facts import ErrorInfo, Todo
+from perstack.core.runs.facts import Closed, ErrorInfo, Todo
 from perstack.core.runs.messages import (
     ExpertMessage,
     History,
@@ -41,7 +41,7 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.step_events import RecordSnapshot
+from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass, replace
 
 
@@ -105,6 +105,9 @@ RunStatus = Literal[
     "queued",
 ]
 
+ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
+"""Statuses of a Run that a driver is working on, itself or by driving the Run's delegates."""
+
 SnapshotDue = Literal["no", "before", "after"]  # before any call runs, or after all running ones
 
 
@@ -141,6 +144,17 @@ NO_REPEATS = Repeats()
 
 
 MOST_REJECTED = 2  # the model sees the problem of the first rejected result; at the second the Run fails
+
+
+@dataclass(frozen=True, slots=True)
+class Queueing:
+    """The queueing of a Run for a worker."""
+
+    since: int  # milliseconds since 1970, as is `due`, the earliest start
+    due: int
+    priority: int
+    by: By
+    definition: str | None  # blob of the Experts and settings that every worker uses
 
 
 @dataclass(frozen=True)
@@ -182,14 +196,14 @@ class Run:
     cut_at: int | None = None  # tokens of the latest reply, if only the budget cut it
     context: ContextState = EMPTY_CONTEXT
     worked_ms: int = 0  # milliseconds of work, including time spent waiting for delegates
-    exceeded: StopRunByExceededBudget | None = None
+    exceeded: Exceeded | None = None
     schema: JsonObject | None = None  # JSON schema that the result must fit; None if any text is a result
     value: JsonObject | None = None
     secrets: int = 0  # highest N of an assigned `[secret:N]`, if tool results are masked
     effects: int = 0  # number of calls that had an effect, including calls of delegates
     without_effect: bool = False  # True if the Run completed without an effect although its Expert declares one
-    closed: CloseRun | None = None
-    queued: QueueRun | None = None  # latest queueing, also after a claim: its definition holds from then on
+    closed: Closed | None = None
+    queued: Queueing | None = None  # latest queueing, also after a claim: its definition holds from then on
     rejections: int = 0  # results that did not fit the schema; after the second a resumed Run has one more try
     rejected_for: str = ""
     stand_in: str = ""  # active fallback model, as `provider/model`; empty if the primary model is active
@@ -250,6 +264,11 @@ class Run:
     def instruction(self) -> str:
         """The instruction with the skills' guidance."""
         return whole_instruction(self.start.instruction, self.guidance)
+
+    @property
+    def lacks_effect(self) -> bool:
+        """True if the Run has not had the effect that its Expert declares."""
+        return self.start.expert.effects and not self.effects
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
@@ -377,8 +396,3 @@ def may_have_unrecorded(run: Run) -> bool:
 def _may_change_files(call: Call) -> bool:
     decided = call.decided
     return decided.kind == "delegate" or (decided.kind == "tool" and decided.effect != "readOnly")
-
-
-def recorded(run: Run, event: RecordSnapshot) -> Run:
-    """Apply a snapshot. A failed one is not repeated before there is something new to record."""
-    return replace(run, snapshot=event.tree or run.snapshot, snapshot_due="no")

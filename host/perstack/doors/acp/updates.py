@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, assert_never
 from acp import helpers
 from acp.schema import ToolCallLocation, ToolKind
 
-from perstack.core.runs import step_events
+from perstack.core.runs import events
 from perstack.core.runs.display_events import SkillDisconnected, StreamReasoning, StreamText
 from perstack.core.runs.events import Event, FinishRun
 from perstack.core.runs.facts import RunEvent
@@ -25,7 +25,6 @@ from perstack.core.runs.messages import (
     text_of,
 )
 from perstack.doors.shared.activity import CallActivity, JobActivity, todos_in
-from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.next_steps import acp_phrase
 from perstack.doors.shared.text import brief, shorten
 
@@ -104,25 +103,25 @@ class Updates:
         self._activity.follow(event)
         is_mine = not self._activity.is_delegate(event.run_id)
         match event:
-            case step_events.StartGeneration() if is_mine:
+            case events.StartGeneration() if is_mine:
                 self._sent = ""
             case StreamText() if is_mine:
                 self._sent += event.delta
                 yield helpers.update_agent_message_text(event.delta)
             case StreamReasoning() if is_mine:
                 yield helpers.update_agent_thought_text(event.delta)
-            case step_events.FinishGeneration() if is_mine:
+            case events.FinishGeneration() if is_mine:
                 yield from self._say(event.message.text)
-            case step_events.Retry():
+            case events.Retry():
                 yield helpers.update_agent_thought_text(
                     f"({shorten(event.error.message, _TITLE_CELLS)}; trying again)\n"
                 )
-            case step_events.SwitchModel():
-                yield helpers.update_agent_thought_text(f"(the model is switched {switch_words(event)})\n")
-            case step_events.CallTools():
+            case events.SwitchModel():
+                yield helpers.update_agent_thought_text(f"(the model is switched {event.words})\n")
+            case events.CallTools():
                 for decided in event.calls:
                     yield from self._call(event, decided.id)
-            case step_events.FinishToolCall():
+            case events.FinishToolCall():
                 yield from self._result(event)
             case FinishRun() if is_mine:
                 yield from self._say(event.text)
@@ -140,7 +139,7 @@ class Updates:
         run = self._activity.run(event.run_id)
         return None if run is None else run.calls.get(call_id)
 
-    def _call(self, event: step_events.CallTools, call_id: str) -> Iterator[helpers.SessionUpdate]:
+    def _call(self, event: events.CallTools, call_id: str) -> Iterator[helpers.SessionUpdate]:
         call = self._call_of(event, call_id)
         if call is None or call.part is None or call.kind == "interactive" or call.kind in _SILENT:
             return
@@ -154,7 +153,7 @@ class Updates:
             raw_input=call.part.args,
         )
 
-    def _result(self, event: step_events.FinishToolCall) -> Iterator[helpers.SessionUpdate]:
+    def _result(self, event: events.FinishToolCall) -> Iterator[helpers.SessionUpdate]:
         call = self._call_of(event, event.tool_call_id)
         text = text_of(event.contents)
         if call is None or call.kind in _SILENT:

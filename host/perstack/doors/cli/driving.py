@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.cli.output import JobOutput
 from perstack.doors.cli.terminal import is_attended, print_err
-from perstack.doors.shared.job_status import WITHOUT_EFFECT, next_step_of_job, spent
+from perstack.doors.shared.job_status import next_step_of_job, spent
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals, on_continued
 from perstack.doors.shared.text import local_time

@@ -10,6 +10,7 @@ from typing import assert_never
 
 import click
 
+from perstack.core.base.usage import cost
 from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
 from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
 from perstack.doors.cli.driving import EXIT_STATUS, drive_series_and_ask, run_interruptible
@@ -27,7 +28,7 @@ from perstack.doors.cli.terminal import Screen, print_err, print_out, table, wri
 from perstack.doors.shared.job_status import next_steps_of_series
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED
-from perstack.doors.shared.text import ago, cost, count, duration
+from perstack.doors.shared.text import ago, count, duration
 from perstack.engine.iterations.series_driver import SeriesPage
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host

@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from perstack.core.base.lifecycle import TYPED_STATUS
+from perstack.core.base.usage import cost
 from perstack.core.jobs.queries import By, GroupCost, JobChoice, not_retained, parse_labels, removable, spent_by
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
@@ -23,7 +24,7 @@ from perstack.doors.cli.terminal import (
     write_json_line,
 )
 from perstack.doors.shared.job_status import status_of
-from perstack.doors.shared.text import ago, cost, count, local_time
+from perstack.doors.shared.text import ago, count, local_time
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.support.storage import pages

@@ -12,9 +12,11 @@ import click
 from perstack.core.base.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
+from perstack.core.base.usage import cost
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import PlacedRun
 from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.log_rows import run_label
 from perstack.core.runs.messages import AnyMessage
 from perstack.dataclass import dataclass
 from perstack.doors.cli import log_print
@@ -24,10 +26,9 @@ from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.terminal import Screen, print_out, table, write_bytes, write_json, write_json_line
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
-from perstack.doors.shared.event_text import run_label
 from perstack.doors.shared.job_status import run_status_of
 from perstack.doors.shared.log_view import branches, entries_of, in_order, origin_text, places_in
-from perstack.doors.shared.text import cost, count, local_time
+from perstack.doors.shared.text import count, local_time
 from perstack.engine.log.event_log import StoredLine
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import NotFound, UsageError

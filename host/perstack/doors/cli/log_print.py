@@ -10,16 +10,16 @@ from typing import NamedTuple, TypeVar, get_args
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import StoredEvent
-from perstack.core.runs.step_events import CallDelegate
+from perstack.core.runs.events import CallDelegate, StoredEvent
+from perstack.core.runs.facts import WITHOUT_EFFECT
+from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
 from perstack.dataclass import dataclass
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.terminal import Screen, print_err, print_out
-from perstack.doors.shared.event_text import QUIET_TYPES, EventContext, LogRow, run_label, tokens
-from perstack.doors.shared.job_status import WITHOUT_EFFECT, next_step_of_job, status_of
+from perstack.doors.shared.job_status import next_step_of_job, status_of
 from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, expert_of, is_delegate, parse_line, rows_of
 from perstack.doors.shared.next_steps import command
-from perstack.doors.shared.text import ago, count, duration, local_time
+from perstack.doors.shared.text import ago, count, duration, local_time, minute
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import UsageError
 from perstack.host import Host
@@ -286,15 +286,18 @@ def _surrounded(
         calls = calls_of_last_reply(entry) if entry.type == "callTools" else {}
         start = began.get((entry.log.run_id, entry.step))
         step_ms = entry.timestamp - start if start is not None and entry.type == "finishStep" else None
-        found.append((entry, EventContext(calls, step_ms, full or entry.type in wanted.types)))
+        found.append((entry, EventContext(calls, minute, step_ms, full or entry.type in wanted.types)))
     return found
+
+
+_QUIET_TYPES = frozenset(one.model_fields["type"].default for one in get_args(StoredEvent) if one.is_quiet)
 
 
 def visible(entries: Sequence[LogEntry], wanted: EventFilter, full: bool) -> list[LogEntry]:
     """Return the events, without position marks unless these were requested."""
     if full or not wanted.names_no_kind:
         return list(entries)
-    return [entry for entry in entries if entry.type not in QUIET_TYPES or _lacks_skills(entry)]
+    return [entry for entry in entries if entry.type not in _QUIET_TYPES or _lacks_skills(entry)]
 
 
 def print_damage(logs: Sequence[RunLog]) -> bool:

@@ -10,7 +10,7 @@ import click
 from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import Settlement
+from perstack.core.runs.facts import Settlement
 from perstack.doors.cli.driving import drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.iterations import SeriesOutput, check_target, report_series
 from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options, total_options

@@ -19,6 +19,7 @@ import click
 from perstack.config.expert_tests import WrittenTest, chosen, read_tests
 from perstack.config.load import DefinitionFile
 from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import cost
 from perstack.core.definitions.expert_tests import MOST_REPEATS
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -29,7 +30,7 @@ from perstack.doors.cli.options import HostOptions, config_option, env_path_opti
 from perstack.doors.cli.terminal import Screen, print_err, print_note, print_out, table, write_json_line
 from perstack.doors.shared.log_view import in_order
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
-from perstack.doors.shared.text import cost, count, duration
+from perstack.doors.shared.text import count, duration
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.host import Host
 from perstack.testing.experts.run_tests import AT_ONCE, Attempt, Bench, ExpertTestOutcome, check_models, run_tests

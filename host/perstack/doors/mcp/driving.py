@@ -16,7 +16,7 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs import display_events, events, step_events
+from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
@@ -28,7 +28,6 @@ from perstack.doors.operations.driving import answer_and_follow
 from perstack.doors.operations.views import reply_job
 from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
-from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, count, duration, shorten
 from perstack.errors import Conflict, UsageError
@@ -171,23 +170,23 @@ class ProgressText:
         match event:
             case display_events.SkillStarting():
                 return (f"starting {event.skill_name}",)
-            case step_events.StartGeneration():
+            case events.StartGeneration():
                 return (self._step(event),)
-            case step_events.CallTools():
+            case events.CallTools():
                 tools = (call for call in event.calls if call.kind not in ("delegate", "interactive"))
                 return tuple(f"{self._step(event)}: {self._call(event, call)}" for call in tools)
-            case step_events.CallDelegate():
+            case events.CallDelegate():
                 names = ", ".join(each.expert_key for each in event.delegates)
                 return (f"{self._step(event)}: asks {names}",)
-            case step_events.CallInteractiveTool():
+            case events.CallInteractiveTool():
                 return (f"{self._step(event)}: asks a person",)
-            case step_events.RequestApproval():
+            case events.RequestApproval():
                 return (f"{self._step(event)}: asks a person's approval of {event.tool_name}",)
-            case step_events.Retry():
+            case events.Retry():
                 error = shorten(event.error.message, _TEXT_CELLS)
                 return (f"{self._step(event)}: tries again in {duration(event.delay_ms)}: {error}",)
-            case step_events.SwitchModel():
-                return (f"{self._step(event)}: the model is switched {switch_words(event)}",)
+            case events.SwitchModel():
+                return (f"{self._step(event)}: the model is switched {event.words}",)
             case display_events.ToolProgress():
                 return (f"{self._step(event)}: {shorten(event.message, _TEXT_CELLS)}",)
             case events.FinishRun() if self._activity.is_delegate(event.run_id):
@@ -200,7 +199,7 @@ class ProgressText:
         whose = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
         return f"{whose}step {event.step_number}"
 
-    def _call(self, event: step_events.CallTools, call: DecidedCall) -> str:
+    def _call(self, event: events.CallTools, call: DecidedCall) -> str:
         run = self._activity.run(event.run_id)
         known = None if run is None else run.calls.get(call.id)
         part = None if known is None else known.part

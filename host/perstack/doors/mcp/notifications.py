@@ -13,8 +13,7 @@ from mcp.server.session import ServerSession
 from starlette.requests import Request
 
 from perstack.core.base.ids import By, job_of_run
-from perstack.core.runs.events import StartRun, StoredEvent
-from perstack.core.runs.step_events import FinishStep
+from perstack.core.runs.events import FinishStep, StartRun, StoredEvent
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.elicitation import Context
 from perstack.doors.served_project import CallKey, ServedProject

@@ -14,6 +14,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError, NoBackChannel
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.runs.messages import (
     ExpertMessage,
+    FinishReason,
     Message,
     ReplyPart,
     ResultContent,
@@ -23,7 +24,6 @@ from perstack.core.runs.messages import (
     UserMessage,
     text_of,
 )
-from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.greeting import STATELESS_VERSIONS
 from perstack.errors import ProviderError, UsageError

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from perstack.core.base.ids import place_of
 from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import Settlement
+from perstack.core.runs.facts import Settlement
 from perstack.core.runs.messages import MOST
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.served_project import DriveJob

@@ -17,10 +17,11 @@ from perstack.core.files.tree_diff import ChangeKind, KeptWhy
 from perstack.core.jobs.answers import ANYTHING, accepted, asked_by
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import RunStatus
 from perstack.doors.operations import OperationCall, R
-from perstack.doors.shared.job_status import WITHOUT_EFFECT, next_step_of_job, spent, status_of
+from perstack.doors.shared.job_status import next_step_of_job, spent, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
 from perstack.doors.shared.questions import call_shown
 from perstack.engine.jobs.files import FilesDiff

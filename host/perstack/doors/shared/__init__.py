@@ -1,12 +1,11 @@
 """Code that several doors share: words for states and events, next steps, forms, signals, stdio and output streams.
 
 Doors (CLI, terminal program, ACP, MCP, HTTP) differ in how they show things; the content comes from here.
-`event_text.describe` turns each stored event into rows, and `activity.JobActivity` folds events into the state of a
-Job, its Runs and their calls, of which each door draws a part: both are pure, so that a log on disk and a Job in this
-process are shown alike. `next_steps` has one phrase for each next step and door. `output_stream`, `stdio` and `signals`
+Each stored event describes itself as rows, and `activity.JobActivity` folds events into the state of a Job, its Runs
+and their calls, of which each door draws a part: both are pure, so that a log on disk and a Job in this process are
+shown alike. `next_steps` has one phrase for each next step and door. `output_stream`, `stdio` and `signals`
 hold what the process does with its file descriptors and signals.
 
-When an event type is added, add it to `describe`, which ends in `assert_never`: the type check finds what is missing.
-Views show its rows, unless the rows name an item (`LogRow.item`) that the view draws in their place. When a NextStep is
-added, add it to every function of `next_steps`.
+Views show an event's rows, unless the rows name an item (`LogRow.item`) that the view draws in their place. When a
+NextStep is added, add it to every function of `next_steps`.
 """

@@ -11,12 +11,12 @@ from pydantic import TypeAdapter, ValidationError
 from perstack.core.base.usage import NO_USAGE, Usage
 from perstack.core.definitions.skills import ToolKind
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs import display_events, events, step_events
+from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent, Todo
+from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
 from perstack.core.runs.messages import ToolCallPart, text_of
 from perstack.dataclass import dataclass
-from perstack.doors.shared.event_text import EventContext, LogRow, describe, run_label, tokens
-from perstack.doors.shared.text import brief, count, duration, shorten
+from perstack.doors.shared.text import brief, count, duration, minute, shorten
 
 _MAX_TEXT_CHARS = 4_000  # maximum characters kept of a streamed text: more than a screen shows
 
@@ -214,10 +214,10 @@ class JobActivity:
     def _rows(self, event: events.StoredEvent) -> Iterator[LogLine]:
         run = self._run(event.run_id, event.expert_key, event.timestamp)
         step, at = run.step_began
-        took = event.timestamp - at if step == event.step_number and isinstance(event, step_events.FinishStep) else None
+        took = event.timestamp - at if step == event.step_number and isinstance(event, events.FinishStep) else None
         if self._full or not isinstance(event, events.StopRunByDelegate):
             parts = {call_id: call.part for call_id, call in run.calls.items() if call.part is not None}
-            for row in describe(event, EventContext(parts, took, self._full)):
+            for row in event.describe(EventContext(parts, minute, took, self._full)):
                 yield LogLine(event.timestamp, event.run_id, run.label, event.step_number, row)
 
     def _follow(self, run: RunActivity, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event that changes what is shown
@@ -234,55 +234,55 @@ class JobActivity:
             case events.ResumeRun():
                 run.steps = max(run.steps or 0, event.step_number)
                 run.text = ""
-            case step_events.StartGeneration():
+            case events.StartGeneration():
                 before = event.step_number - 1 if run.steps is None else run.steps
                 self.steps += max(0, event.step_number - before)
                 run.steps, run.state = max(before, event.step_number), "working"
                 if run.step_began[0] != event.step_number:
                     run.step_began = (event.step_number, now)
                 run.set_activity("waits for the model", now)
-            case step_events.FinishGeneration():
+            case events.FinishGeneration():
                 self._spent(event.usage)
                 run.context_tokens = event.usage.total_tokens
                 run.context_window = event.context_window or run.context_window
                 run.calls = {part.tool_call_id: CallActivity(part.tool_name, part) for part in event.message.tool_calls}
                 run.said = event.message.text if event.message.text.strip() else run.said
                 run.set_activity("", now)
-            case step_events.Retry():
+            case events.Retry():
                 self._spent(event.usage)
                 run.set_activity("waits to try again", now)
-            case step_events.SwitchModel():
+            case events.SwitchModel():
                 run.context_window = event.context_window
                 run.set_activity("waits for the next model", now)
-            case step_events.StartCompaction():
+            case events.StartCompaction():
                 run.set_activity("summarises what came before", now)
-            case step_events.CompactHistory():
+            case events.CompactHistory():
                 self._spent(event.usage)
                 run.set_activity("", now)
-            case step_events.CallTools():
+            case events.CallTools():
                 for decided in event.calls:
                     run.calls.setdefault(decided.id, CallActivity(decided.tool_name)).kind = decided.kind
                     if decided.kind == "tool" and not decided.asks:
                         run.begin_call(decided.id, now)
-            case step_events.RequestApproval():
+            case events.RequestApproval():
                 run.hold_call(event.tool_call_id, event.rule)
-            case step_events.DecideApproval():
+            case events.DecideApproval():
                 run.hold_call(event.tool_call_id, None)
-            case step_events.StartToolCall():
+            case events.StartToolCall():
                 run.begin_call(event.tool_call_id, now)
-            case step_events.FinishToolCall():
+            case events.FinishToolCall():
                 self._spent(event.usage)
                 self._finish_call(run, event)
-            case step_events.CallDelegate():
+            case events.CallDelegate():
                 for one in event.delegates:
                     delegate = self._run(one.run_id, one.expert_key, now)
                     delegate.is_delegate, delegate.query = True, one.query
                 names = ", ".join(run_label(one.expert_key, one.run_id) for one in event.delegates)
                 run.set_activity(f"waits for {names}", now)
-            case step_events.CallInteractiveTool():
+            case events.CallInteractiveTool():
                 self._spent(event.usage)
                 run.work.pop(event.tool_call_id, None)
-            case step_events.FinishStep():
+            case events.FinishStep():
                 run.set_activity("", now)
             case events.FinishRun():
                 run.ended = now
@@ -311,7 +311,7 @@ class JobActivity:
         run.stop_calls()
         del self.lanes[run.run_id]
 
-    def _finish_call(self, run: RunActivity, event: step_events.FinishToolCall) -> None:
+    def _finish_call(self, run: RunActivity, event: events.FinishToolCall) -> None:
         run.work.pop(event.tool_call_id, None)
         call = run.calls.get(event.tool_call_id)
         if call is not None:

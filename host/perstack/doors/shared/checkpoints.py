@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.runs.compaction import STANDS_FOR_OLDER
+from perstack.core.runs.log_rows import arguments, tokens
 from perstack.core.runs.messages import (
     AnyMessage,
     ExpertMessage,
@@ -17,7 +18,6 @@ from perstack.core.runs.messages import (
     ToolMessage,
     text_of,
 )
-from perstack.doors.shared.event_text import arguments, tokens
 from perstack.doors.shared.job_status import STATUS_WORDS
 from perstack.doors.shared.log_view import places_in
 from perstack.host import Host

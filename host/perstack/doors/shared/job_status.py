@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
-from perstack.core.base.usage import BudgetName
+from perstack.core.base.usage import BudgetName, cost
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.shared.text import cost, count
+from perstack.doors.shared.text import count
 from perstack.next_steps import Continue, GiveAnswer, Option, Resume
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ def spent(job: JobSummary) -> str:
         cost(job.usage, job.unpriced_tokens),
     )
     return ", ".join(word for word in words if word)
-
-
-WITHOUT_EFFECT = "no call had an effect, and the Expert declares `effects = true`: check before you rely on the result"
 
 
 AfterJob: TypeAlias = GiveAnswer | Continue | Resume

@@ -13,11 +13,19 @@ from pydantic import JsonValue
 from perstack.core.base.chain import BrokenSeal, open_line, taken_out
 from perstack.core.base.ids import event_id_of
 from perstack.core.jobs.summary import How, PlacedRun
-from perstack.core.runs.events import ResumeRun, StartRewind, StoredEvent, parse_event
+from perstack.core.runs.events import (
+    CallInteractiveTool,
+    FinishGeneration,
+    RequestApproval,
+    ResumeRun,
+    StartRewind,
+    StoredEvent,
+    parse_event,
+)
+from perstack.core.runs.log_rows import EventContext, LogRow
 from perstack.core.runs.messages import ToolCallPart
-from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
-from perstack.core.runs.step_events import CallInteractiveTool, FinishGeneration, RequestApproval
-from perstack.doors.shared.event_text import EventContext, LogRow, describe
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.text import minute
 from perstack.engine.log.run_log import RunLog
 
 # Every event's JSON begins with these keys in this order, so most lines can be selected without parsing.
@@ -160,7 +168,7 @@ _MAX_EVENTS_BETWEEN = 5  # maximum events between a question and the stop it cau
 def rows_of(entry: LogEntry, around: EventContext) -> list[LogRow]:
     """Return the rows of one event."""
     try:
-        return describe(parse_line(entry.line), around)
+        return parse_line(entry.line).describe(around)
     except ValueError:
         if _is_taken_out(entry.line):
             return [LogRow("redacted", f"{entry.type}: its content was taken out", "dim")]
@@ -178,17 +186,15 @@ def _is_taken_out(line: bytes) -> bool:
 def question_at(place: CheckpointRef) -> str:
     """Return the question to the user at a checkpoint; empty if it cannot be parsed or a delegate asked it."""
     event = _asks_at(place)
-    rows = [] if event is None else describe(event, EventContext({}))
+    rows = [] if event is None else event.describe(EventContext({}, minute))
     return rows[0].text if rows else ""
 
 
 def open_question_at(place: CheckpointRef) -> OpenQuestion | None:
     """Return the open question at a checkpoint, with who asked it and the form of its answer; None without one."""
     match _asks_at(place):
-        case CallInteractiveTool() as event:
-            return open_question(event)
-        case RequestApproval() as event:
-            return approval_question(event)
+        case (CallInteractiveTool() | RequestApproval()) as event:
+            return event.open_question
         case _:
             return None
 

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from perstack.core.base.text import LATEST, one_line
+from perstack.core.base.text import count as count
+from perstack.core.base.text import duration as duration
 
 if TYPE_CHECKING:
-    from perstack.core.base.usage import Usage
     from perstack.core.runs.messages import ToolCallPart
 
 
@@ -105,11 +106,6 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     return filling + cut if right else cut + filling
 
 
-def count(number: int, noun: str) -> str:
-    """Return `1 step`, `2,000 steps`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def size(number: int) -> str:
     """Return `7 B`, `1.2 KB`, `34 MB`, with 1,000 as the base."""
     value, unit = float(number), "B"
@@ -120,34 +116,14 @@ def size(number: int) -> str:
     return f"{value:.1f} {unit}" if unit != "B" and value < 9.95 else f"{value:.0f} {unit}"
 
 
-def cost(usage: Usage, unpriced_tokens: int) -> str:
-    """Return `$0.0123`, `at least $0.0123` or `cost unknown`; empty if nothing was used."""
-    from perstack.core.base.usage import cost_of
-
-    spent = cost_of(usage, unpriced_tokens)
-    if spent is None:
-        return ""
-    if spent == "unknown":
-        return "cost unknown"
-    return f"{'at least ' if unpriced_tokens else ''}${spent:,.4f}"
-
-
-def duration(milliseconds: int) -> str:
-    """Return `7 ms`, `1.3 s`, `2 min 5 s`, `3 h 12 min`."""
-    if milliseconds < 1000:
-        return f"{max(0, milliseconds)} ms"
-    seconds = round(milliseconds / 1000, 1)
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {left} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def local_time(milliseconds: int) -> datetime:
     """Return the local time; a value outside the calendar, as in a damaged log, is clamped to it."""
     return datetime.fromtimestamp(min(max(milliseconds / 1000, 0), LATEST / 1000)).astimezone()
+
+
+def minute(milliseconds: int) -> str:
+    """Return `2026-11-27 18:30`, in local time."""
+    return f"{local_time(milliseconds):%Y-%m-%d %H:%M}"
 
 
 def ago(then: int, now: int) -> str:

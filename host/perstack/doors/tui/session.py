@@ -12,7 +12,8 @@ from perstack.core.base.chain import open_line
 from perstack.core.base.ids import By, place_of
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs import events, step_events
+from perstack.core.runs import events
+from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.job_status import next_step_of_job, spent
@@ -77,7 +78,7 @@ class Session:
         self.job_id: str | None = None
         self.job: JobSummary | None = None  # the Job's summary as of its last stop
         self.unsettled: tuple[UnsettledCall, ...] = ()  # calls that a crash left without a result
-        self.settled: dict[str, events.Settlement] = {}
+        self.settled: dict[str, Settlement] = {}
         self.resume_from: str | None = None  # the checkpoint that the next query or answer branches from
         self.again: OpenQuestion | None = None  # the question there, if it is answered again; None for a new query
         self.began: int | None = None  # start of the current task, in milliseconds since 1970; None without one
@@ -426,9 +427,9 @@ class Session:
                 self._waits = isinstance(event, events.QueueRun)
         transcript.live.asks_at_once = self.is_driven
         told = transcript.take(event)
-        if self.is_driven and isinstance(event, step_events.RequestApproval | step_events.CallInteractiveTool):
+        if self.is_driven and isinstance(event, events.RequestApproval | events.CallInteractiveTool):
             self._beside(self._until_asked(event.id))
-        elif isinstance(event, step_events.AnswerQuestion | step_events.DecideApproval | step_events.FinishToolCall):
+        elif isinstance(event, events.AnswerQuestion | events.DecideApproval | events.FinishToolCall):
             self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
         if self._listener is not None:
             self._listener.heard(event, told, transcript.live)

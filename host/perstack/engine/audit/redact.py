@@ -10,10 +10,9 @@ from perstack.core.audit.redaction import Redaction, check_fields, fields_taken,
 from perstack.core.base.chain import BrokenSeal, open_line, taken_out, without_payload
 from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
 from perstack.core.jobs.summary import summarize
-from perstack.core.runs.events import QueueRun, RedactEvent, StoredEvent, contents_of
+from perstack.core.runs.events import QueueRun, RedactEvent, StartGeneration, StoredEvent
 from perstack.core.runs.messages import BlobPart
 from perstack.core.runs.request_digest import tools_blob
-from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
@@ -194,7 +193,7 @@ def _refers_to(event: StoredEvent) -> frozenset[str]:
         case StartGeneration() if event.tools_digest is not None:
             return frozenset(filter(None, (tools_blob(event.tools_digest),)))
         case _:
-            return frozenset(part.sha256 for part in contents_of(event) if isinstance(part, BlobPart))
+            return frozenset(part.sha256 for part in event.media if isinstance(part, BlobPart))
 
 
 # Redaction.

@@ -8,8 +8,7 @@ from pathlib import Path
 from perstack.core.audit.verification import Checked, Finding, Report, Unchecked
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of, taken_out
 from perstack.core.runs.events import StartRun, StoredEvent
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.replay import difference
+from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.request_digest import RequestCheck
 from perstack.core.runs.state import Run
 from perstack.engine.audit.verify import KeptToolsCheck

@@ -29,11 +29,20 @@ from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import grows_apart
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import QueueRun, RedactEvent, StartRun, StoredEvent, trees_of
+from perstack.core.runs.events import (
+    CallDelegate,
+    CallTools,
+    FinishToolCall,
+    QueueRun,
+    RedactEvent,
+    ShrinkResults,
+    StartGeneration,
+    StartRun,
+    StoredEvent,
+)
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import CallDelegate, CallTools, FinishToolCall, ShrinkResults, StartGeneration
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import CheckedLog, InvalidTransition, StoredLine, run_ids
 from perstack.engine.log.run_log import checkpoint_ids, redactions_in, run_logs
@@ -276,8 +285,8 @@ async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints
         if run is not None and line.event.id in checkpoints:
             check.checkpoints[line.event.id] = checkpoint_file(run)
         _collect(check, ref, line.seq, line.event)
-        for tree in trees_of(line.event):
-            check.trees.setdefault(tree, (ref.run_id, line.seq))
+        if line.event.named_tree is not None:
+            check.trees.setdefault(line.event.named_tree, (ref.run_id, line.seq))
 
     log = await run_logs(storage, check.states).check(ref, observe)
     check.misfit = check.misfit or log.first_invalid

@@ -22,9 +22,9 @@ from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.core.definitions.settings import Budget, Overrides, lower
+from perstack.core.runs.events import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run, may_have_unrecorded
-from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching

@@ -11,8 +11,7 @@ from perstack.core.base.ids import number_of_run
 from perstack.core.files.text_diff import EFFORT, Effort, FileDiff, compared_bytes, file_diff
 from perstack.core.files.tree_diff import Change
 from perstack.core.files.trees import Entry, File
-from perstack.core.runs.events import FinishRewind, StartRewind, StoredEvent
-from perstack.core.runs.step_events import CallDelegate, RecordSnapshot
+from perstack.core.runs.events import CallDelegate, FinishRewind, RecordSnapshot, StartRewind, StoredEvent
 from perstack.dataclass import dataclass
 from perstack.engine.files.trees import Trees
 from perstack.engine.log.run_log import RunLog, event_of

@@ -11,9 +11,9 @@ from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.text_diff import changed_lines
 from perstack.core.files.tree_diff import Change, counts_of
 from perstack.core.files.trees import Entry, File, LeftOut
+from perstack.core.runs.events import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import RecordSnapshot
 from perstack.engine.files.trees import Trees
 from perstack.engine.files.workspace_walk import Batch, SnapshotUnavailable, Walker, WorkspaceTree
 from perstack.errors import PerstackError

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, spelled
 from perstack.core.files.tree_diff import Change, Pair, compare
 from perstack.core.files.trees import MOST_ENTRIES, Below, Entry, File, NotATree, TreeFolder, digest_of, read_folder
-from perstack.core.runs.events import StoredEvent, trees_of
+from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.storage import Storage
@@ -131,6 +131,6 @@ async def held_by_snapshots(storage: Storage, job_id: str, events: Iterable[Stor
     """Return the blobs of these events' snapshots, each with the id of the first event whose snapshot contains it."""
     first: dict[str, str] = {}
     for event in events:
-        for tree in trees_of(event):
-            first.setdefault(tree, event.id)
+        if event.named_tree is not None:
+            first.setdefault(event.named_tree, event.id)
     return {part.digest: first[part.tree] async for part in blobs_of_trees(Trees(storage, job_id), first)}

@@ -28,7 +28,7 @@ from perstack.core.files.trees import (
     folder_blob,
     folder_of,
 )
-from perstack.core.runs.step_events import MOST_NAMED, NotRecorded
+from perstack.core.runs.events import MOST_NAMED, NotRecorded
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.system.clock import SYSTEM

@@ -10,11 +10,10 @@ from perstack.core.jobs.answers import GivenAnswer, read_job_answer
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_signal, new_limits
 from perstack.core.jobs.summary import places_of
-from perstack.core.runs.events import Settlement
-from perstack.core.runs.facts import Answer, ContinuedFrom, Question
-from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
+from perstack.core.runs.events import CallInteractiveTool, RequestApproval
+from perstack.core.runs.facts import Answer, ContinuedFrom, Question, Settlement
+from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run, call_key, is_unsettled
-from perstack.core.runs.step_events import CallInteractiveTool, RequestApproval
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.runs.beginning import NewRun, ResumedRun
@@ -62,10 +61,8 @@ async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> Open
     if base.asked is not None:
         for line in reversed(await reader.events(base.id, job_id=job_id, limit=base.head.seq)):
             match line.event:
-                case CallInteractiveTool() as asked if asked.tool_call_id == base.asked:
-                    return open_question(asked)
-                case RequestApproval() as asked if asked.tool_call_id == base.asked:
-                    return approval_question(asked)
+                case (CallInteractiveTool() | RequestApproval()) as asked if asked.tool_call_id == base.asked:
+                    return asked.open_question
                 case _:
                     continue
     raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", job_id),))

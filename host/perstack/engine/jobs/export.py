@@ -15,11 +15,10 @@ from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.recordings.make import RecordingSource, blobs_in, recording_of
 from perstack.core.recordings.model import MOST_BLOB_BYTES, Recording
-from perstack.core.runs.events import StoredEvent, contents_of
+from perstack.core.runs.events import StartGeneration, StoredEvent
 from perstack.core.runs.messages import BlobPart
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import StartGeneration
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.run_log import is_checkpoint, load_job
@@ -76,7 +75,7 @@ async def foreign_files(storage: Storage, job_id: str, form: JobFormat) -> Mappi
 
 
 def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
-    contents = (part for log in logs for event in log for part in contents_of(event))
+    contents = (part for log in logs for event in log for part in event.media)
     return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))
 
 

@@ -22,11 +22,10 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_labels, not_retained
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import CloseRun, Settlement, StoredEvent
-from perstack.core.runs.facts import ContinuedFrom
+from perstack.core.runs.events import CloseRun, CompactHistory, Retry, StartCompaction, StoredEvent
+from perstack.core.runs.facts import ContinuedFrom, Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import CompactHistory, Retry, StartCompaction
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader

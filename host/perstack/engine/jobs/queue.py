@@ -15,7 +15,7 @@ from perstack.core.jobs.queries import check_labels
 from perstack.core.jobs.resuming import due_of
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.decide import interrupted
-from perstack.core.runs.evolve import ACTIVE
+from perstack.core.runs.state import ACTIVE
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner

@@ -20,11 +20,10 @@ from perstack.core.jobs.queries import has_labels
 from perstack.core.jobs.resuming import UnsettledCall, due_of, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
 from perstack.core.runs.events import StartRun, StoredEvent, parse_event
-from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.recall import Visibility
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
 from perstack.engine.log.id_resolution import nth_latest_job, resolve_id

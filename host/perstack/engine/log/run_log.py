@@ -9,18 +9,10 @@ from perstack.core.base.chain import Head, Sealed, open_line, taken_out
 from perstack.core.base.ids import event_id_of
 from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting, checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
-from perstack.core.runs.events import (
-    RedactEvent,
-    ResumeRun,
-    StartRun,
-    StoredEvent,
-    TooNew,
-    is_at_home,
-    parse_event,
-    upgrade,
-)
+from perstack.core.runs.events import RedactEvent, ResumeRun, StartRun, StoredEvent, is_at_home, parse_event
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import ContinuedFrom
+from perstack.core.runs.start import TooNew, upgrade
 from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, readable, run_ids

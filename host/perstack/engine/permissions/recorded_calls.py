@@ -35,11 +35,10 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.permissions.calls import PolicyCall, Resolve, Ways, as_written
 from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
-from perstack.core.runs.events import StoredEvent, parse_event
+from perstack.core.runs.events import CallTools, DecideApproval, RequestApproval, StoredEvent, parse_event
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.recall import recall_spec
 from perstack.core.runs.state import Run, latest_reply
-from perstack.core.runs.step_events import CallTools, DecideApproval, RequestApproval
 from perstack.core.runs.tool_search import search_spec
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.run_log import RunLog

@@ -13,8 +13,8 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price, ProviderLimits, full_name, parts_of, split
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
+from perstack.core.runs.start import UNKNOWN
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import UNKNOWN
 from perstack.dataclass import dataclass
 from perstack.engine.plugins.pacing import OnWait, QueueTicket, ticket_for
 from perstack.engine.plugins.registry import Plugins

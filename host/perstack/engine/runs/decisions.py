@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Approval
-from perstack.core.runs.events import Settlement
-from perstack.core.runs.facts import Answer
+from perstack.core.runs.facts import Answer, Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict

@@ -11,12 +11,11 @@ from perstack.core.base.text import head_and_tail
 from perstack.core.definitions.settings import RESULT_LIMIT
 from perstack.core.jobs.resuming import limits_of_delegate
 from perstack.core.runs.decide import DelegateResult, has_ended, report_of, stopped_with
+from perstack.core.runs.events import FinishToolCall
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.messages import TextPart
 from perstack.core.runs.pending import pending
-from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import FinishToolCall
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.decisions import PendingQuestion, PersonAnswer
@@ -131,7 +130,7 @@ class Delegates:
             delegate=result.head,
             report=report,
         )
-        parent.record(warned(parent.run, finished))
+        parent.record(finished.warned(parent.run))
         await parent.flush()
 
     # --- one delegate in this process -----------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from perstack.core.definitions.models import parts_of
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged, over
 from perstack.core.runs.commands import Fail, Generate
 from perstack.core.runs.context import OVERFLOW, learned_window, load, policy_of, too_large
-from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget
+from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget, switch_after, switch_back
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
+from perstack.core.runs.events import FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.messages import ExpertMessage, ToolCallPart, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
@@ -36,12 +37,9 @@ from perstack.core.runs.retries_and_fallbacks import (
     models_of,
     needs_no_retry,
     next_model,
-    switch_after,
-    switch_back,
     time_for_try,
 )
 from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.pacing import OnWait, Waiting, through
 from perstack.engine.plugins.providers import OpenProvider, Prices

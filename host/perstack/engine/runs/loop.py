@@ -54,12 +54,10 @@ from perstack.core.runs.commands import (
     Work,
 )
 from perstack.core.runs.decide import approval_asked, asked, interrupted, noted, result_event, stopped_by_budget
-from perstack.core.runs.events import QueueRun
-from perstack.core.runs.evolve import ACTIVE
+from perstack.core.runs.events import CallTools, QueueRun
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.pending import begins_step, pending
-from perstack.core.runs.state import Phase
-from perstack.core.runs.step_events import CallTools
+from perstack.core.runs.state import ACTIVE, Phase
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.runs.beginning import strict

@@ -19,11 +19,9 @@ from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, What, budge
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate
 from perstack.core.runs.decide import DelegateResult, has_ended, interrupted
-from perstack.core.runs.events import QueueRun
-from perstack.core.runs.evolve import ACTIVE
+from perstack.core.runs.events import CallDelegate, QueueRun
 from perstack.core.runs.facts import Delegation
-from perstack.core.runs.state import Run
-from perstack.core.runs.step_events import CallDelegate
+from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.log.event_log import Loaded
@@ -310,7 +308,7 @@ class RemoteDelegates:
             return DelegateResult.of(run)
         if member.is_ours and run.exceeded is not None and run.exceeded.budget == "maxTime":
             expert = run.start.expert_key  # only this process applies the Job's own time limit
-            return DelegateResult.failed(run.exceeded.model_copy(update={"expert": expert}).words, run)
+            return DelegateResult.failed(replace(run.exceeded, expert=expert).words, run)
         return None
 
     def _waits_for_a_person(self, run: Run) -> bool:
@@ -326,7 +324,7 @@ class RemoteDelegates:
         account = short_account(left, self._sharer(member))
         ledger, event = self._allowance.budget.ledger, run.exceeded
         real: Exceeded = ledger.standing(event.budget, account or None, event.needed)
-        told = event.model_copy(update={"expert": real.expert, "limit": real.limit, "spent": real.spent})
+        told = replace(event, expert=real.expert, limit=real.limit, spent=real.spent)
         if account == WHOLE:
             return DelegateResult(None, False, replace(run, exceeded=told))
         return DelegateResult.failed(told.words, run)
@@ -439,7 +437,7 @@ class RemoteDelegates:
         """Queue a delegate. If the dispatcher fails, the order is submitted again later."""
         job = self._job.job
         queued = job.coordinator.queued
-        submitted_at = 0 if queued is None else queued.timestamp
+        submitted_at = 0 if queued is None else queued.since
         order = Order(job.id, 0, self._priority, job.labels, submitted_at, run_id=member.id)
         member.looks_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
         with suppress(DispatcherError):

@@ -12,13 +12,12 @@ from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
-from perstack.core.runs.decide import call_started, digest_of, result_of
+from perstack.core.runs.decide import call_started, result_of
 from perstack.core.runs.display_events import ToolProgress
+from perstack.core.runs.events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import History, ToolCallPart, estimated_tokens
-from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run, call_key
-from perstack.core.runs.step_events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.pacing import through
@@ -55,7 +54,7 @@ async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Se
 def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> None:
     """Record an error result, with the text for the model, for each call that does not run."""
     for call, text in refused:
-        session.record(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
+        session.record(result_of(call, text, session.stamp, is_error=True).warned(session.run))
 
 
 # Sampling: generations that a tool asks the Run's own model for.
@@ -250,7 +249,7 @@ async def _begins(context: RunContext, call: Call) -> bool:
     if call.began:
         return True
     session, rulings, catalogue = context.session, context.job.rulings, context.catalogue
-    is_same = digest_of(call) == call.requested and await rulings.leads_to(call, catalogue) == call.leads_to
+    is_same = call.digest == call.requested and await rulings.leads_to(call, catalogue) == call.leads_to
     if is_same:
         session.record(call_started(call, session.stamp))
     else:
@@ -308,7 +307,7 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
         assumed=assumed,
         secrets=outcome.secrets,
     )
-    session.record(warned(session.run, finished))
+    session.record(finished.warned(session.run))
 
 
 async def _result_of(context: RunContext, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:

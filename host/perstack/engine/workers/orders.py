@@ -13,9 +13,8 @@ from perstack.core.jobs.summary import JobSummary, summarize, whole_below
 from perstack.core.queue.orders import MOST_TAKEOVERS, Served, drivers_in, ends_its_workers, is_over, work_in
 from perstack.core.runs.commands import Fail
 from perstack.core.runs.decide import noted, resumed
-from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.state import Run, RunStatus
+from perstack.core.runs.state import ACTIVE, Run, RunStatus
 from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases

@@ -17,14 +17,16 @@ from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.queue.orders import Came, Done, Requeue, Served
 from perstack.core.runs.display_events import InitializeRuntime
-from perstack.core.runs.events import Event, ResumeRun, StartRun
-from perstack.core.runs.step_events import (
+from perstack.core.runs.events import (
     CallInteractiveTool,
     CompactHistory,
+    Event,
     FinishGeneration,
     FinishStep,
     FinishToolCall,
+    ResumeRun,
     Retry,
+    StartRun,
     SwitchModel,
 )
 from perstack.dataclass import dataclass

@@ -34,13 +34,13 @@ from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
+    FinishReason,
     History,
     Message,
     ToolCallPart,
     ToolMessage,
     UserMessage,
 )
-from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import BlobReader, GenerationRequest

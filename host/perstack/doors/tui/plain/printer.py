@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from perstack.core.base.text import one_line
-from perstack.core.runs import display_events, events, step_events
+from perstack.core.runs import display_events, events
+from perstack.core.runs.log_rows import LogRow, run_label
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity, LogLine, timed, todos_words, totals, work_words
-from perstack.doors.shared.event_text import LogRow, run_label
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
 from perstack.doors.shared.next_steps import said_plainly
@@ -83,24 +83,24 @@ class Printer:
         match event:
             case display_events.StreamText():
                 self._hear(event)
-            case step_events.FinishGeneration():
+            case events.FinishGeneration():
                 self._reply(event, told)
-            case step_events.CallTools():
+            case events.CallTools():
                 self._call(event, told)
             case events.FinishRun():
                 self._finish(event, told)
             case display_events.SkillDisconnected() if event.reason:
                 self.line(f"skill: {event.said(said_plainly)}")
-            case step_events.RequestApproval() | step_events.CallInteractiveTool():
+            case events.RequestApproval() | events.CallInteractiveTool():
                 self._asks_later(event)
             case _:
                 self._rows([one for one in told if one.row.item != "place"])
 
-    def _asks_later(self, event: step_events.RequestApproval | step_events.CallInteractiveTool) -> None:
+    def _asks_later(self, event: events.RequestApproval | events.CallInteractiveTool) -> None:
         """Print that a question must wait. Questions that can be answered now are shown in full below."""
         if self._live.asks_later(event.run_id):
             what = "your answer"
-            if isinstance(event, step_events.RequestApproval):
+            if isinstance(event, events.RequestApproval):
                 what = f"your approval of {event.tool_name} ({event.rule})"
             label = run_label(event.expert_key, event.run_id)
             self._row(event.run_id, label, LogRow("waits", f"for {what} when the other delegates have stopped"))
@@ -135,7 +135,7 @@ class Printer:
         if coming is not None and coming.left.strip():
             self._text("", [f"{coming.left} …"])
 
-    def _reply(self, event: step_events.FinishGeneration, told: Sequence[LogLine]) -> None:
+    def _reply(self, event: events.FinishGeneration, told: Sequence[LogLine]) -> None:
         label = run_label(event.expert_key, event.run_id)
         coming = self._coming.pop(event.run_id, _Coming())
         self._rows([one for one in told if one.row.item == "thought"])
@@ -147,7 +147,7 @@ class Printer:
             self._text(self._of(event.run_id, label), rest.strip("\n").split("\n"))
         self._rows([one for one in told if one.row.item is None])
 
-    def _call(self, event: step_events.CallTools, told: Sequence[LogLine]) -> None:
+    def _call(self, event: events.CallTools, told: Sequence[LogLine]) -> None:
         run = self._live.run(event.run_id)
         calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
         for one, decided in zip(told, calls, strict=False):

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from perstack.core.base.text import one_line
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.jobs.summary import JobSummary, PlacedRun
+from perstack.core.runs.log_rows import EventContext, run_label
 from perstack.doors.shared import file_changes, log_view
-from perstack.doors.shared.event_text import EventContext, run_label
 from perstack.doors.shared.job_status import run_status_of, status_of
-from perstack.doors.shared.text import break_anywhere, cells, count, local_time, pad, shorten
+from perstack.doors.shared.text import break_anywhere, cells, count, local_time, minute, pad, shorten
 from perstack.doors.tui.view.styled_text import TAB, Line, Span, Style, wrap
 from perstack.engine.jobs.rewind import Rewind
 
@@ -179,4 +179,4 @@ def event_texts(entry: log_view.LogEntry) -> list[tuple[str, str]]:
 
 
 def _around(entry: log_view.LogEntry) -> EventContext:
-    return EventContext(log_view.calls_of_last_reply(entry) if entry.type == "callTools" else {}, full=True)
+    return EventContext(log_view.calls_of_last_reply(entry) if entry.type == "callTools" else {}, minute, full=True)

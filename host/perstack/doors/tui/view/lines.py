@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perstack.core.base.text import one_line
+from perstack.core.base.usage import cost
 from perstack.core.definitions.experts import Expert
 from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.activity import JobActivity, context_words, todos_words, whole_seconds
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.doors.shared.text import ago, brief, cells, cost, count, pad, shorten
+from perstack.doors.shared.text import ago, brief, cells, count, pad, shorten
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.styled_text import Line, Span, Style, cells_of, wrap
 from perstack.engine.jobs.inbox import InboxItem

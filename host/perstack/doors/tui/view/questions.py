@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perstack.core.jobs.answers import ALWAYS, accepted, asked_by
 from perstack.core.jobs.resuming import UnsettledCall
-from perstack.core.runs.events import Settlement
+from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.questions import change_asked, head_shown, question_shown, value_shown
 from perstack.doors.shared.text import break_anywhere, cells

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import UnionType
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.runs import display_events, events, step_events
+from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent
+from perstack.core.runs.log_rows import RowItem
 from perstack.core.runs.messages import TextPart, ThinkingPart
 from perstack.doors.shared.activity import JobActivity, LogLine
-from perstack.doors.shared.event_text import RowItem
 from perstack.doors.tui.view.items import ActivityItem, CallItem, MessageItem, NoteItem, RunBranch, Stream
 from perstack.doors.tui.view.styled_text import Style
 from perstack.doors.tui.view.tree import TreeItem
@@ -79,14 +79,14 @@ class Transcript:
                 self._stream(event)
             case events.StartRun():
                 rows = self._start(event, rows)
-            case step_events.FinishGeneration():
+            case events.FinishGeneration():
                 self._reply(event)
-            case step_events.CallTools():
+            case events.CallTools():
                 self._called(event)
-            case step_events.CallDelegate():
+            case events.CallDelegate():
                 for delegation in event.delegates:
                     self._below(event.run_id, delegation.run_id)
-            case step_events.FinishToolCall():
+            case events.FinishToolCall():
                 rows = self._result(event, rows)
             case events.FinishRun():
                 self._finish(event)
@@ -167,14 +167,14 @@ class Transcript:
             branch = self._branches[run_id] = RunBranch(self.live.run(run_id))
             self._add(parent_id, branch)
 
-    def _reply(self, event: step_events.FinishGeneration) -> None:
+    def _reply(self, event: events.FinishGeneration) -> None:
         for part in event.message.contents:
             if isinstance(part, ThinkingPart) and part.thinking.strip():
                 self._add(event.run_id, MessageItem(part.thinking, is_thought=True))
             elif isinstance(part, TextPart) and part.text.strip():
                 self._add(event.run_id, MessageItem(part.text))
 
-    def _called(self, event: step_events.CallTools) -> None:
+    def _called(self, event: events.CallTools) -> None:
         run = self.live.run(event.run_id)
         for decided in event.calls:
             call = None if run is None else run.calls.get(decided.id)
@@ -182,7 +182,7 @@ class Transcript:
                 item = self._calls[event.run_id, decided.id] = CallItem(call)
                 self._add(event.run_id, item)
 
-    def _result(self, event: step_events.FinishToolCall, rows: list[LogLine]) -> list[LogLine]:
+    def _result(self, event: events.FinishToolCall, rows: list[LogLine]) -> list[LogLine]:
         item = self._calls.pop((event.run_id, event.tool_call_id), None)
         if item is not None:
             item.changed()

@@ -1,0 +1,105 @@
+"""The base of the events that may follow `startRun`, and what their methods share."""
+
+from typing import ClassVar, get_args
+
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.usage import Charge, Spending, Usage
+from perstack.core.runs.commands import Call, Command, words_of
+from perstack.core.runs.facts import RunEvent
+from perstack.core.runs.messages import ToolMessage, ToolResultPart
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.repeats import counted
+from perstack.core.runs.state import ACTIVE as ACTIVE
+from perstack.core.runs.state import Phase, Run, RunStatus
+from perstack.dataclass import dataclass, replace
+
+# The state machine. docs/architecture.md shows the transitions as a table, and a test compares them.
+
+READY, GENERATING, REPLIED, CALLING, SETTLED = Phase
+ANY_PHASE = tuple(Phase)
+BEFORE_REPLY = (READY, GENERATING, SETTLED)
+RUNNING: frozenset[RunStatus] = frozenset(("running",))
+ANY_STATUS: frozenset[RunStatus] = frozenset(get_args(RunStatus))
+OPEN: frozenset[RunStatus] = ANY_STATUS - {"completed"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunTransition:
+    """Phases and statuses that one type of event may follow, and the ones that it leads to."""
+
+    phases: tuple[Phase, ...]  # no set: the hash of a member of an enumeration is slow
+    statuses: frozenset[RunStatus]
+    to_phases: tuple[Phase, ...] = ()  # empty if unchanged; a `to_status` of None leaves the status
+    to_status: RunStatus | None = None
+
+
+class LaterEvent(RunEvent):
+    """An event after `startRun`: where it may follow, how it changes the Run, and how a replay judges it."""
+
+    follows: ClassVar[RunTransition]
+    is_of_person: ClassVar[bool] = False  # True: no activity of the Run, so it may follow also if the Run is closed
+    ends_pause: ClassVar[bool] = False  # True: the time before it is not counted as work, for nobody knows its length
+
+    def fold(self, run: Run) -> Run:
+        """Return the Run after this event, apart from its status. Raises IllegalFact if its content cannot follow."""
+        return run
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Return what is wrong with the event where `command` is pending; None if nothing is."""
+        return unexpected(self, run, command)
+
+
+# Replay.
+
+
+def unexpected(event: RunEvent, run: Run, command: Command | None) -> str:
+    """Return the difference of an event of another type than the command leads to."""
+    if command is None:
+        return f"{event.type} after the Run stopped ({run.status})"
+    return f"{event.type}, where the loop would {words_of(command)}"
+
+
+def same(expected: object, found: object, what: str) -> str | None:
+    """Return how two values differ; None if they are equal."""
+    return None if expected == found else f"{what} {found!r}, where the loop has {expected!r}"
+
+
+# Calls, questions and spending.
+
+
+def open_call(run: Run, call_id: str) -> Call:
+    """Return the call. Raises IllegalFact if it does not exist or already has its one result."""
+    call = run.calls.get(call_id)
+    if call is None or call.result is not None:
+        raise IllegalFact(f"the Run has no open call {call_id!r}")
+    return call
+
+
+def with_result(run: Run, call: Call, result: ToolResultPart, place: str) -> Run:
+    """Add a call's result. The last one settles the step: all results become one message."""
+    calls = {**run.calls, call.decided.id: replace(call, result=result)}
+    results = tuple(one.result for one in calls.values() if one.result is not None)
+    if len(results) < len(calls):
+        return replace(run, calls=calls)
+    return replace(
+        run,
+        calls=calls,
+        phase=Phase.SETTLED,
+        messages=run.messages.append(ToolMessage(contents=results), place),
+        repeats=counted(run, calls.values()),
+    )
+
+
+def without(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:
+    """Return the open questions of the other calls."""
+    return {asked: question for asked, question in questions.items() if asked != call_id}
+
+
+def spent(run: Run, usage: Usage | None, charge: Charge | None = None) -> Spending:
+    """Return the spending with this usage and charge added."""
+    return run.spending.add(usage, charge, model=run.on if run.start.fallbacks else "")
+
+
+def settled(run: Run, *, is_charged: bool) -> Run:
+    """Return the Run without its reservation, which is charged or not."""
+    return replace(run, spending=run.spending.settle(is_charged=is_charged))

@@ -1,0 +1,185 @@
+"""Define the events of a nearly full context: shrinking old results, and summarising a part of the history."""
+
+from typing import Literal
+
+from pydantic import AliasChoices, Field
+
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import Text, falsy
+from perstack.core.base.text import count
+from perstack.core.base.usage import Charge, Usage
+from perstack.core.runs.commands import Command, Compact, Shrink
+from perstack.core.runs.context import short_text
+from perstack.core.runs.events.base import (
+    BEFORE_REPLY,
+    RUNNING,
+    LaterEvent,
+    RunTransition,
+    same,
+    spent,
+    unexpected,
+)
+from perstack.core.runs.facts import ErrorInfo, ShrunkResult
+from perstack.core.runs.log_rows import EventContext, LogRow, tokens
+from perstack.core.runs.messages import (
+    History,
+    Message,
+    TextPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+    tokens_of_contents,
+)
+from perstack.core.runs.state import Run
+from perstack.core.runs.tool_search import names_in
+from perstack.dataclass import replace
+
+
+class ShrinkResults(LaterEvent):
+    """The shortening of old results of read-only tools: from now on the model sees only their beginning and end."""
+
+    follows = RunTransition(BEFORE_REPLY, RUNNING)
+    type: Literal["shrinkResults"] = "shrinkResults"
+    results: tuple[ShrunkResult, ...]
+    head: int  # characters kept of the beginning of each result; `tail`: of its end
+    tail: int
+
+    def fold(self, run: Run) -> Run:
+        """Shorten the results in the messages. Raises IllegalFact for a result that does not exist."""
+        wanted: dict[str, dict[str, ShrunkResult]] = {}
+        for one in self.results:
+            wanted.setdefault(one.at, {})[one.tool_call_id] = one
+        items: list[Message] = []
+        freed = 0
+        for index, message in enumerate(run.messages):
+            here = wanted.pop(run.messages.place(index), None)
+            if here is None or not isinstance(message, ToolMessage):
+                items.append(message)
+                continue
+            parts = tuple(self._short(part, here.get(part.tool_call_id)) for part in message.contents)
+            freed += sum(tokens_of_contents(part.contents) for part in message.contents)
+            freed -= sum(tokens_of_contents(part.contents) for part in parts)
+            items.append(ToolMessage(contents=parts))
+        if wanted:
+            raise IllegalFact(f"there are no results of {', '.join(wanted)}")
+        is_relieved = run.context.is_relieved or run.context.overflow is not None
+        context = replace(
+            run.context, freed=run.context.freed + freed, overflow=None, is_relieved=is_relieved, has_dropped=True
+        )
+        return replace(run, messages=History(items, _places(run)), context=context)
+
+    def _short(self, part: ToolResultPart, one: ShrunkResult | None) -> ToolResultPart:
+        if one is None:
+            return part
+        text = TextPart(text=short_text(part, one.blob, self.head, self.tail))
+        return part.model_copy(update={"contents": (text,)})
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the results and how much of each is kept."""
+        if not isinstance(command, Shrink):
+            return unexpected(self, run, command)
+        expected = (command.results, command.head, command.tail)
+        return same(expected, (self.results, self.head, self.tail), "results")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the number of results."""
+        words = f"{count(len(self.results), 'old result')}: the model sees the ends of each"
+        return [LogRow("shrinks", words, "yellow")]
+
+
+def _places(run: Run) -> list[str]:
+    return [run.messages.place(index) for index in range(len(run.messages))]
+
+
+class StartCompaction(LaterEvent):
+    """A summary of a part of the history, from message `first` through `through` (event ids), is requested."""
+
+    follows = RunTransition(BEFORE_REPLY, RUNNING)
+    is_progress = False
+    type: Literal["startCompaction"] = "startCompaction"
+    first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
+    through: str
+    model: str
+    reserved: Charge | None = None  # maximum cost, as in `StartGeneration`; only with a budget
+
+    def fold(self, run: Run) -> Run:
+        """Reserve the maximum cost of the summary."""
+        context = replace(run.context, summarising=self.id)
+        return replace(run, spending=run.spending.reserve(self.reserved), context=context)
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the range."""
+        if not isinstance(command, Compact):
+            return unexpected(self, run, command)
+        return same((command.first, command.through), (self.first, self.through), "range")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the range and the model, on request."""
+        return [LogRow("compacts", f"{self.first} to {self.through}, by {self.model}")] if around.full else []
+
+
+class CompactHistory(LaterEvent):
+    """A text that replaces the history from message `first` through `through` (event ids). The log keeps all."""
+
+    follows = RunTransition(BEFORE_REPLY, RUNNING)
+    type: Literal["compactHistory"] = "compactHistory"
+    first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
+    through: str
+    kept: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # event ids of messages between the two that stay
+    text: Text
+    model: str = Field(default="", exclude_if=falsy)  # `provider/model`; empty if no model wrote the text
+    usage: Usage | None = None
+    assumed: Charge | None = None  # additional charge if no usage was reported; only with a budget
+    tokens_before: int = 0  # estimated tokens of the next request without the compaction; `tokens_after`: with it
+    tokens_after: int = 0
+    duration_ms: int = Field(default=0, exclude_if=falsy)
+    error: ErrorInfo | None = None  # reason why no model wrote the summary although one was asked
+
+    def fold(self, run: Run) -> Run:
+        """Replace a range of messages by the text, after the kept ones. Raises IllegalFact if there is no range."""
+        messages, places = run.messages, _places(run)
+        if self.first not in places or self.through not in places:
+            raise IllegalFact(f"there are no messages from {self.first} through {self.through}")
+        first, last, kept = places.index(self.first), places.index(self.through), set(self.kept)
+        if last < first:
+            raise IllegalFact(f"{self.through} is before {self.first}")
+        shown = [*range(first), *(index for index in range(first, last) if places[index] in kept)]
+        after = range(last + 1, len(messages))
+        text = UserMessage(contents=(TextPart(text=self.text),))
+        items = [*(messages[index] for index in shown), text, *(messages[index] for index in after)]
+        new_places = [*(places[index] for index in shown), self.id, *(places[index] for index in after)]
+        left = [index for index in range(first, last + 1) if index == last or places[index] not in kept]
+        names = (name for index in left for name in names_in(messages[index]))
+        context = replace(
+            run.context,
+            freed=0,
+            counted=None,
+            overflow=None,
+            is_relieved=run.context.is_relieved or run.context.overflow is not None,
+            summarising="",
+            has_dropped=True,
+            summaries=(run.context.summaries & set(new_places)) | {self.id},
+            revealed=tuple(dict.fromkeys((*run.context.revealed, *names))),
+        )
+        spending = replace(spent(run, self.usage, self.assumed), reserved=None)
+        return replace(run, messages=History(items, new_places), context=context, spending=spending)
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the range and the messages that stay."""
+        if not isinstance(command, Compact):
+            return unexpected(self, run, command)
+        wrong = same((command.first, command.through), (self.first, self.through), "range")
+        return wrong or same(command.kept, self.kept, "kept messages")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the range and what became of it; the text on request."""
+        about = f"about {self.tokens_before:,} tokens became {self.tokens_after:,}"
+        by = f", by {self.model}" if self.model else ""
+        used = "" if self.usage is None else f", {tokens(self.usage)}"
+        failed = [] if self.error is None else [LogRow("error", f"no summary: {self.error.words}", "red")]
+        text = [LogRow("summary", self.text)] if around.full else []
+        place = f"{self.first} to {self.through}"
+        return [LogRow("compacts", f"{place}: {about}{by}{used}", "yellow"), *failed, *text]
+
+
+ContextEvent = ShrinkResults | StartCompaction | CompactHistory

@@ -1,0 +1,140 @@
+"""Define the events of the workspace's files: snapshots, and rewinds with their intent and outcome."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perstack.core.base.ids import By
+from perstack.core.base.records import EMPTIED, Fact, Text, falsy
+from perstack.core.base.text import count
+from perstack.core.files.trees import Reason
+from perstack.core.runs.commands import Command, Snapshot
+from perstack.core.runs.events.base import (
+    ANY_PHASE,
+    ANY_STATUS,
+    CALLING,
+    READY,
+    RUNNING,
+    SETTLED,
+    LaterEvent,
+    RunTransition,
+    unexpected,
+)
+from perstack.core.runs.log_rows import EventContext, LogRow, given_by
+from perstack.core.runs.state import Run, may_have_unrecorded
+from perstack.dataclass import replace
+
+MOST_NAMED = 20
+
+
+class NotRecorded(Fact):
+    """An entry of the workspace that a snapshot leaves out."""
+
+    path: str  # relative to the workspace, spelled as in trees
+    reason: Reason
+    size: int | None = None
+
+
+class RecordSnapshot(LaterEvent):
+    """A snapshot of the workspace, at the start and after calls that may change files; its blobs are on disk before."""
+
+    follows = RunTransition((READY, CALLING, SETTLED), RUNNING)
+    is_progress = False
+    type: Literal["recordSnapshot"] = "recordSnapshot"
+    tree: str | None = None  # digest of the tree, a blob of the Job; None if it failed, see `problem`
+    base: str | None = None  # tree of the Run's previous snapshot, which the counts compare with; None for the first
+    files: int = 0
+    added: int | None = None
+    removed: int | None = None
+    changed: int | None = None  # files and links that differ from `base`; None if unknown
+    lines_added: int | None = None
+    lines_removed: int | None = None  # lines of text that only one of the two has; None if unknown or too many to count
+    # first `MOST_NAMED` of them
+    left_out: Annotated[tuple[NotRecorded, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
+    left_out_count: int = Field(default=0, exclude_if=falsy)
+    problem: Text = Field(default="", exclude_if=falsy)
+
+    @property
+    def named_tree(self) -> str | None:
+        """The recorded tree."""
+        return self.tree
+
+    def fold(self, run: Run) -> Run:
+        """Keep the tree. A failed snapshot is not repeated before there is something new to record."""
+        return replace(run, snapshot=self.tree or run.snapshot, snapshot_due="no")
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the tree that it counts from. Also a worker that exits during the calls records a snapshot."""
+        if command is None or not (isinstance(command, Snapshot) or may_have_unrecorded(run)):
+            return unexpected(self, run, command)
+        return None if self.base in (None, run.snapshot) else "recordSnapshot, which counts from another one"
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the number of changes; an unchanged workspace on request."""
+        if self.problem:
+            return [LogRow("snapshot", f"not taken: {self.problem}", "red")]
+        files = sum(filter(None, (self.added, self.removed, self.changed)))
+        if not files:
+            return [LogRow("snapshot", count(self.files, "file"))] if around.full else []
+        lines = "" if self.lines_added is None else f"+{self.lines_added} −{self.lines_removed} in "
+        return [LogRow("snapshot", f"{lines}{count(files, 'file')}")]
+
+
+class StartRewind(LaterEvent):
+    """The intent to restore files of the workspace. It is on disk before any file is touched."""
+
+    follows = RunTransition(ANY_PHASE, ANY_STATUS)
+    is_of_person = True
+    is_decided = False
+    is_progress = False
+    type: Literal["startRewind"] = "startRewind"
+    to_checkpoint: str  # event id of the snapshot in a log of the Job whose files are restored
+    tree: str  # tree of the files before the rewind: rewinding to this event undoes it
+    only: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # globs of the paths to restore; empty for all
+    by: By
+
+    @property
+    def named_tree(self) -> str | None:
+        """The tree before the rewind."""
+        return self.tree
+
+    def fold(self, run: Run) -> Run:
+        """Keep the tree."""
+        return replace(run, snapshot=self.tree or run.snapshot)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the checkpoint, the paths and the author."""
+        only = f", only {' '.join(self.only)}" if self.only else ""
+        return [LogRow("rewinds", f"the files to {self.to_checkpoint}{only}", "yellow"), *given_by(self.by)]
+
+
+class FinishRewind(LaterEvent):
+    """The completion of a rewind. If it is missing after `startRewind`, nothing was changed."""
+
+    follows = RunTransition(ANY_PHASE, ANY_STATUS)
+    is_of_person = True
+    is_decided = False
+    is_progress = False
+    type: Literal["finishRewind"] = "finishRewind"
+    start: str
+    tree: str | None = None  # tree of the files after the rewind; None if it could not be recorded
+    files: int
+    kept: int = Field(default=0, exclude_if=falsy)  # number of files that differ from the snapshot and were left alone
+
+    @property
+    def named_tree(self) -> str | None:
+        """The tree after the rewind."""
+        return self.tree
+
+    def fold(self, run: Run) -> Run:
+        """Keep the tree."""
+        return replace(run, snapshot=self.tree or run.snapshot)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return how to undo the rewind, and how many files it changed."""
+        kept = f", {self.kept} left alone" if self.kept else ""
+        # the id comes first: users copy it, so it must not be cut off
+        return [LogRow("rewound", f"undo with {self.start}: {count(self.files, 'change')}{kept}", "yellow")]
+
+
+FileEvent = RecordSnapshot | StartRewind | FinishRewind

@@ -1,0 +1,309 @@
+"""Define the events of a generation and of the step that it begins.
+
+An event described as «on disk before» an action is synced before that action.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AliasChoices, Field
+
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import EMPTIED, TEXT, JsonObject, falsy
+from perstack.core.base.text import duration
+from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported
+from perstack.core.runs.commands import Command, Compact, EndStep, Generate
+from perstack.core.runs.context import measured, requesting
+from perstack.core.runs.events.base import (
+    ANY_PHASE,
+    BEFORE_REPLY,
+    GENERATING,
+    READY,
+    REPLIED,
+    RUNNING,
+    SETTLED,
+    LaterEvent,
+    RunTransition,
+    same,
+    settled,
+    spent,
+    unexpected,
+)
+from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.log_rows import EventContext, LogRow, tokens
+from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart
+from perstack.core.runs.retries_and_fallbacks import (
+    REFUSAL,
+    REST,
+    SwitchReason,
+    is_due_back,
+    models_of,
+    next_model,
+    reason_to_switch,
+)
+from perstack.core.runs.state import Phase, Run, unmeasured
+from perstack.dataclass import replace
+
+
+class StartGeneration(LaterEvent):
+    """The start of a call of the model."""
+
+    follows = RunTransition(BEFORE_REPLY, RUNNING, (GENERATING,))
+    is_progress = False
+    is_quiet = True
+    type: Literal["startGeneration"] = "startGeneration"
+    final: bool = Field(default=False, exclude_if=falsy)  # True if the model gets no tools and only writes the result
+    # texts of skills about their tools, or why one has none; None if unchanged
+    guidance: Annotated[str | None, TEXT] = None
+    # skill to reason, if guidance says so
+    unreachable: Annotated[dict[str, str], EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
+    provider_settings: JsonObject | None = None  # only what affects replies, without secrets; None if unchanged
+    tools_digest: str | None = None  # digest of the offered tools, which are a blob of the Job: `request_digest.py`
+    request_digest: str | None = None  # of the whole request: `request_digest.py`. None in earlier logs
+    max_tokens: int | None = None  # of the reply, by the budget, if less than the user's setting
+    reserved: Charge | None = None  # most that this attempt may cost, until the cost is known; only with a budget
+
+    def fold(self, run: Run) -> Run:
+        """Begin the step, or another attempt at its reply."""
+        return replace(
+            run,
+            spending=run.spending.reserve(self.reserved),
+            phase=Phase.GENERATING,
+            step=self.step_number,
+            final=self.final,
+            guidance=run.guidance if self.guidance is None else self.guidance,
+            provider_settings=run.provider_settings if self.provider_settings is None else self.provider_settings,
+            max_tokens=self.max_tokens,
+            context=requesting(run, self.tools_digest, has_new_guidance=self.guidance is not None),
+            is_switched=False,
+        )
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the step, and whether the model only writes the result."""
+        if not isinstance(command, Generate):
+            return unexpected(self, run, command)
+        return same(command.step, self.step_number, "step") or same(command.final, self.final, "final")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the skills that cannot be reached; the generation itself on request."""
+        generates = LogRow("generates", "only the result's text is to be written" if self.final else "")
+        return [LogRow("missing", why, "red") for why in self.unreachable.values()] + [generates] * around.full
+
+
+class FinishGeneration(LaterEvent):
+    """A reply of the model."""
+
+    follows = RunTransition((GENERATING,), RUNNING, (GENERATING, REPLIED, SETTLED))
+    type: Literal["finishGeneration"] = "finishGeneration"
+    usage: Usage
+    reply: tuple[ReplyPart, ...]  # text, thinking and tool calls, in the model's order
+    finish_reason: FinishReason
+    context_window: int | None = None  # tokens that the model's context can hold; None if unknown
+    duration_ms: int = Field(default=0, exclude_if=falsy)
+    unreported: bool = Field(default=False, exclude_if=falsy)  # True: the whole reservation is charged
+    over_reserved: Charge | None = None  # amount by which `usage` exceeds the reservation; only with a budget
+
+    @property
+    def message(self) -> ExpertMessage:
+        """The reply as a message."""
+        return ExpertMessage(contents=self.reply)
+
+    def fold(self, run: Run) -> Run:
+        """Append the reply, which is the result if it has no calls."""
+        reply = self.message
+        reserved = run.spending.reserved
+        spending = spent(run, self.usage, unreported(reserved, self.usage) if reserved and self.unreported else None)
+        run = replace(
+            run,
+            spending=spending if reserved is None else replace(spending, reserved=None),
+            has_generated=True,
+            cut_at=None,
+            context=measured(run, self.usage, self.context_window),
+        )
+        if self.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
+            return replace(run, cut_at=run.max_tokens)
+        problem = _problem_of(reply, self.finish_reason)
+        if problem is not None:
+            # The reply stays in the log but not in the messages, so the next attempt starts from unchanged messages.
+            return replace(run, unusable=problem)
+        messages = run.messages.append(reply, self.id)
+        if run.final or not reply.tool_calls:
+            return replace(run, messages=messages, phase=Phase.SETTLED, accepted=True, result=reply.text)
+        return replace(run, messages=messages, phase=Phase.REPLIED)
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Expect a started generation."""
+        return _of_generation(self, run, command)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the thoughts and texts of the reply; the usage on request, or if the reply is cut off or refused."""
+        parts = self.message.contents
+        rows = [
+            LogRow("thinks", part.thinking, "dim", "thought")
+            for part in parts
+            if isinstance(part, ThinkingPart) and part.thinking
+        ]
+        rows += [LogRow("says", part.text, item="text") for part in parts if isinstance(part, TextPart) and part.text]
+        is_odd = self.finish_reason in ("length", "refusal", "other")
+        if is_odd or around.full:
+            text = f"{self.finish_reason}, {duration(self.duration_ms)}, {tokens(self.usage)}"
+            rows.append(LogRow("replied", text, "yellow" if is_odd else "dim"))
+        return rows
+
+
+def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
+    if reply.tool_calls:
+        return None
+    if reason == "length":
+        return ErrorInfo(
+            name="OutputLimit",
+            message="the reply was cut off at the most tokens that one reply may have: allow more with `maxTokens` in"
+            " [provider.setting], or ask for less at once",
+        )
+    if reason == "refusal":
+        said = " ".join(reply.text.split())[:500]
+        return ErrorInfo(name="Refusal", message="the model declined to answer" + (f": {said}" if said else ""))
+    return None
+
+
+def _of_generation(event: LaterEvent, run: Run, command: Command | None) -> str | None:
+    if not isinstance(command, Generate):
+        return unexpected(event, run, command)
+    return None if run.phase is Phase.GENERATING else f"{event.type} without startGeneration"
+
+
+class Retry(LaterEvent):
+    """A failed generation that is tried again."""
+
+    follows = RunTransition(BEFORE_REPLY, RUNNING)
+    is_progress = False
+    type: Literal["retry"] = "retry"
+    error: ErrorInfo
+    attempt: int  # number of the failed attempt, from 1
+    delay_ms: int
+    usage: Usage | None = None
+    uncharged: bool = Field(default=False, exclude_if=falsy)  # True if the endpoint refused it: nothing is charged
+    overflow: int | None = None  # tokens that the model's context holds, if the request exceeded it
+
+    def fold(self, run: Run) -> Run:
+        """Settle the failed attempt; an overflow reveals the size of the window."""
+        if run.phase is not Phase.GENERATING and not run.context.summarising:
+            raise IllegalFact("retry cannot follow where nothing is generated")
+        spending = spent(run, self.usage).settle(is_charged=not self.uncharged)
+        run = replace(run, spending=spending)
+        if self.overflow is None:
+            return run
+        return replace(run, context=replace(run.context, learned=self.overflow, overflow=self.error))
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Expect a started generation or summary."""
+        if isinstance(command, Compact):
+            return None if run.context.summarising else "retry without startCompaction"
+        return _of_generation(self, run, command)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the error, and what is done about it."""
+        if self.overflow is not None:
+            fits = f"; the context holds {self.overflow:,} tokens"
+            return [LogRow("retries", self.error.words + fits, "yellow")]
+        again = f"; try {self.attempt + 1} after {duration(self.delay_ms)}"
+        return [LogRow("retries", self.error.words + again, "yellow")]
+
+
+class SwitchModel(LaterEvent):
+    """A switch to the next fallback model, or back to the primary one."""
+
+    follows = RunTransition(ANY_PHASE, RUNNING)
+    is_progress = False
+    reasons: ClassVar[dict[SwitchReason, str]] = {
+        "overloaded": "overloaded",
+        "rateLimit": "its rate limit is used up",
+        "quota": "its quota is used up",
+        "refusal": "it refused",
+        "timeout": "it took too long",
+        "unreachable": "it cannot be reached",
+        "circuitOpen": "it failed again and again",
+        "serverError": "its server failed",
+        "notConfigured": "it cannot be used here",
+        "triedAgain": "the first one is tried again",
+    }
+    type: Literal["switchModel"] = "switchModel"
+    before: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "before"))
+    to: str
+    reason: SwitchReason
+    error: ErrorInfo | None = Field(default=None, exclude_if=falsy)  # failure of the previous model
+    context_window: int | None = Field(default=None, exclude_if=falsy)
+    uncharged: bool = Field(default=False, exclude_if=falsy)  # True if the endpoint refused the attempt
+
+    @property
+    def words(self) -> str:
+        """The text `from A to B: overloaded`."""
+        return f"from {self.before} to {self.to}: {self.reasons[self.reason]}"
+
+    def fold(self, run: Run) -> Run:
+        """Make another of the Run's models the active one."""
+        names = models_of(run.start)
+        if self.before != run.on or self.to not in names or self.to == run.on:
+            raise IllegalFact(f"switchModel from {self.before} to {self.to}, where {run.on} generates")
+        is_first = self.to == names[0]
+        return replace(
+            settled(run, is_charged=not self.uncharged),
+            stand_in="" if is_first else self.to,
+            # An unavailable model has not failed: keep the failure before it.
+            left_for=run.left_for if self.reason == "notConfigured" else self.error,
+            back_at=0 if is_first else self.timestamp + REST,
+            unusable=None,
+            cut_at=None,
+            # Another model counts tokens differently and has another window, so all measurements are void.
+            context=unmeasured(run.context, self.context_window),
+            is_switched=run.phase is Phase.GENERATING,
+        )
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the model and the reason. The failed attempt that caused the switch is not in the log."""
+        if self.reason == "triedAgain":
+            if self.to != models_of(run.start)[0] or not is_due_back(run, self.timestamp):
+                return f"switchModel to {self.to}, where {run.on} generates until the first model is tried again"
+            return None
+        expected = next_model(run)
+        if self.to != expected:
+            return f"switchModel to {self.to}, where the next model is {expected or 'none'}"
+        if self.error is not None and reason_to_switch(self.error) != self.reason:
+            return f"switchModel because of {self.reason}, after {self.error.name}"
+        if self.reason == "refusal" and (run.unusable is None or run.unusable.name != REFUSAL):
+            return "switchModel because of a refusal, where the model has not refused"
+        return None
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the two models and the reason, with the endpoint's error message."""
+        said = "" if self.error is None else f" ({self.error.message})"
+        return [LogRow("switches", f"{self.words}{said}", "yellow")]
+
+
+class FinishStep(LaterEvent):
+    """The end of a step, which makes a checkpoint."""
+
+    follows = RunTransition((SETTLED,), RUNNING, (READY,))
+    type: Literal["finishStep"] = "finishStep"
+    checkpoint_id: str
+    usage: Usage
+
+    def fold(self, run: Run) -> Run:
+        """End the step."""
+        return replace(run, phase=Phase.READY, calls={}, spending=replace(run.spending, step_usage=NO_USAGE))
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the step and its usage."""
+        if not isinstance(command, EndStep):
+            return unexpected(self, run, command)
+        # A Run that begins with an answer ends a step of the Run that it continues.
+        wrong = same(max(1, run.step), self.step_number, "step")
+        return wrong or same(run.spending.step_usage, self.usage, "usage")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the checkpoint with the duration and usage of the step."""
+        # the id comes first: users copy it, so it must not be cut off
+        took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
+        return [LogRow("step", f"{self.checkpoint_id}: {took}{tokens(self.usage)}", "dim", "place")]
+
+
+GenerationEvent = StartGeneration | FinishGeneration | Retry | SwitchModel | FinishStep

@@ -1,0 +1,398 @@
+"""Define the events that resume, stop and complete a Run, and those by which a person or a worker changes it."""
+
+import json
+from typing import Annotated, ClassVar, Literal, TypedDict
+
+from pydantic import Field, field_validator
+
+from perstack.core.base.ids import By
+from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy, fields_of
+from perstack.core.base.text import count
+from perstack.core.base.usage import BudgetName, Exceeded, Usage
+from perstack.core.definitions.permissions import RuleSets, Widening, all_laid_over
+from perstack.core.definitions.result_schemas import judged
+from perstack.core.definitions.settings import Limits
+from perstack.core.files.trees import is_digest
+from perstack.core.runs.commands import Command, EndRun, JudgeResult
+from perstack.core.runs.events.base import (
+    ACTIVE,
+    ANY_PHASE,
+    ANY_STATUS,
+    CALLING,
+    OPEN,
+    READY,
+    RUNNING,
+    LaterEvent,
+    RunTransition,
+    same,
+    settled,
+    unexpected,
+)
+from perstack.core.runs.facts import WITHOUT_EFFECT, Closed, Definition, ErrorInfo, Settlement
+from perstack.core.runs.log_rows import EventContext, LogRow, given_by
+from perstack.core.runs.messages import TextPart, UserMessage
+from perstack.core.runs.start import StartRun
+from perstack.core.runs.state import (
+    MOST_REJECTED,
+    NO_REPEATS,
+    Queueing,
+    Run,
+    due_on_resume,
+    is_unsettled,
+    schema_of_run,
+)
+from perstack.dataclass import replace
+
+ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent", "queued"]
+
+
+class ResumeRun(LaterEvent):
+    """The resumption of a stopped or interrupted Run."""
+
+    follows = RunTransition(ANY_PHASE, OPEN, to_status="running")
+    ends_pause = True
+    is_progress = False
+    reasons: ClassVar[dict[ResumeReason, str]] = {
+        "answer": "with an answer",
+        "interrupt": "after an interrupt",
+        "maxSteps": "after the step limit",
+        "budget": "after its budget was used",
+        "error": "after an error",
+        "crash": "after its process ended",
+        "parent": "with the Run that started it",
+        "queued": "from the queue",
+    }
+    type: Literal["resumeRun"] = "resumeRun"
+    reason: ResumeReason
+    checkpoint_id: str
+    limits: Limits | None = None  # new limits; None if they are unchanged
+    settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)  # by tool call id
+    # source and id of the event from outside that resumed the Run; each is accepted once
+    signal: Annotated[str | None, EMPTIED] = None
+    by: By | None = None  # actor who gave the new limits; None in logs of earlier versions
+    definition: Definition | None = None  # today's, for a Run that failed before its first reply
+    permissions: RuleSets = Field(default=(), exclude_if=falsy)  # today's that are not in force yet
+    worker: str = Field(default="", exclude_if=falsy)  # that drives the Run from now on; empty: this process
+
+    def start(self, before: StartRun) -> StartRun:
+        """Return `before` with the definition and limits of this resumption in place of the original ones."""
+        if self.definition is None:
+            return before
+        fields = fields_of(self.definition, Definition)
+        return before.model_copy(update={**fields, "limits": self.limits or before.limits})
+
+    def fold(self, run: Run) -> Run:
+        """Mark interrupted calls that may have had a side effect with the person's decision, by default `ask`."""
+        calls = {
+            call_id: replace(call, settlement=self.settled.get(call_id, "ask")) if is_unsettled(call) else call
+            for call_id, call in run.calls.items()
+        }
+        start = self.start(run.start)
+        return replace(
+            run,
+            start=start,
+            schema=schema_of_run(start),
+            rejections=min(run.rejections, MOST_REJECTED - 1),
+            error=None,
+            unusable=None,
+            resume_at=None,
+            waits_for_limit=False,
+            touched=self.timestamp,
+            signals=run.signals if self.signal is None else run.signals | {self.signal},
+            calls=calls,
+            limits=self.limits or run.limits,
+            permissions=(*run.permissions, *self.permissions),
+            is_tightened=run.is_tightened or bool(self.permissions),
+            repeats=NO_REPEATS,
+            exceeded=None,
+            spending=run.spending.settle(is_charged=True),
+            # A person who resumes a failed Run may have made the request fit, or have repaired the first model: try
+            # both.
+            context=replace(run.context, overflow=None, is_relieved=False) if self.reason == "error" else run.context,
+            back_at=0 if self.reason == "error" else run.back_at,
+            stand_in=run.stand_in if self.definition is None else "",
+            snapshot_due=due_on_resume(run),
+            queued=None if run.status == "stoppedByError" and not run.has_generated else run.queued,
+        )
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Expect a Run that is not completed, and another definition only before the first reply."""
+        if run.status == "completed":
+            return "resumeRun of a completed Run"
+        if self.definition is not None and not run.may_be_redefined:
+            return "resumeRun with another definition, where the model has replied under the first"
+        return None
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the reason, and the decisions about interrupted calls."""
+        decided = [LogRow("settled", f"{call}: {word}") for call, word in self.settled.items()]
+        return [LogRow("resumes", self.reasons[self.reason], "yellow"), *decided]
+
+
+class WidenPermissions(LaterEvent):
+    """A person's override of the rules in force, which may allow what was not allowed before."""
+
+    follows = RunTransition(ANY_PHASE, RUNNING)
+    is_decided = False
+    is_progress = False
+    type: Literal["widenPermissions"] = "widenPermissions"
+    widening: Widening
+    by: By
+
+    def fold(self, run: Run) -> Run:
+        """Lay the override over the rules in force."""
+        permissions = all_laid_over(run.permissions, self.widening)
+        return replace(run, permissions=permissions, widenings=(*run.widenings, self.widening))
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the rules and their author."""
+        rules = json.dumps(json.loads(self.widening.to_json()), ensure_ascii=False)
+        return [LogRow("permits", rules, "yellow"), *given_by(self.by)]
+
+
+class RejectResult(LaterEvent):
+    """A result that does not fit the requested schema. The model sees the problem, and may try once more."""
+
+    follows = RunTransition((READY,), RUNNING)
+    type: Literal["rejectResult"] = "rejectResult"
+    problem: Text
+    text: Text
+
+    def fold(self, run: Run) -> Run:
+        """Give the model the problem."""
+        return replace(
+            run,
+            messages=run.messages.append(UserMessage(contents=(TextPart(text=self.text),)), self.id),
+            result=None,
+            accepted=False,
+            final=False,
+            rejections=run.rejections + 1,
+            rejected_for=self.problem,
+        )
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Judge the result again. The wording is not compared: it belongs to the version that wrote it."""
+        if not isinstance(command, JudgeResult):
+            return unexpected(self, run, command)
+        is_fitting = judged(command.text, command.schema).value is not None
+        return "rejectResult of a result that fits" if is_fitting else None
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the problem."""
+        return [LogRow("rejects", f"the result: {self.problem}", "yellow")]
+
+
+class FinishRun(LaterEvent):
+    """The completion of a Run."""
+
+    follows = RunTransition((READY,), RUNNING, to_status="completed")
+    type: Literal["finishRun"] = "finishRun"
+    checkpoint_id: str
+    text: Text
+    total_usage: Usage
+    result: Annotated[JsonObject | None, EMPTIED] = None  # JSON that fits the schema; None without a schema
+    without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
+
+    def fold(self, run: Run) -> Run:
+        """Keep the result."""
+        return replace(run, result=self.text, value=self.result, without_effect=self.without_effect)
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the result, the usage, and the effect."""
+        if not isinstance(command, EndRun | JudgeResult):
+            return unexpected(self, run, command)
+        value = judged(command.text, command.schema).value if isinstance(command, JudgeResult) else None
+        return (
+            same(command.text, self.text, "text")
+            or same(run.spending.usage, self.total_usage, "total usage")
+            or same(value, self.result, "result")
+            or same(run.lacks_effect, self.without_effect, "withoutEffect")
+        )
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the result, and a warning if the declared effect is missing."""
+        marked = [LogRow("warning", WITHOUT_EFFECT, "yellow")] if self.without_effect else []
+        return [LogRow("completed", self.text, "green", "end"), *marked]
+
+
+class ErrorRun(LaterEvent):
+    """The failure of a Run; it can be resumed."""
+
+    follows = RunTransition(ANY_PHASE, ACTIVE, to_status="stoppedByError")
+    is_decided = False
+    type: Literal["errorRun"] = "errorRun"
+    checkpoint_id: str
+    error: ErrorInfo
+    uncharged: bool = Field(default=False, exclude_if=falsy)  # True if the endpoint refused it: nothing is charged
+
+    def fold(self, run: Run) -> Run:
+        """Keep the error."""
+        return replace(settled(run, is_charged=not self.uncharged), error=self.error)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the error; the checkpoint on request."""
+        place = [LogRow("waits", f"at checkpoint {self.checkpoint_id}", item="place")] if around.full else []
+        return [LogRow("failed", self.error.words, "red"), *place]
+
+
+class StopRunByExceededMaxSteps(LaterEvent):
+    """The stop of a Run whose Job has used all of its steps; it continues with a higher limit."""
+
+    follows = RunTransition((READY, CALLING), ACTIVE, to_status="stoppedByMaxSteps")
+    is_decided = False
+    type: Literal["stopRunByExceededMaxSteps"] = "stopRunByExceededMaxSteps"
+    checkpoint_id: str
+    max_steps: int
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the limit."""
+        steps = count(self.max_steps, "step")
+        return [LogRow("stopped", f"at the limit of {steps}, checkpoint {self.checkpoint_id}", "yellow")]
+
+
+class StopRunByExceededBudget(LaterEvent):
+    """The stop of a Run whose next call could exceed a budget; it continues with a higher one."""
+
+    follows = RunTransition(ANY_PHASE, ACTIVE, to_status="stoppedByBudget")
+    is_decided = False
+    type: Literal["stopRunByExceededBudget"] = "stopRunByExceededBudget"
+    checkpoint_id: str
+    budget: BudgetName
+    expert: str | None = None  # None for the Job's budget
+    limit: float  # amount in dollars, tokens, milliseconds or calls, as are `spent` and `needed` (by the next call)
+    spent: float  # includes the reservations of running calls
+    needed: float
+
+    @property
+    def exceeded(self) -> Exceeded:
+        """The refusal of the next call."""
+        return Exceeded(self.budget, self.expert, self.limit, self.spent, self.needed)
+
+    def fold(self, run: Run) -> Run:
+        """Keep the reason."""
+        return replace(settled(run, is_charged=True), exceeded=self.exceeded)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the reason."""
+        return [LogRow("stops", self.exceeded.words, "yellow")]
+
+
+class StopRunByInterrupt(LaterEvent):
+    """An interrupt of the Run; the current step was abandoned."""
+
+    # Earlier versions also recorded an interrupt of a Run that had just stopped for another reason.
+    follows = RunTransition(ANY_PHASE, OPEN, to_status="stoppedByInterrupt")
+    is_decided = False
+    is_progress = False
+    type: Literal["stopRunByInterrupt"] = "stopRunByInterrupt"
+    checkpoint_id: str
+    reason: Literal["interrupt", "rateLimit"] = "interrupt"  # `rateLimit`: a pause too long to wait in a process
+    resume_at: int | None = None  # time at which the Run may continue, in milliseconds since 1970; None if unknown
+
+    def fold(self, run: Run) -> Run:
+        """Keep the time at which the Run may continue."""
+        run = settled(run, is_charged=True)
+        return replace(run, resume_at=self.resume_at, waits_for_limit=self.reason == "rateLimit")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the reason."""
+        return [LogRow("stopped", f"by {self.reason}, checkpoint {self.checkpoint_id}", "yellow")]
+
+
+class QueueRun(LaterEvent):
+    """The queueing of a Run for a worker: a Coordinator's, or a delegate's that another worker may drive."""
+
+    follows = RunTransition(ANY_PHASE, frozenset(("running", "stoppedByInterrupt")), to_status="queued")
+    is_decided = False
+    is_progress = False
+    type: Literal["queueRun"] = "queueRun"
+    by: By
+    definition: str | None = None  # SHA-256 (hex) of a blob with the Experts and settings that every worker uses
+    due: int = Field(default=0, exclude_if=falsy)  # earliest start, in milliseconds since 1970
+    priority: int = Field(default=0, exclude_if=falsy)  # higher values first
+
+    @field_validator("definition")
+    @classmethod
+    def _is_digest(cls, value: str | None) -> str | None:
+        if value is not None and not is_digest(value):
+            raise ValueError("the definition is named by no sha256")
+        return value
+
+    def fold(self, run: Run) -> Run:
+        """Keep who queued the Run, and how."""
+        queued = Queueing(self.timestamp, self.due, self.priority, self.by, self.definition)
+        return replace(run, queued=queued)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the earliest start and the author."""
+        due = f", not before {around.minute(self.due)}" if self.due else ""
+        return [LogRow("queued", f"for a worker{due}, by {self.by}", "cyan")]
+
+
+class QueueFields(TypedDict):
+    """The fields of `QueueRun` without the common ones."""
+
+    by: By
+    definition: str | None
+    due: int
+    priority: int
+
+
+class CloseRun(LaterEvent):
+    """The permanent close of a Run: it keeps its state, and nothing continues it."""
+
+    follows = RunTransition(ANY_PHASE, OPEN)
+    ends_pause = True
+    is_decided = False
+    type: Literal["closeRun"] = "closeRun"
+    by: By
+    reason: Text = Field(default="", exclude_if=falsy)
+
+    def fold(self, run: Run) -> Run:
+        """Close the Run and drop its questions."""
+        closed = Closed(by=self.by, reason=self.reason, at=self.timestamp)
+        return replace(run, closed=closed, asked=None, questions={})
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the author and the reason."""
+        why = f": {self.reason}" if self.reason else ""
+        return [LogRow("closed", f"for good, by {self.by}{why}", "yellow")]
+
+
+class RedactEvent(LaterEvent):
+    """The permanent removal of the content of an earlier event, which this event replaces."""
+
+    follows = RunTransition(ANY_PHASE, ANY_STATUS)  # redacted content was folded at the position of its event
+    is_of_person = True
+    is_decided = False
+    is_progress = False
+    type: Literal["redactEvent"] = "redactEvent"
+    event_id: str
+    event_type: str
+    digest: str
+    fields: tuple[str, ...]
+    remains: JsonObject  # the event without their content; marks of the fields say what may remain
+    blobs: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # SHA-256 (hex) of the blobs removed with it
+    copies: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # of the text: ids of events, descriptions of places
+    by: By
+    reason: str
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the redacted event, the author and the reason."""
+        words = f"{self.event_id} ({self.event_type}), by {self.by}: {self.reason}"
+        return [LogRow("redacts", words, "yellow")]
+
+
+LifecycleEvent = (
+    ResumeRun
+    | WidenPermissions
+    | RejectResult
+    | FinishRun
+    | ErrorRun
+    | StopRunByExceededMaxSteps
+    | StopRunByExceededBudget
+    | StopRunByInterrupt
+    | QueueRun
+    | CloseRun
+    | RedactEvent
+)

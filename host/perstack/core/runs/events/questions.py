@@ -1,0 +1,279 @@
+"""Define the events of questions to a person, of approvals, and of the answers to both."""
+
+import json
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perstack.core.base.ids import By
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Text, Written, falsy
+from perstack.core.base.text import REDACTED
+from perstack.core.base.usage import Charge, Usage
+from perstack.core.definitions.permissions import (
+    DECISION_WORDS,
+    UNATTENDED,
+    Approval,
+    ApprovalDecision,
+    Standing,
+)
+from perstack.core.runs.commands import Ask, AskApproval, Call, Command, RunTools
+from perstack.core.runs.events.base import (
+    ACTIVE,
+    CALLING,
+    RUNNING,
+    LaterEvent,
+    RunTransition,
+    open_call,
+    same,
+    spent,
+    unexpected,
+    without,
+)
+from perstack.core.runs.events.tool_calls import one_of
+from perstack.core.runs.facts import Answer, Question
+from perstack.core.runs.log_rows import EventContext, LogRow, given_by
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.state import Run
+from perstack.dataclass import replace
+
+
+def _unknown_question(args: JsonObject) -> JsonObject:
+    return {"question": REDACTED} if args else {}
+
+
+class CallInteractiveTool(LaterEvent):
+    """A question to a person, by an interactive tool or by a tool that needs an answer to continue."""
+
+    follows = RunTransition((CALLING,), ACTIVE)
+    type: Literal["callInteractiveTool"] = "callInteractiveTool"
+    tool_call_id: str
+    tool_name: str
+    skill_name: str
+    args: Annotated[JsonObject, Written(_unknown_question)]
+    approval: bool = Field(default=False, exclude_if=falsy)  # True: an approval is asked, no information
+    question: Question | None = None  # question of a tool that has been called, and is called again with the answer
+    usage: Usage | None = None
+    assumed: Charge | None = None
+
+    @property
+    def open_question(self) -> OpenQuestion:
+        """The question that it asks."""
+        asked = self.args.get("question")
+        text = self.question.message if self.question else asked if isinstance(asked, str) else self.tool_name
+        return OpenQuestion(
+            id=self.id,
+            run_id=self.run_id,
+            expert_key=self.expert_key,
+            tool_call_id=self.tool_call_id,
+            tool_name=self.tool_name,
+            skill_name=self.skill_name,
+            text=text,
+            args=self.args,
+            requested_schema=self.question.requested_schema if self.question else None,
+            approval=self.approval,
+            asked_at=self.timestamp,
+        )
+
+    def fold(self, run: Run) -> Run:
+        """Record the question of a call. With several open questions the latest one is asked; the others wait."""
+        call = open_call(run, self.tool_call_id)
+        questions = {**without(run.questions, self.tool_call_id), self.tool_call_id: self.open_question}
+        run = replace(run, asked=self.tool_call_id, questions=questions)
+        if self.question is None:
+            return run
+        return replace(
+            run,
+            spending=spent(run, self.usage, self.assumed).end_call(self.tool_call_id),
+            calls={**run.calls, self.tool_call_id: replace(call, question=self.question)},
+        )
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the call."""
+        if isinstance(command, Ask):
+            return same(command.call.decided.id, self.tool_call_id, "asked call")
+        if isinstance(command, RunTools):
+            return one_of([call.decided.id for call in command.calls], self.tool_call_id)
+        return unexpected(self, run, command)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the question; a tool's names its skill, for its text may claim any origin."""
+        return [LogRow("asks", self._words(), "magenta", "question")]
+
+    def _words(self) -> str:
+        if self.question is not None:
+            return f"skill {self.skill_name}, {self.tool_name}: {self.question.message}"
+        question = self.args.get("question")
+        return (
+            question if isinstance(question, str) else f"{self.tool_name} {json.dumps(self.args, ensure_ascii=False)}"
+        )
+
+
+class AnswerQuestion(LaterEvent):
+    """A person's answer to a tool's question; the tool is called again."""
+
+    follows = RunTransition((CALLING,), RUNNING)
+    type: Literal["answerQuestion"] = "answerQuestion"
+    tool_call_id: str
+    answer: Answer
+    by: By | None = None  # actor who answered; None in logs of earlier versions
+
+    def fold(self, run: Run) -> Run:
+        """Keep the answer for the repeated call."""
+        call = open_call(run, self.tool_call_id)
+        call = replace(call, question=None, answers=(*call.answers, self.answer))
+        return _decided(run, call)
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the call."""
+        if not isinstance(command, Ask):
+            return unexpected(self, run, command)
+        return same(run.asked, self.tool_call_id, "answered call")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the answer and its author."""
+        content = self.answer.content
+        words = f"{self.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
+        return [LogRow("answered", words, "magenta"), *given_by(self.by)]
+
+
+def _decided(run: Run, call: Call) -> Run:
+    """Return the Run with the call changed, and without its question."""
+    call_id = call.decided.id
+    questions = without(run.questions, call_id)
+    return replace(run, asked=None, questions=questions, calls={**run.calls, call_id: call})
+
+
+def _no_arguments(args: JsonObject) -> JsonObject:
+    return {}
+
+
+class RequestApproval(LaterEvent):
+    """A request for a person's approval of a call, which a rule requires before the call runs."""
+
+    follows = RunTransition((CALLING,), ACTIVE)
+    type: Literal["requestApproval"] = "requestApproval"
+    tool_call_id: str
+    tool_name: str
+    skill_name: str = Field(default="", exclude_if=falsy)
+    args: Annotated[JsonObject, Written(_no_arguments)]
+    call_digest: str  # digest of skill, tool and arguments that the approval is bound to
+    rule: Text
+    # resolved paths, the only ones approved
+    leads_to: Annotated[tuple[str, ...], TEXT] = Field(default=(), exclude_if=falsy)
+    offers: Annotated[tuple[str, ...], TEXT] = Field(
+        default=(), exclude_if=falsy
+    )  # that may be approved for the whole Job
+
+    @property
+    def open_question(self) -> OpenQuestion:
+        """The question for the approval."""
+        of = f" of skill {self.skill_name}" if self.skill_name else ""
+        return OpenQuestion(
+            id=self.id,
+            run_id=self.run_id,
+            expert_key=self.expert_key,
+            tool_call_id=self.tool_call_id,
+            tool_name=self.tool_name,
+            skill_name=self.skill_name,
+            text=f"{self.expert_key} wants to call {self.tool_name}{of}, which needs approval ({self.rule})",
+            args=self.args,
+            approval=True,
+            call_digest=self.call_digest,
+            rule=self.rule,
+            offers=self.offers,
+            asked_at=self.timestamp,
+        )
+
+    def fold(self, run: Run) -> Run:
+        """Ask for the approval of a call that waits for one."""
+        call = open_call(run, self.tool_call_id)
+        if not call.waits_for_approval:
+            raise IllegalFact(f"call {self.tool_call_id!r} waits for no approval")
+        call = replace(call, requested=self.call_digest, leads_to=self.leads_to, offers=self.offers)
+        return replace(
+            run,
+            asked=self.tool_call_id,
+            questions={**without(run.questions, self.tool_call_id), self.tool_call_id: self.open_question},
+            calls={**run.calls, self.tool_call_id: call},
+        )
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the call and its digest."""
+        return _of_approval(self, run, command)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the call and the rule."""
+        words = f"approval of {self.tool_name} {json.dumps(self.args, ensure_ascii=False)} (rule {self.rule})"
+        return [LogRow("asks", words, "magenta", "approval")]
+
+
+class DecideApproval(LaterEvent):
+    """The decision on a call that waits for approval, by a person or because nobody can be asked."""
+
+    follows = RunTransition((CALLING,), ACTIVE)
+    type: Literal["decideApproval"] = "decideApproval"
+    tool_call_id: str
+    call_digest: str
+    decision: ApprovalDecision
+    by: By
+    # for `job`; empty: calls of an equal digest
+    rule: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
+    text: Text = Field(default="", exclude_if=falsy)
+
+    @property
+    def approval(self) -> Approval:
+        """The decision without its context."""
+        return Approval(decision=self.decision, rule=self.rule, text=self.text)
+
+    def fold(self, run: Run) -> Run:
+        """Apply a decision. It must match the request exactly: an equal digest, and a rule that was offered."""
+        call = open_call(run, self.tool_call_id)
+        if not call.waits_for_approval or call.requested is None:
+            raise IllegalFact(f"nobody was asked to approve call {self.tool_call_id!r}")
+        if self.call_digest != call.requested:
+            raise IllegalFact(f"the approval is not of call {self.tool_call_id!r} as it was asked")
+        # The offers of a redacted request are unknown, so any rule is accepted.
+        if self.rule and (self.decision != "job" or not {self.rule, REDACTED} & set(call.offers)):
+            raise IllegalFact(f"the rule {self.rule!r} was not offered with call {self.tool_call_id!r}")
+        call = replace(call, approval=self.approval, is_unattended=self.by.door == UNATTENDED)
+        standing = Standing(id=self.id, call_digest=self.call_digest, leads_to=call.leads_to, rule=self.rule)
+        run = _decided(run, call)
+        return replace(run, standing=(*run.standing, standing)) if self.decision == "job" else run
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the call and its digest."""
+        return _of_approval(self, run, command)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the decision and its author."""
+        words = DECISION_WORDS[self.decision]
+        beside = "; ".join(part for part in (self.rule and f"rule {self.rule}", self.text) if part)
+        return [LogRow("decided", f"{words}: {beside}" if beside else words, "magenta"), *given_by(self.by)]
+
+
+def _of_approval(event: RequestApproval | DecideApproval, run: Run, command: Command | None) -> str | None:
+    if not isinstance(command, AskApproval):
+        return unexpected(event, run, command)
+    wrong = same(command.call.decided.id, event.tool_call_id, "call that waits for approval")
+    return wrong or same(command.call.digest, event.call_digest, "digest of the call")
+
+
+class StopRunByInteractiveTool(LaterEvent):
+    """The stop of a Run that waits for a person's answer."""
+
+    follows = RunTransition((CALLING,), ACTIVE, to_status="stoppedByInteractiveTool")
+    type: Literal["stopRunByInteractiveTool"] = "stopRunByInteractiveTool"
+    checkpoint_id: str
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Expect a question, of the Run or of a delegate."""
+        waits = any(call.delegation for call in run.open_calls)
+        return None if run.asked or waits else "stopRunByInteractiveTool, where nothing was asked"
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the checkpoint."""
+        return [LogRow("waits", f"for an answer, checkpoint {self.checkpoint_id}", "magenta", "place")]
+
+
+QuestionEvent = CallInteractiveTool | AnswerQuestion | RequestApproval | DecideApproval | StopRunByInteractiveTool

@@ -1,0 +1,363 @@
+"""Define the events of tool calls: the decision about each, its start, its one result, and its delegate.
+
+An event described as «on disk before» an action is synced before that action.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perstack.core.base.ids import By, number_of_run
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import TEXT, Written, falsy
+from perstack.core.base.text import REDACTED, count, duration
+from perstack.core.base.usage import Charge, Usage
+from perstack.core.definitions.skills import COUNTED_CALLS, DecidedCall
+from perstack.core.runs.commands import (
+    Ask,
+    AwaitDelegates,
+    Call,
+    Command,
+    Complete,
+    DecideCalls,
+    RecordResult,
+    RunTools,
+    StartDelegates,
+)
+from perstack.core.runs.context import known_tools
+from perstack.core.runs.events.base import (
+    ACTIVE,
+    CALLING,
+    REPLIED,
+    RUNNING,
+    SETTLED,
+    LaterEvent,
+    RunTransition,
+    open_call,
+    same,
+    spent,
+    unexpected,
+    with_result,
+    without,
+)
+from perstack.core.runs.facts import (
+    DelegateHead,
+    DelegateReport,
+    Delegation,
+    Todo,
+    apply_todo,
+    is_repeat_warning,
+    todos_json,
+)
+from perstack.core.runs.log_rows import EventContext, LogRow, arguments, given_by, run_label
+from perstack.core.runs.messages import ResultContent, TextPart, ToolResultPart, text_of
+from perstack.core.runs.repeats import warning_with
+from perstack.core.runs.state import Phase, Run, due_after, latest_reply
+from perstack.dataclass import replace
+
+
+class CallTools(LaterEvent):
+    """The decision about each call of the reply. Synced before any call with a side effect starts."""
+
+    follows = RunTransition((REPLIED,), RUNNING, (CALLING,))
+    type: Literal["callTools"] = "callTools"
+    calls: tuple[DecidedCall, ...]
+
+    def fold(self, run: Run) -> Run:
+        """Open the calls of the reply."""
+        parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
+        if sorted(decided.id for decided in self.calls) != sorted(parts):
+            raise IllegalFact("callTools is not about the calls of the reply")
+        made = sum(decided.kind in COUNTED_CALLS for decided in self.calls)
+        return replace(
+            run,
+            phase=Phase.CALLING,
+            spending=replace(run.spending, tool_calls=run.spending.tool_calls + made),
+            calls={decided.id: Call(parts[decided.id], decided) for decided in self.calls},
+            is_tightened=False,
+            context=known_tools(run, self.calls),
+        )
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the ids of the calls."""
+        if not isinstance(command, DecideCalls):
+            return unexpected(self, run, command)
+        return same([call.tool_call_id for call in command.calls], [call.id for call in self.calls], "calls")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return each call with its arguments."""
+        # a delegate's query and a user's question have their own events
+        calls = [call for call in self.calls if around.full or call.kind not in ("delegate", "interactive")]
+        return [
+            LogRow("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan", "call")
+            for call in calls
+        ]
+
+
+class StartToolCall(LaterEvent):
+    """The start of an approved call. On disk before the call starts, if it may have a side effect."""
+
+    follows = RunTransition((CALLING,), ACTIVE)
+    is_progress = False
+    type: Literal["startToolCall"] = "startToolCall"
+    tool_call_id: str
+    call_digest: str  # digest computed again from the call right before it runs
+
+    def fold(self, run: Run) -> Run:
+        """Mark the call as begun."""
+        call = open_call(run, self.tool_call_id)
+        if call.approval is None or call.approval.denies or self.call_digest != call.requested:
+            raise IllegalFact(f"nobody has approved call {self.tool_call_id!r} as it begins")
+        return replace(run, calls={**run.calls, self.tool_call_id: replace(call, began=True)})
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Expect a call that runs."""
+        return _of_running(self, self.tool_call_id, run, command)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the approved digest, on request."""
+        return [LogRow("calls", f"what was approved: {self.call_digest}")] if around.full else []
+
+
+def _of_running(event: LaterEvent, call_id: str, run: Run, command: Command | None) -> str | None:
+    if not isinstance(command, RunTools):
+        return unexpected(event, run, command)
+    return one_of([call.decided.id for call in command.calls], call_id)
+
+
+def one_of(open_ids: list[str], call_id: str) -> str | None:
+    """Return the difference of an event about a call that is not open; None if it is."""
+    return None if call_id in open_ids else f"a result of {call_id}, where only {', '.join(open_ids)} are open"
+
+
+class StartSample(LaterEvent):
+    """With a budget: a tool's request for a generation by the Run's model. On disk before the model is called."""
+
+    follows = RunTransition((CALLING,), ACTIVE)
+    is_progress = False
+    type: Literal["startSample"] = "startSample"
+    tool_call_id: str
+    reserved: Charge  # maximum cost, charged until the call has its result or asks a question
+
+    def fold(self, run: Run) -> Run:
+        """Reserve the maximum cost."""
+        open_call(run, self.tool_call_id)
+        return replace(run, spending=run.spending.reserve_sample(self.tool_call_id, self.reserved))
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Expect a call that runs."""
+        return _of_running(self, self.tool_call_id, run, command)
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the reservation, on request."""
+        words = f"the model for a tool; {self.reserved.tokens:,} tokens are reserved"
+        return [LogRow("calls", words)] if around.full else []
+
+
+def _placeholder(contents: tuple[ResultContent, ...]) -> tuple[ResultContent, ...]:
+    return (TextPart(text=REDACTED),) if contents else ()
+
+
+def _own_warning(warning: str) -> str:
+    return warning if is_repeat_warning(warning) else REDACTED
+
+
+class FinishToolCall(LaterEvent):
+    """The one result of a call."""
+
+    follows = RunTransition((CALLING,), ACTIVE, (CALLING, SETTLED), "running")
+    type: Literal["finishToolCall"] = "finishToolCall"
+    tool_call_id: str
+    tool_name: str
+    contents: Annotated[tuple[ResultContent, ...], Written(_placeholder)]
+    is_error: bool = Field(default=False, exclude_if=falsy)
+    duration_ms: int = Field(default=0, exclude_if=falsy)
+    delegate: DelegateHead | None = None
+    report: DelegateReport | None = None  # the outcome of a delegate's Run; None in logs of earlier versions
+    usage: Usage | None = None  # usage of the generations that the tool itself requested
+    assumed: Charge | None = None  # charge for generations whose endpoint reported no usage; only with a budget
+    by: By | None = None  # actor who answered, if a person gave this result; None in logs of earlier versions
+    warning: Annotated[str | None, Written(_own_warning)] = None
+    secrets: int = Field(default=0, exclude_if=falsy)  # highest N of an assigned `[secret:N]`
+
+    @property
+    def named_runs(self) -> tuple[str, ...]:
+        """The delegate."""
+        return () if self.delegate is None else (self.delegate.run_id,)
+
+    @property
+    def media(self) -> tuple[ResultContent, ...]:
+        """The contents of the result."""
+        return self.contents
+
+    @property
+    def shown(self) -> tuple[ResultContent, ...]:
+        """The contents as the model sees them: with the delegate's report and the warning, if any."""
+        report = None if self.report is None else self.report.text
+        if report is None and self.warning is None:
+            return self.contents
+        return (*self.contents, *(TextPart(text=text) for text in (report, self.warning) if text is not None))
+
+    def _part(self, contents: tuple[ResultContent, ...]) -> ToolResultPart:
+        return ToolResultPart(
+            tool_call_id=self.tool_call_id, tool_name=self.tool_name, contents=contents, is_error=self.is_error
+        )
+
+    def _warning(self, run: Run) -> str | None:
+        return warning_with(run, self.tool_call_id, lambda: self._part(self.contents))
+
+    def warned(self, run: Run) -> "FinishToolCall":
+        """Return the result with a warning to the model if it ends a step at half of the allowed repetitions."""
+        warning = self._warning(run)
+        return self if warning is None else self.model_copy(update={"warning": warning})
+
+    def fold(self, run: Run) -> Run:
+        """Give the call its result."""
+        call = open_call(run, self.tool_call_id)
+        if self.warning is not None or self.report is not None:
+            call = replace(call, warning=self.warning, has_report=self.report is not None)
+        todos = run.todos
+        if call.decided.kind == "todo":
+            todos = apply_todo(run.todos, call.part.args)
+        elif call.decided.kind == "clearTodo":
+            todos = ()
+        return replace(
+            with_result(run, call, self._part(self.shown), self.id),
+            spending=spent(run, self.usage, self.assumed).end_call(self.tool_call_id),
+            todos=todos,
+            snapshot_due=due_after(run, call),
+            secrets=max(run.secrets, self.secrets),
+            effects=run.effects + self._effects(call),
+            asked=None if run.asked == self.tool_call_id else run.asked,
+            questions=without(run.questions, self.tool_call_id),
+        )
+
+    def _effects(self, call: Call) -> int:
+        """Count the calls with an effect that this result stands for: one, or those of a delegate."""
+        is_own = call.decided.kind == "tool" and call.decided.effect != "readOnly" and not self.is_error
+        return int(is_own) + (0 if self.report is None else self.report.effects)
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the call and the warning; of a call without a side effect also the text."""
+        if run.is_tightened and self.is_error:
+            return None  # rules added later forbid the call
+        if isinstance(command, Ask):
+            return same(run.asked, self.tool_call_id, "answered call")
+        if isinstance(command, RunTools):
+            wrong = _of_running(self, self.tool_call_id, run, command)
+        elif isinstance(command, AwaitDelegates):
+            wrong = one_of([one.tool_call_id for one in command.delegations], self.tool_call_id)
+        elif isinstance(command, RecordResult):
+            wrong = same(command.call.decided.id, self.tool_call_id, "call")
+            wrong = wrong or same(command.text, text_of(self.contents), "result")
+        else:
+            return unexpected(self, run, command)
+        return wrong or same(self._warning(run), self.warning, "warning")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the result, a delegate's report, a warning, and who answered."""
+        took = f" ({duration(self.duration_ms)})" if self.duration_ms else ""
+        name = run_label(self.tool_name, self.delegate.run_id) if self.delegate else self.tool_name
+        text = f"{name}{took}: {text_of(self.contents)}"
+        rows = [LogRow("error", text, "red", "result") if self.is_error else LogRow("result", text, item="result")]
+        if self.report is not None:
+            rows.append(LogRow("report", self.report.text, "yellow" if self.report.without_effect else ""))
+        if self.warning is not None:
+            rows.append(LogRow("warning", self.warning, "yellow"))
+        return rows + given_by(self.by)
+
+
+class CallDelegate(LaterEvent):
+    """The assignment of delegate Runs, with their ids, before they start."""
+
+    follows = RunTransition((CALLING,), ACTIVE)
+    type: Literal["callDelegate"] = "callDelegate"
+    delegates: tuple[Delegation, ...]
+
+    @property
+    def named_runs(self) -> tuple[str, ...]:
+        """The delegates."""
+        return tuple(one.run_id for one in self.delegates)
+
+    def fold(self, run: Run) -> Run:
+        """Give each call its delegate."""
+        calls = dict(run.calls)
+        for delegation in self.delegates:
+            call = open_call(run, delegation.tool_call_id)
+            calls[delegation.tool_call_id] = replace(call, delegation=delegation)
+        numbers = (number_of_run(delegation.run_id) for delegation in self.delegates)
+        return replace(run, calls=calls, last_number=max(run.last_number, *numbers))
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the calls."""
+        if not isinstance(command, StartDelegates):
+            return unexpected(self, run, command)
+        calls = [call.decided.id for call in command.calls]
+        return same(calls, [one.tool_call_id for one in self.delegates], "delegated calls")
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return each delegate with its query."""
+        return [
+            LogRow("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan", "delegate")
+            for one in self.delegates
+        ]
+
+
+class StopRunByDelegate(LaterEvent):
+    """The stop of a Run that waits for its delegates."""
+
+    follows = RunTransition((CALLING,), ACTIVE, to_status="stoppedByDelegate")
+    is_quiet = True
+    type: Literal["stopRunByDelegate"] = "stopRunByDelegate"
+    checkpoint_id: str
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Expect an open call with a delegate."""
+        return None if any(call.delegation for call in run.open_calls) else "stopRunByDelegate without delegates"
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the checkpoint."""
+        return [LogRow("waits", f"for its delegates, checkpoint {self.checkpoint_id}", item="place")]
+
+
+class AttemptCompletion(LaterEvent):
+    """The model's statement that it is done. It is rejected while todos remain."""
+
+    follows = RunTransition((CALLING,), RUNNING, (CALLING, SETTLED))
+    type: Literal["attemptCompletion"] = "attemptCompletion"
+    tool_call_id: str
+    remaining_todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
+    result: Annotated[str | None, TEXT] = None
+
+    def fold(self, run: Run) -> Run:
+        """Accept the statement, or give the model the remaining todos."""
+        call = open_call(run, self.tool_call_id)
+        left = self.remaining_todos
+        text = todos_json(left, "remainingTodos") if left else "{}"
+        result = ToolResultPart(
+            tool_call_id=self.tool_call_id, tool_name=call.decided.tool_name, contents=(TextPart(text=text),)
+        )
+        run = with_result(run, call, result, self.id)
+        return run if left else replace(run, accepted=True, result=self.result if run.result is None else run.result)
+
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        """Compare the call, the remaining todos and the result."""
+        if not isinstance(command, Complete):
+            return unexpected(self, run, command)
+        return (
+            same(command.call.decided.id, self.tool_call_id, "call")
+            or same(command.remaining, self.remaining_todos, "remaining todos")
+            or same(command.result, self.result, "result")
+        )
+
+    def describe(self, around: EventContext) -> list[LogRow]:
+        """Return the remaining todos; an accepted statement on request."""
+        if self.remaining_todos:
+            titles = "; ".join(todo.title for todo in self.remaining_todos)
+            return [LogRow("not done", f"{count(len(self.remaining_todos), 'todo')} left: {titles}", "yellow")]
+        return [LogRow("is done", self.result or "")] if around.full else []
+
+
+ToolCallEvent = (
+    CallTools | StartToolCall | StartSample | FinishToolCall | CallDelegate | StopRunByDelegate | AttemptCompletion
+)
