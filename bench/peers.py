@@ -1,46 +1,61 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["langgraph>=1.2,<2", "langgraph-checkpoint-sqlite>=3"]
+# dependencies = [
+#   "dbos>=3.4,<4", "langgraph>=1.2,<2", "langgraph-checkpoint-sqlite>=3", "langgraph-checkpoint-postgres>=3",
+#   "psycopg[binary,pool]>=3.2",
+# ]
 # ///
-"""What a step costs in LangGraph with its SQLite checkpointer, for the table of docs/speed.md.
+"""What durable steps cost in LangGraph and in DBOS: one measurement, as JSON, for `bench/durable.py`.
 
-uv run bench/peers.py                 in an environment of its own, which uv makes
-uv run bench/peers.py --steps 50      only this number of steps
+    uv run bench/peers.py PEER STORAGE JOBS STEPS DELAY
 
-As in bench.py a step is one reply of a model that answers at once and one call of a tool that reads 20 bytes, and
-every step is on disk before the next begins (`durability="sync"`). All is in one process, and the model in it.
+PEER is `langgraph` or `dbos`, STORAGE a path of an SQLite file or a `postgresql://` address. As in the measurements of
+perstack a step is one reply of a model in the same process, which comes after DELAY seconds, and one call of a tool
+that reads 20 bytes. Each of the two is on disk before the next begins.
 """
 
 from __future__ import annotations
 
-import argparse
+import asyncio
+import json
 import resource
-import tempfile
+import sys
 import time
-from itertools import pairwise
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from statistics import mean
+from typing import Any
 
-from langchain_core.messages import AIMessage, ToolMessage
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, MessagesState, StateGraph
+Run = Callable[[int, float], Awaitable[object]]
+"""Drive one Job of so many steps, with this delay of the model in seconds."""
 
 
-def measure(steps: int, folder: Path) -> str:
-    """One row of the table."""
-    (folder / "notes.txt").write_text("twenty bytes of text")
-    ends: list[float] = []
+@asynccontextmanager
+async def langgraph(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run]:
+    from langchain_core.messages import AIMessage, ToolMessage
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.graph import END, START, MessagesState, StateGraph
 
-    def model(state: MessagesState) -> dict[str, list[AIMessage]]:
-        if len(ends) == steps:
+    def saver() -> AbstractAsyncContextManager[Any]:
+        if "://" in storage:
+            from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+            return AsyncPostgresSaver.from_conn_string(storage)
+        from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+        return AsyncSqliteSaver.from_conn_string(storage)
+
+    async def model(state: MessagesState, config: RunnableConfig) -> dict[str, list[AIMessage]]:
+        await asyncio.sleep(config["configurable"]["delay"])
+        number = len(state["messages"]) // 2
+        if number == config["configurable"]["steps"]:
             return {"messages": [AIMessage("Done.")]}
-        call = {"name": "read", "args": {"path": "notes.txt"}, "id": f"call-{len(ends)}"}
-        return {"messages": [AIMessage("", tool_calls=[call])]}
+        return {"messages": [AIMessage("", tool_calls=[{"name": "read", "args": {}, "id": f"call-{number}"}])]}
 
-    def tool(state: MessagesState) -> dict[str, list[ToolMessage]]:
+    async def tool(state: MessagesState) -> dict[str, list[ToolMessage]]:
         (call,) = state["messages"][-1].tool_calls
-        ends.append(time.perf_counter())
-        return {"messages": [ToolMessage((folder / call["args"]["path"]).read_text(), tool_call_id=call["id"])]}
+        return {"messages": [ToolMessage(read(), tool_call_id=call["id"])]}
 
     graph = StateGraph(MessagesState)
     graph.add_node("model", model)
@@ -48,24 +63,65 @@ def measure(steps: int, folder: Path) -> str:
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", lambda state: "tool" if state["messages"][-1].tool_calls else END)
     graph.add_edge("tool", "model")
-    with SqliteSaver.from_conn_string(str(folder / "state.db")) as saver:
-        config = {"configurable": {"thread_id": "a"}, "recursion_limit": 2 * steps + 10}
-        graph.compile(checkpointer=saver).invoke({"messages": [("user", "Read the file.")]}, config, durability="sync")
-        disk = sum(file.stat().st_size for file in folder.glob("state.db*"))
-    each = [after - before for before, after in pairwise(ends)]
-    last = each[-max(1, len(each) // 10) :]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    return f"| {steps} | {mean(each) * 1000:.1f} | {mean(last) * 1000:.1f} | {disk / 1024:,.0f} | {memory} |"
+    async with saver() as checkpointer:
+        await checkpointer.setup()
+        compiled = graph.compile(checkpointer=checkpointer)
+
+        async def run(steps: int, delay: float) -> None:
+            given = {"thread_id": str(uuid.uuid4()), "steps": steps, "delay": delay}
+            config = {"configurable": given, "recursion_limit": 2 * steps + 10}
+            await compiled.ainvoke({"messages": [("user", "Read the file.")]}, config, durability="sync")
+
+        yield run
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, nargs="*", default=[50, 200, 1000])
-    print("| steps | ms a step | last tenth | disk KB | MB |\n| --- | --- | --- | --- | --- |")
-    for steps in parser.parse_args().steps:
-        with tempfile.TemporaryDirectory() as folder:
-            print(measure(steps, Path(folder)), flush=True)
+@asynccontextmanager
+async def dbos(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run]:
+    from dbos import DBOS
+
+    database = storage if "://" in storage else f"sqlite:///{storage}"
+    DBOS(config={"name": "bench", "system_database_url": database, "log_level": "ERROR"})
+
+    @DBOS.step()
+    async def model(number: int, delay: float) -> str:
+        await asyncio.sleep(delay)
+        return f"call-{number}"
+
+    @DBOS.step()
+    async def tool(_call: str) -> str:
+        return read()
+
+    @DBOS.workflow()
+    async def agent(steps: int, delay: float) -> str:
+        for number in range(steps):
+            await tool(await model(number, delay))
+        return await model(steps, delay)
+
+    async def run(steps: int, delay: float) -> None:
+        handle = await DBOS.start_workflow_async(agent, steps, delay)
+        await handle.get_result()
+
+    DBOS.launch()
+    yield run
+    DBOS.destroy()
+
+
+async def main(peer: str, storage: str, jobs: int, steps: int, delay: float) -> None:
+    """Measure, and print one line of JSON: seconds, those of the processor, and MB that the Jobs took."""
+    notes = Path("notes.txt")
+    async with {"langgraph": langgraph, "dbos": dbos}[peer](storage, notes.read_text) as run:
+        await run(1, 0)  # imports and connects
+        before, began, worked = _megabytes(), time.perf_counter(), time.process_time()
+        await asyncio.gather(*(run(steps, delay) for _ in range(jobs)))
+        took, cpu = time.perf_counter() - began, time.process_time() - worked
+        print(json.dumps({"seconds": took, "cpu": cpu, "mb": _megabytes() - before}))
+
+
+def _megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":
-    main()
+    _, _peer, _storage, _jobs, _steps, _delay = sys.argv
+    Path("notes.txt").write_text("twenty bytes of text")
+    asyncio.run(main(_peer, _storage, int(_jobs), int(_steps), float(_delay)))

@@ -1,0 +1,164 @@
+"""Durable steps of perstack beside LangGraph and DBOS, on the same SQLite and PostgreSQL, in one run.
+
+    .venv/bin/python bench/durable.py [--steps 200] [--jobs 1000] [--peers PYTHON]
+
+PYTHON is the interpreter of an environment with the packages that bench/peers.py names; by default `uv run` makes one.
+Each measurement is a process of its own; PostgreSQL is the one that the tests start, with its syncs on. One Run of that
+many steps is measured with a model that answers at once, and that many Jobs at once with 3 steps each and a model that
+needs a second. Then, for perstack alone: 10,000 such Jobs at once, replay, and one decision under 100 rules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from postgres_server import PostgresServer
+
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides
+from perstack.core.definitions.skills import Subject
+from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.decisions import decide_call
+from perstack.host import Host
+from perstack.ports.provider import GenerationRequest
+from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
+
+HERE = Path(__file__).parent
+EXEC = Subject(program="command", arguments="args", folder="cwd", variables="env")
+EXPERT = Expert(key="bench", instruction="You read.")
+
+
+class Forgetful(ScriptedProvider):
+    """Scripted model that keeps no requests."""
+
+    def __init__(self, steps: int, delay: float) -> None:
+        """Read a file in each step but the last; `delay` is in seconds."""
+
+        def reply(request: GenerationRequest) -> TurnLike:
+            self.requests.clear()
+            if len(request.messages) // 2 >= steps or "hello" in str(request.messages[0]):
+                return text("Done.", delay_ms=round(delay * 1000))
+            return turn(tool("readTextFile", {"path": "notes.txt"}), delay_ms=round(delay * 1000))
+
+        super().__init__(reply)
+
+
+async def perstack(storage: str, jobs: int, steps: int, delay: float) -> dict[str, float]:
+    """Drive the Jobs in this process, and return what they took."""
+    host = Host(
+        Project(experts={EXPERT.key: EXPERT}, max_repeats=0),
+        workspace=Path.cwd(),
+        storage=storage,
+        env={},
+        overrides=Overrides(provider="scripted", max_steps=0),
+        plugins=[Forgetful(steps, delay)],
+    )
+    async with host:
+        await host.run(EXPERT.key, "Say hello.")  # imports and connects
+        before, began, worked = _megabytes(), time.perf_counter(), time.process_time()
+        done = await asyncio.gather(*(host.run(EXPERT.key, "Read the file.") for _ in range(jobs)))
+        took = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - worked}
+        if {job.status for job in done} != {"completed"}:
+            raise RuntimeError(next(job.error or job.status for job in done if job.status != "completed"))
+        began = time.perf_counter()
+        report = await host.audit.replay(done[0].id)
+        if not report.ok:
+            raise RuntimeError(str(report.findings))
+        replayed = report.events / (time.perf_counter() - began)
+    tasks = len(asyncio.all_tasks()) - 1
+    return {**took, "mb": _megabytes() - before, "replayed": replayed, "files": _open_files(), "tasks": tasks}
+
+
+def decision() -> float:
+    """Microseconds of one decision about a command under 100 rules, of which the last one matches."""
+    allowed = (*(f"exec(tool-{number} *)" for number in range(99)), "exec(git status *)")
+    chain = [RuleSet(source="perstack.toml [permissions]", permissions=Permissions(default="deny", allow=allowed))]
+    words: JsonObject = {"command": "git", "args": ["status", "--short"]}
+    rounds = 2_000
+    began = time.perf_counter()
+    for _ in range(rounds):
+        call = PolicyCall("exec", "@perstack/base", words, subject=EXEC)
+        if decide_call(chain, call).decision != "allow":
+            raise RuntimeError("git status is not allowed")
+    return (time.perf_counter() - began) / rounds * 1e6
+
+
+def measured(what: Sequence[str], storage: str, jobs: int, steps: int, delay: float) -> dict[str, float]:
+    """Return what the Jobs take in a new process."""
+    with TemporaryDirectory(prefix="perstack-bench-") as folder:
+        given = (storage.replace("FOLDER", folder), str(jobs), str(steps), str(delay))
+        done = subprocess.run([*what, *given], cwd=folder, capture_output=True, text=True, check=False, timeout=1800)
+    if done.returncode:
+        raise RuntimeError(f"{what}: {done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main(steps: int, jobs: int, peers: Sequence[str]) -> None:
+    """Print the tables."""
+    ours = (sys.executable, str(HERE / "durable.py"), "--measure")
+    theirs = (*peers, str(HERE / "peers.py"))
+    server = PostgresServer(settings={"fsync": "on", "listen_addresses": "127.0.0.1"}).start()
+    try:
+        kinds = [
+            ("perstack, files", ours, "file:state"),
+            ("perstack, SQLite", ours, "sqlite:state.db"),
+            ("LangGraph, SQLite", (*theirs, "langgraph"), "FOLDER/state.db"),
+            ("DBOS, SQLite", (*theirs, "dbos"), "FOLDER/state.db"),
+            ("perstack, PostgreSQL", ours, server.address()),
+            ("LangGraph, PostgreSQL", (*theirs, "langgraph"), f"postgresql://postgres@/postgres?host={server.folder}"),
+            ("DBOS, PostgreSQL", (*theirs, "dbos"), f"postgresql://postgres@/postgres?host={server.folder}"),
+        ]
+        print(f"| durable steps | ms of one of {steps} | a second and core | MB of {jobs:,} Jobs at once |")
+        print("| --- | --- | --- | --- |")
+        for name, what, storage in kinds:
+            one = measured(what, storage, 1, steps, 0)
+            many = measured(what, storage, jobs, 3, 1)
+            per_core = steps / one["cpu"]
+            print(f"| {name} | {one['seconds'] / steps * 1000:.1f} | {per_core:,.0f} | {many['mb']:,.0f} |", flush=True)
+    finally:
+        server.close()
+    many = measured(ours, "file:state", 10_000, 3, 1)
+    print(f"\n10,000 Jobs at once in one process: {many['mb']:,.0f} MB, {many['seconds']:.0f} s")
+    print(f"  of the processor a step: {many['cpu'] / 30_000 * 1000:.2f} ms")
+    print(f"  open afterwards: {many['files']:.0f} files, {many['tasks']:.0f} tasks")
+    print(f"replay of 2,000 steps: {measured(ours, 'file:state', 1, 2_000, 0)['replayed']:,.0f} events a second")
+    print(f"one decision under 100 rules: {decision():.0f} µs; load of the machine: {os.getloadavg()[0]:.1f}")
+
+
+def _megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _open_files() -> int:
+    """Count the regular files that are open."""
+    return sum(path.is_file() and not path.is_char_device() for path in Path("/proc/self/fd").iterdir())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        _storage, _jobs, _steps, _delay = sys.argv[2:]
+        Path("notes.txt").write_text("twenty bytes of text")
+        print(json.dumps(asyncio.run(perstack(_storage, int(_jobs), int(_steps), float(_delay)))))
+    else:
+        _options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        _options.add_argument("--steps", type=int, default=200)
+        _options.add_argument("--jobs", type=int, default=1000)
+        _options.add_argument("--peers", help="interpreter with the packages of bench/peers.py; default: uv run")
+        _given = _options.parse_args()
+        main(_given.steps, _given.jobs, [_given.peers] if _given.peers else ["uv", "run", "-q"])
