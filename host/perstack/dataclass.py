@@ -3,7 +3,7 @@
 The standard library generates six methods for each class and compiles each of them. A Run imports a hundred and thirty
 such classes before its first event, and every command pays for that: up to that event 1.71 instead of 1.31 thousand
 million instructions, 30 % more (counted by valgrind, Python 3.11). Here all classes share their methods, except
-`__init__`, which is compiled on first use. Type checkers see the standard library's `dataclass`.
+`__init__`, which is compiled at the third value. Type checkers see the standard library's `dataclass`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, FrozenInstanceError, fields
+from functools import partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -28,19 +29,44 @@ class _Absent:
         return "<factory>"
 
 
+_FEW = 2  # values of a class until its `__init__` is compiled, which takes as long as setting the fields of twenty
+
+
 class _Init:
-    """Placeholder for the `__init__` of a class, which compiles it on first use."""
+    """Placeholder for the `__init__` of a class: it sets the fields of the first values, then compiles the method."""
 
     def __init__(self, made: type, *, frozen: bool) -> None:
         """Compile for the class `made` later."""
         self._made = made
         self._frozen = frozen
+        self._uses = 0
 
     def __get__(self, instance: object, owner: type) -> Callable[..., None]:
-        """Compile `__init__`, put it into the class, and return it."""
+        """Return what sets the fields of one of the first values, or compile `__init__` and put it into the class."""
+        self._uses += 1
+        if instance is not None and self._uses <= _FEW:
+            return partial(self._set, instance)
         compiled = _compiled(self._made, frozen=self._frozen)
         type.__setattr__(self._made, "__init__", compiled)
         return cast("Callable[..., None]", compiled.__get__(instance, owner))
+
+    def _set(self, instance: object, *args: object, **named: object) -> None:
+        parts = fields(self._made)
+        positional = [one.name for one in parts if one.init and not one.kw_only]
+        given = {**named, **dict(zip(positional, args, strict=False))}
+        are_distinct = len(given) == len(named) + len(args)
+        values = {one.name: given.pop(one.name) if one.init and one.name in given else _default(one) for one in parts}
+        if given or not are_distinct or any(one.init and values[one.name] is MISSING for one in parts):
+            _compiled(self._made, frozen=self._frozen)(instance, *args, **named)  # raises the TypeError
+        for name, value in values.items():
+            if value is not MISSING:
+                object.__setattr__(instance, name, value)
+        if hasattr(self._made, "__post_init__"):
+            cast("Any", instance).__post_init__()
+
+
+def _default(one: Field[Any]) -> object:
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def _compiled(made: type, *, frozen: bool) -> Callable[..., None]:

@@ -8,7 +8,7 @@ import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import KW_ONLY, FrozenInstanceError, asdict, field, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from types import FunctionType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -126,6 +126,14 @@ def test_values_are_as_those_of_the_standard_library(kind: dict[str, bool]) -> N
             assert mine == his
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_first_value_of_a_class_is_as_one_of_the_standard_library(kind: dict[str, bool]) -> None:
+    for args, named in GIVEN:
+        for ours, theirs in zip(classes(dataclass, kind), classes(dataclasses.dataclass, kind), strict=True):
+            mine, his = (outcome(partial(one, *args, **named)) for one in (ours, theirs))
+            assert mine == his
+
+
 def test_a_value_is_copied_with_other_values_of_its_own_fields_alone() -> None:
     @dataclass(frozen=True)
     class Point:
@@ -187,7 +195,7 @@ def test_classes_of_the_standard_library_and_these_inherit_from_each_other() -> 
             decorate(type("Loose", (Ours,), {"__annotations__": {"d": int}, "d": 1}))
 
 
-def test_the_init_of_a_class_is_compiled_when_it_is_first_asked_for() -> None:
+def test_the_init_of_a_class_is_compiled_when_it_is_asked_for_or_at_the_third_value() -> None:
     @dataclass(frozen=True)
     class Local:
         a: int
@@ -200,8 +208,10 @@ def test_the_init_of_a_class_is_compiled_when_it_is_first_asked_for() -> None:
         def __init__(self) -> None:
             super().__init__(4)
 
+    assert (Below().twice, Local(3).twice) == (8, 6)
     assert not isinstance(vars(Local)["__init__"], FunctionType)
     assert (Below().twice, Local(3).twice) == (8, 6)
     assert isinstance(vars(Local)["__init__"], FunctionType)
+    assert isinstance(Kept.__init__, FunctionType)
     with pytest.raises(FrozenInstanceError, match="cannot assign to field 'a'"):
         Local(3).a = 4  # type: ignore[misc]
