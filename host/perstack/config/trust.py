@@ -3,8 +3,6 @@
 Instructions, descriptions, models and limits are no items. Equal declarations of two Experts are one item.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -315,7 +313,7 @@ class TrustStore:
         self.folder = folder
 
     @classmethod
-    def of_user(cls, environ: Mapping[str, str] = os.environ) -> TrustStore:
+    def of_user(cls, environ: Mapping[str, str] = os.environ) -> "TrustStore":
         """Return the store in the user's state directory; no `.env` can change where that is."""
         return cls(user_directory("state", environ) / "trust")
 

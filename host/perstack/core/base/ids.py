@@ -8,8 +8,6 @@ Two processes that drive Runs of one Job never assign one number twice: the driv
 block of numbers that start with that Run's number, and the Job has all numbers below the first block.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from typing import Literal, NamedTuple, TypeAlias
@@ -140,7 +138,7 @@ class By(Fact):
     def _clean(cls, value: object) -> object:
         return cleaned(value) if isinstance(value, str) else value
 
-    def bringing(self, source: str) -> By:
+    def bringing(self, source: str) -> "By":
         """Return this actor as the one who delivered an event from `source`."""
         return By(user=self.user, door=self.door, client=self.client, source=source)
 

@@ -41,7 +41,7 @@ falsy = not_  # condition for `Field(exclude_if=falsy)`, which omits zero, false
 class Fact(BaseModel):
     """The base of immutable records: camelCase in JSON, snake_case in Python.
 
-    Unknown keys are ignored, so that logs of newer versions can be read. Modules with many records avoid `from
+    Unknown keys are ignored, so that logs of newer versions can be read. Modules with records avoid `from
     __future__ import annotations`, because pydantic compiles each text annotation at every start.
     """
 

@@ -1,7 +1,5 @@
 """Usage of generations: tokens, costs, charges, amounts of budgets, and what a Run has spent."""
 
-from __future__ import annotations
-
 from dataclasses import field
 from functools import reduce
 from math import ceil
@@ -51,7 +49,7 @@ class Usage(Fact):
     @classmethod
     def of(
         cls, input_tokens: int, output_tokens: int, *, reasoning: int = 0, cached: int = 0, cache_writes: int = 0
-    ) -> Usage:
+    ) -> "Usage":
         """Return a Usage whose total is input plus output."""
         return cls(
             input_tokens=input_tokens,
@@ -67,7 +65,7 @@ class Usage(Fact):
         """All tokens if their cost is unknown, otherwise 0."""
         return self.total_tokens if self.cost_usd is None else 0
 
-    def plausible(self) -> Usage:
+    def plausible(self) -> "Usage":
         """Return the usage with each count limited to a plausible range, and a total no less than its parts."""
         counts = {name: count for name, count in vars(self).items() if isinstance(count, int)}
         wrong = {name: min(max(count, 0), _MOST) for name, count in counts.items() if not 0 <= count <= _MOST}
@@ -76,7 +74,7 @@ class Usage(Fact):
             wrong["total_tokens"] = least
         return self.model_copy(update=wrong) if wrong else self
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, other: "Usage") -> "Usage":
         """Return the sum; the cost is unknown only if both are."""
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
@@ -110,7 +108,7 @@ class Charge(Fact):
     tokens: int = 0
     cost_usd: float | None = None  # price; None if none is known or needed
 
-    def __add__(self, other: Charge | None) -> Charge:
+    def __add__(self, other: "Charge | None") -> "Charge":
         """Return the sum; None counts as nothing."""
         if other is None:
             return self
@@ -158,13 +156,13 @@ class Amount:
     nano: int = 0
 
     @classmethod
-    def of_usage(cls, usage: Usage) -> Amount:
+    def of_usage(cls, usage: Usage) -> "Amount":
         """Return the amount of a usage; an unknown cost counts as 0."""
         tokens = max(usage.total_tokens, usage.input_tokens + usage.output_tokens)
         return cls(tokens, nano(usage.cost_usd or 0))
 
     @classmethod
-    def of_charge(cls, charge: Charge | None) -> Amount:
+    def of_charge(cls, charge: Charge | None) -> "Amount":
         """Return the amount of a charge; None counts as nothing."""
         return NOTHING if charge is None else cls(charge.tokens, nano(charge.cost_usd or 0))
 
@@ -172,11 +170,11 @@ class Amount:
         """Return the amount in its recorded form."""
         return Charge(tokens=self.tokens, cost_usd=self.nano / NANO if self.nano else None)
 
-    def __add__(self, other: Amount) -> Amount:
+    def __add__(self, other: "Amount") -> "Amount":
         """Return the sum."""
         return Amount(self.tokens + other.tokens, self.nano + other.nano)
 
-    def __sub__(self, other: Amount) -> Amount:
+    def __sub__(self, other: "Amount") -> "Amount":
         """Return the difference, which may be negative."""
         return Amount(self.tokens - other.tokens, self.nano - other.nano)
 
@@ -227,17 +225,17 @@ class Spending:
         """The sum of the reservations, charged until the actual usage is known; None without a budget."""
         return reduce(together, self.sampled.values(), self.reserved)
 
-    def reserve(self, charge: Charge | None) -> Spending:
+    def reserve(self, charge: Charge | None) -> "Spending":
         """Reserve the maximum cost of a new attempt. An earlier attempt without an outcome is charged in full."""
         if charge is None and self.reserved is None:
             return self
         return replace(self, assumed=together(self.assumed, self.reserved), reserved=charge)
 
-    def reserve_sample(self, call_id: str, charge: Charge) -> Spending:
+    def reserve_sample(self, call_id: str, charge: Charge) -> "Spending":
         """Reserve the maximum cost of a generation that a tool requests during this call."""
         return replace(self, sampled={**self.sampled, call_id: charge + self.sampled.get(call_id)})
 
-    def add(self, usage: Usage | None, charge: Charge | None = None, *, model: str = "") -> Spending:
+    def add(self, usage: Usage | None, charge: Charge | None = None, *, model: str = "") -> "Spending":
         """Add reported usage, and a charge for unreported usage. `model` is the model used, if the Run has several."""
         after = self if charge is None else replace(self, assumed=together(self.assumed, charge))
         if usage is None:
@@ -255,14 +253,14 @@ class Spending:
             by_model=by_model,
         )
 
-    def settle(self, *, is_charged: bool) -> Spending:
+    def settle(self, *, is_charged: bool) -> "Spending":
         """End all attempts. The current generation is charged unless it certainly cost nothing."""
         if self.reserved is None and not self.sampled:
             return self
         left = self.promised if is_charged else replace(self, reserved=None).promised
         return replace(self, assumed=together(self.assumed, left), reserved=None, sampled={})
 
-    def end_call(self, call_id: str) -> Spending:
+    def end_call(self, call_id: str) -> "Spending":
         """Release the reservations of a call whose usage and charge are known."""
         if call_id not in self.sampled:
             return self

@@ -10,8 +10,6 @@ settings.py. Definitions are recorded in `startRun` and in iterations, so the or
 add new fields last with `exclude_if`, so that old logs and digests stay the same.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag

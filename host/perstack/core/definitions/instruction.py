@@ -1,7 +1,5 @@
 """System instruction of a Run's model. It is rendered once for a Run, so that the prompt prefix does not change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Models that an Expert uses: one name, a list of fallbacks, names from `[models]`, prices and rate limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 

@@ -8,8 +8,6 @@ and `ask`; its `default` replaces the one before; its `deny` and `ask` are added
 somebody has named it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -220,7 +218,7 @@ class Widening(Fact):
     allow: _Emptied = Field(default=(), exclude_if=falsy)
 
     @classmethod
-    def of(cls, permissions: Permissions, source: str) -> Widening:
+    def of(cls, permissions: Permissions, source: str) -> "Widening":
         """Return a table as a widening; a default that the table does not state changes nothing."""
         default = permissions.default if "default" in permissions.model_fields_set else None
         return cls(source=source, default=default, deny=permissions.deny, ask=permissions.ask, allow=permissions.allow)

@@ -1,7 +1,5 @@
 """Definition models of a project: one perstack.toml with its includes, and the tables that are not about Experts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Runtimes and sandboxes: where tools' programs run and what they may reach, as written and as enforced for a Run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from posixpath import normpath

@@ -1,7 +1,5 @@
 """Skills of an Expert: the sources of its tools, and folders of knowledge that it reads when needed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase

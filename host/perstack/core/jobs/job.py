@@ -12,8 +12,6 @@ continues, and `queries.py` selects Jobs. To show a value of a Run per Job, chan
 `JobSummary` and `summarize`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import field
 from functools import reduce
@@ -41,7 +39,7 @@ class Queued(Fact):
     by: By
 
     @classmethod
-    def of(cls, queued: Queueing) -> Queued:
+    def of(cls, queued: Queueing) -> "Queued":
         """Return the fields that lists show."""
         return cls(since=queued.since, due=queued.due, priority=queued.priority, by=queued.by)
 

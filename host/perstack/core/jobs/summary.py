@@ -4,8 +4,6 @@ A summary is a cache: everything in it is derived from a `Job`, and it can be de
 `summarize`; `audit/verification.py` compares it with the logs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Literal

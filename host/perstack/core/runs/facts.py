@@ -1,7 +1,5 @@
 """Parts of Runs' events: common fields, delegation, errors, questions, todos."""
 
-from __future__ import annotations
-
 import json
 from abc import abstractmethod
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The messages that a model sees (with Perstack's names), their parts, and the history of a Run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from math import ceil, isfinite
@@ -289,7 +287,7 @@ class History(Sequence[Message]):
         self._places = [""] * self._length if places is None else list(places)
         self._sums = [_Sums()]  # of the first 0, 1, 2, … messages, computed on demand
 
-    def append(self, message: Message, place: str = "") -> History:
+    def append(self, message: Message, place: str = "") -> "History":
         """Return a History with one more message; this one is unchanged."""
         if len(self._items) != self._length:
             return self._copy().append(message, place)
@@ -297,12 +295,12 @@ class History(Sequence[Message]):
         self._places.append(place)
         return self._sharing(self._length + 1)
 
-    def _copy(self) -> History:
+    def _copy(self) -> "History":
         copy = History(self._items[: self._length], self._places[: self._length])
         copy._sums = self._sums[: self._length + 1]
         return copy
 
-    def _sharing(self, length: int) -> History:
+    def _sharing(self, length: int) -> "History":
         result = History.__new__(History)
         result._items = self._items
         result._places = self._places
@@ -316,7 +314,7 @@ class History(Sequence[Message]):
             raise IndexError(index)
         return self._places[index]
 
-    def continues(self, earlier: History) -> bool:
+    def continues(self, earlier: "History") -> bool:
         """Return True if this history extends `earlier` or equals it; takes constant time."""
         return self._items is earlier._items and self._length >= earlier._length
 
