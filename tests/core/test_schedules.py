@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from perstack.core.base.lifecycle import IllegalFact, lifecycle_of
 from perstack.core.definitions.project import Schedule
-from perstack.core.jobs.summary import JobSummary, NeedJob
+from perstack.core.jobs.due import NeedJob
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.schedules.decide import (
     AppendEvents,
     ContinueJob,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of
-from perstack.core.jobs.summary import JobSummary, NeedJob
+from perstack.core.jobs.due import NeedJob
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import are_old, is_over, stands
 from perstack.core.runs.facts import Closed
 from perstack.core.tasks.due import AskCommand, GoOn, PollResult, TaskContext, Work, next_step, settled

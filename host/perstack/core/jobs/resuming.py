@@ -170,19 +170,7 @@ def limits_of_delegate(run: Run, asked: Overrides) -> Limits | None:
     return None if context == run.limits.context else run.limits.model_copy(update={"context": context})
 
 
-# Runs that a worker resumes by itself.
-
-
-def due_of(run: Run, now: int) -> ResumeReason | None:
-    """Return why a worker should resume a Run without a driver; None if it should not, or a person must."""
-    if run.closed is not None:
-        return None
-    if run.status == "queued":
-        return "queued"
-    if run.status in ACTIVE:
-        return "crash"
-    is_pause = run.status == "stoppedByInterrupt" and run.waits_for_limit
-    return "interrupt" if is_pause and (run.resume_at or 0) <= now else None
+# Delegates whose logs other workers write.
 
 
 def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:

@@ -45,16 +45,6 @@ class RunSummary(Fact):
     job_id: str = Field(default="", exclude_if=falsy)  # only set in a list of the Runs of all Jobs
 
 
-START_TIMEOUT_MS = 30_000  # after it, a Job that has not begun counts as lost: the process that was to begin it died
-
-
-@dataclass(frozen=True, slots=True)
-class NeedJob:
-    """Request for a Job's summary, which the decision about a task or schedule depends on."""
-
-    job_id: str
-
-
 class JobSummary(Fact):
     """The summary of a Job, stored as job.json. A cache that can be derived from the logs."""
 

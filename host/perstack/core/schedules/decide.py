@@ -17,7 +17,8 @@ from dataclasses import field
 from typing import Literal, Protocol
 
 from perstack.core.definitions.project import Schedule
-from perstack.core.jobs.summary import START_TIMEOUT_MS, JobSummary, NeedJob
+from perstack.core.jobs.due import START_TIMEOUT_MS, NeedJob
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.schedules.schedule import (
     BeginOccurrence,
     FinishOccurrence,

@@ -12,7 +12,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.jobs.summary import START_TIMEOUT_MS, JobSummary, NeedJob
+from perstack.core.jobs.due import START_TIMEOUT_MS, NeedJob
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks import events as task_events
 from perstack.core.tasks.evolve import runs_after
 from perstack.core.tasks.operations import failure

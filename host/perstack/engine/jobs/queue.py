@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from perstack.core.base.ids import By
+from perstack.core.jobs.due import due_of
 from perstack.core.jobs.queries import check_labels
-from perstack.core.jobs.resuming import due_of
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.decide import interrupted
 from perstack.core.runs.state import ACTIVE

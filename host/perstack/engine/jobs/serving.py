@@ -15,8 +15,9 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.sandbox import LOCAL
 from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, McpStdioSkill, with_base
+from perstack.core.jobs.due import due_of
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.resuming import due_of, is_wanted
+from perstack.core.jobs.resuming import is_wanted
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.decide import has_ended
 from perstack.core.runs.events import StartRun

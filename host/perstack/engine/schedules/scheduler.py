@@ -20,7 +20,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.iterations.evolve import SeriesSummary
-from perstack.core.jobs.summary import NeedJob
+from perstack.core.jobs.due import NeedJob
 from perstack.core.queue.orders import Paused, are_old, is_over
 from perstack.core.tasks.due import (
     EXPERT_LABEL,

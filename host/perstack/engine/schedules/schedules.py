@@ -14,7 +14,8 @@ from perstack.config.calendar import Calendar, calendar_of
 from perstack.core.base.ids import Owner
 from perstack.core.definitions.project import Schedule
 from perstack.core.iterations.state import SeriesState
-from perstack.core.jobs.summary import JobSummary, NeedJob
+from perstack.core.jobs.due import NeedJob
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import stands
 from perstack.core.schedules.decide import (
     AppendEvents,

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from perstack.core.base.ids import check_job_id
 from perstack.core.iterations.state import SeriesState
+from perstack.core.jobs.due import due_of
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.resuming import due_of, is_elsewhere
+from perstack.core.jobs.resuming import is_elsewhere
 from perstack.core.jobs.summary import JobSummary, summarize, whole_below
 from perstack.core.queue.orders import MOST_TAKEOVERS, Served, drivers_in, ends_its_workers, is_over, work_in
 from perstack.core.runs.commands import Fail
