@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
+
+import pytest
 
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of, pause_reason_of
@@ -20,9 +22,10 @@ from perstack.core.definitions.settings import Budget
 from perstack.core.iterations import next_step as iterations
 from perstack.core.iterations.evolve import summary_of_series
 from perstack.core.iterations.state import SeriesState, SeriesStatus
+from perstack.core.jobs.due import DUE, JobState, Owner, is_resumable, job_state
 from perstack.core.jobs.job import Queued
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import Came, Done, Requeue, after_drive, is_over, needs_nobody, stands
+from perstack.core.queue.orders import Came, Done, Requeue, after_drive, is_over, needs_nobody
 from perstack.core.runs.facts import Closed
 from perstack.core.schedules import decide as schedules
 from perstack.core.schedules.schedule import Occurrence, ScheduleState
@@ -197,20 +200,21 @@ def iteration_decision(one: Seen) -> str:
     """Return what a resumed series does with its Job."""
     if one.job is None:
         return "start"
-    return "settle" if stands(one.job) else "continue"
+    return "continue" if is_resumable(one.job) else "settle"
 
 
 def iteration_after_drive(one: Seen) -> str:
     """Return the event of a series for its Job that was driven."""
-    if one.job is None or one.job.status == "completed":
+    if one.job is None:
         return "-"
     stamp = iterations.SeriesStamp(series_id="s", timestamp=NOW)
-    return events_in_words((iterations.stopped(one.job, stamp, Budget(max_cost=1)),))
+    event = iterations.stopped(one.job, stamp, Budget(max_cost=1))
+    return "-" if event is None else events_in_words((event,))
 
 
 def other_job(one: Seen) -> str:
     """Return what a scheduler does about a Job that belongs to no task or series."""
-    return "continue" if one.job is not None and is_over(one.job, NOW) and one.job.queued is None else "-"
+    return "continue" if one.job is not None and DUE[job_state(one.job, NOW)]["other"] == "continue" else "-"
 
 
 def all_series() -> Iterator[tuple[str, SeriesState]]:
@@ -291,17 +295,43 @@ def recorded(decisions: Iterator[tuple[str, str]]) -> list[str]:
     return [f"  {decision}  <-  {', '.join(states)}" for decision, states in found.items()]
 
 
-def test_each_decision_about_a_job_is_the_one_that_was_recorded() -> None:
+def decisions() -> list[str]:
+    """Return every decision about every state, by owner."""
     lines: list[str] = []
     for owner, decide in OWNERS.items():
         lines += [owner, *recorded((str(one), decide(one)) for one in SEEN)]
     for owner, about in SERIES.items():
         lines += [owner, *recorded((name, about(series)) for name, series in all_series())]
-    text = "\n".join(lines) + "\n"
+    return lines
+
+
+def test_each_decision_about_a_job_is_the_one_that_was_recorded() -> None:
+    found = decisions()
     if os.environ.get("PERSTACK_KEEP_SCREENS"):
-        KEPT.write_text(text)
-    assert text.splitlines() == KEPT.read_text().splitlines()
+        KEPT.write_text("\n".join(found) + "\n")
+    assert found == KEPT.read_text().splitlines()
 
 
 def test_the_states_are_told_apart() -> None:
     assert len({str(one) for one in SEEN}) == len(SEEN) >= 30
+
+
+@pytest.mark.parametrize("state", get_args(JobState))
+def test_each_cell_of_the_table_counts_but_those_that_no_owner_sees(
+    monkeypatch: pytest.MonkeyPatch, state: JobState
+) -> None:
+    before, row = decisions(), DUE[state]
+    for owner in get_args(Owner):
+        found = False
+        for other in ("wait", "continue", "finish", "fail"):
+            monkeypatch.setitem(cast("dict[Any, Any]", DUE), state, {**row, owner: other})
+            found = found or is_noticed(before)
+        assert found is (row[owner] != "-"), owner
+
+
+def is_noticed(before: list[str]) -> bool:
+    """Return whether decisions have changed, or cannot be made."""
+    try:
+        return decisions() != before
+    except (TypeError, ValueError, AttributeError):
+        return True

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of
-from perstack.core.jobs.due import NeedJob
+from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import are_old, is_over, stands
+from perstack.core.queue.orders import are_old, is_over
 from perstack.core.runs.facts import Closed
 from perstack.core.tasks.due import AskCommand, GoOn, PollResult, TaskContext, Work, next_step, settled
 from perstack.core.tasks.events import FailTask, TaskConfig, WaitingFor
@@ -123,7 +123,7 @@ def test_what_a_jobs_end_means_for_its_task(status: JobStatus) -> None:
     expected = ends.get(status)
     assert (after and after.status) == expected
     assert settled(RUNNING.model_copy(update={"job_id": "another"}), job(status), NOW) is None
-    assert stands(job(status)) is (status in ("completed", "stoppedByInteractiveTool"))
+    assert is_resumable(job(status)) is (status not in ("completed", "stoppedByInteractiveTool"))
 
 
 @settings(deadline=None)

@@ -18,6 +18,7 @@ from typing import TypedDict
 from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, nano
 from perstack.core.definitions.settings import Budget
 from perstack.core.iterations.state import FailSeries, FinishReason, Iteration, PauseSeries, SeriesState, metrics_wanted
+from perstack.core.jobs.due import DUE, job_state, stop_words
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 
@@ -202,32 +203,23 @@ def _exceeds(job: JobSummary, left: Budget | None) -> BudgetName | None:
     return "maxTokens" if job.exceeded_budget == "maxTokens" and left.max_tokens == job.budget.max_tokens else None
 
 
-def stopped(job: JobSummary, stamp: SeriesStamp, left: Budget | None = None) -> PauseSeries | FailSeries:
-    """Return the event for a Job that stopped early; `left`: the series' remaining budget when the Job began."""
-    if job.closed is not None:
-        return FailSeries(**stamp, error=f"Job {job.id} was closed for good by {job.closed.by}")
-    if job.status == "stoppedByError":
-        return FailSeries(**stamp, error=f"Job {job.id} failed: {job.error}")
+def stopped(job: JobSummary, stamp: SeriesStamp, left: Budget | None = None) -> PauseSeries | FailSeries | None:
+    """Return the event for a Job that stopped early, or None; `left`: the series' remaining budget when it began."""
+    todo, words = DUE[job_state(job, stamp["timestamp"])]["series"], f"Job {job.id} {stop_words(job)}"
+    if todo == "finish":
+        return None
+    if todo == "fail":
+        return FailSeries(**stamp, error=words)
     return PauseSeries(
         **stamp,
         reason=job.pause_reason or "checkpoint",
-        message=f"Job {job.id} {_waits(job)}",
+        message=words,
         job_status=job.status,
         job_id=job.id,
         exceeded=_exceeds(job, left),
         approval_id=None if job.asking is None or not job.asking.call_digest else job.asking.id,
         resume_at=job.resume_at,
     )
-
-
-def _waits(job: JobSummary) -> str:
-    if job.status == "stoppedByInteractiveTool":
-        return f"asks: {job.asks}"
-    if job.status == "stoppedByMaxSteps":
-        return "has reached its step limit"
-    if job.status == "stoppedByBudget":
-        return f"is stopped by its budget: {job.exceeded}"
-    return "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"
 
 
 def question_of(series: SeriesState, artefact: str) -> str:

@@ -1,12 +1,87 @@
-"""Decide what perstack does by itself about a Job, or a Run, that nobody drives."""
+"""Decide what perstack does by itself about a Job: one table, by the state of the Job and by its owner.
+
+A Job belongs to a task, a schedule, a series of iterations or to nobody, and a worker may hold an order for it. Each
+derives the state of the Job with `job_state` and reads in DUE what follows. The modules of the owners turn that into
+events and steps: core/tasks/due.py, core/schedules/decide.py, core/iterations/next_step.py, core/queue/orders.py.
+
+They also decide what is due at a time, in any state of a Job: a task's pause or timeout is over, an occurrence of a
+schedule has come, an order may be claimed again. A worker that looks for Runs to continue reads their logs (`due_of`),
+because a summary does not say whether a person has stopped a submitted Job.
+
+A new state needs a row in DUE, a new owner a column. docs/architecture.md, «What happens by itself», shows the table.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from perstack.core.base.lifecycle import JobStatus
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import ResumeReason
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
 
 START_TIMEOUT_MS = 30_000  # after it, a Job that has not begun counts as lost: the process that was to begin it died
+
+JobState = Literal[
+    JobStatus,
+    "notBegun",  # no Run yet, and the process that is to begin it may still do so
+    "lost",  # no Run, and that process has died
+    "deleted",  # no Run any more
+    "leftToWorkers",  # stoppedByInterrupt, and workers continue it unless a person has stopped it
+    "limited",  # stoppedByInterrupt, until a rate limit is over; `queued` if workers continue it
+    "limitOver",  # stoppedByInterrupt, until a rate limit that is over
+    "closed",  # closed for good
+]
+
+Todo = Literal[
+    "wait",
+    "start",  # start the Job, under its id
+    "replace",  # start another Job
+    "continue",  # continue the Job
+    "pass",  # start the next occurrence while the Job exists
+    "pause",  # the owner pauses
+    "fail",  # the owner fails
+    "finish",  # the owner has its result, or none is to come
+    "-",  # the owner never sees that state
+]
+
+Owner = Literal[
+    "task",  # a running task of an Expert
+    "limitedTask",  # a task whose pause for a rate limit is over
+    "schedule",  # the current occurrence; while its Job waits or continues, later occurrences are skipped or queued
+    "series",  # a series of iterations that has just driven the Job
+    "resumed",  # a series or a launcher, before it drives the Job
+    "order",  # an order that a worker has claimed
+    "other",  # a scheduler, of a Job that belongs to no task or series
+]
+
+
+def _row(*cells: Todo) -> Mapping[Owner, Todo]:
+    return dict(zip(get_args(Owner), cells, strict=True))
+
+
+# fmt: off
+DUE: Mapping[JobState, Mapping[Owner, Todo]] = {
+    #                               task        limitedTask  schedule    series    resumed     order       other
+    "notBegun":                 _row("wait",     "replace",   "wait",     "-",      "-",        "-",        "-"),
+    "lost":                     _row("replace",  "-",         "start",    "-",      "-",        "-",        "-"),
+    "deleted":                  _row("-",        "-",         "finish",   "-",      "-",        "-",        "-"),
+    "queued":                   _row("wait",     "replace",   "wait",     "pause",  "continue", "continue", "wait"),
+    "running":                  _row("wait",     "replace",   "wait",     "pause",  "continue", "continue", "wait"),
+    "stoppedByInterrupt":       _row("continue", "replace",   "continue", "pause",  "continue", "continue", "wait"),
+    "leftToWorkers":            _row("wait",     "-",         "pass",     "pause",  "continue", "continue", "wait"),
+    "stoppedByInteractiveTool": _row("wait",     "replace",   "pass",     "pause",  "wait",     "finish",   "wait"),
+    "limited":                  _row("pause",    "continue",  "wait",     "pause",  "continue", "continue", "wait"),
+    "limitOver":                _row("pause",    "continue",  "wait",     "pause",  "continue", "continue", "continue"),
+    "stoppedByMaxSteps":        _row("pause",    "replace",   "finish",   "pause",  "continue", "finish",   "wait"),
+    "stoppedByBudget":          _row("pause",    "replace",   "finish",   "pause",  "continue", "finish",   "wait"),
+    "stoppedByError":           _row("fail",     "replace",   "finish",   "fail",   "continue", "finish",   "wait"),
+    "closed":                   _row("fail",     "fail",      "finish",   "fail",   "wait",     "finish",   "wait"),
+    "completed":                _row("finish",   "replace",   "finish",   "finish", "wait",     "finish",   "wait"),
+}
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +89,53 @@ class NeedJob:
     """Request for a Job's summary, which the decision about a task or schedule depends on."""
 
     job_id: str
+
+
+def job_state(
+    job: JobSummary | None, now: int, *, by_workers: bool | None = None, missing_ms: int = 0, was_seen: bool = False
+) -> JobState:
+    """Return the state of a Job, which is None if it has no Run.
+
+    `by_workers`: True if workers continue the Job; if omitted, they do if it was submitted. `missing_ms`: milliseconds
+    since the Job was to begin. `was_seen`: True if it is known to have begun.
+    """
+    if job is None:
+        return "deleted" if was_seen else "lost" if missing_ms > START_TIMEOUT_MS else "notBegun"
+    if job.closed is not None:
+        return "closed"
+    if job.status != "stoppedByInterrupt":
+        return job.status
+    by_workers = job.queued is not None if by_workers is None else by_workers
+    if job.pause_reason == "rate_limit":
+        return "queued" if by_workers else limit_state(job.resume_at, now)
+    return "leftToWorkers" if by_workers else "stoppedByInterrupt"
+
+
+def limit_state(resume_at: int | None, now: int) -> Literal["limited", "limitOver"]:
+    """Return the state of a pause for a rate limit, which is over if no time is known."""
+    return "limitOver" if (resume_at or 0) <= now else "limited"
+
+
+def is_resumable(job: JobSummary) -> bool:
+    """Return True if `resume` continues a Job: it is not completed or closed, and does not ask a person."""
+    return DUE[job_state(job, 0)]["resumed"] == "continue"
+
+
+def stop_words(job: JobSummary) -> str:
+    """Return why a Job has stopped, as text that follows its id."""
+    if job.closed is not None:
+        return f"was closed for good by {job.closed.by}"
+    match job.status:
+        case "stoppedByError":
+            return f"failed: {job.error}"
+        case "stoppedByInteractiveTool":
+            return f"asks: {job.asks}"
+        case "stoppedByMaxSteps":
+            return "has reached its step limit"
+        case "stoppedByBudget":
+            return f"is stopped by its budget: {job.exceeded}"
+        case _:
+            return "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"
 
 
 # Runs that a worker resumes by itself.
@@ -28,4 +150,4 @@ def due_of(run: Run, now: int) -> ResumeReason | None:
     if run.status in ACTIVE:
         return "crash"
     is_pause = run.status == "stoppedByInterrupt" and run.waits_for_limit
-    return "interrupt" if is_pause and (run.resume_at or 0) <= now else None
+    return "interrupt" if is_pause and limit_state(run.resume_at, now) == "limitOver" else None

@@ -87,11 +87,6 @@ class JobSummary(Fact):
     runs: tuple[RunSummary, ...] = ()
 
     @property
-    def is_interrupted(self) -> bool:
-        """True if an interrupt stopped it, and not the wait for a rate limit."""
-        return self.status == "stoppedByInterrupt" and self.pause_reason != "rate_limit"
-
-    @property
     def asks(self) -> str | None:
         """The open question as a person sees it, with the skill that asks."""
         return self.question if self.asking is None else self.asking.shown

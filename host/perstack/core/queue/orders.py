@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, assert_never, get_args
 
-from perstack.core.base.lifecycle import JobStatus
 from perstack.core.iterations.evolve import SeriesSummary
 from perstack.core.iterations.state import SeriesState
+from perstack.core.jobs.due import DUE, JobState, job_state, limit_state
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import ResumeRun, StopRunByInterrupt, StoredEvent
 from perstack.core.runs.state import ACTIVE, RunStatus
@@ -32,12 +32,13 @@ from perstack.dataclass import dataclass
 _TOO_OLD_MS = 7 * 24 * 3_600_000  # of a pause: no rate limit lasts longer
 
 
-Paused = JobSummary | SeriesSummary | SeriesState
+Served = JobSummary | SeriesState  # target of an order: a Job, or iterations with their Jobs
+Paused = Served | SeriesSummary
 
 
 def is_over(paused: Paused, now: int) -> bool:
     """Return True if it paused for a rate limit that has passed."""
-    return paused.pause_reason == "rate_limit" and (paused.resume_at or 0) <= now
+    return paused.pause_reason == "rate_limit" and limit_state(paused.resume_at, now) == "limitOver"
 
 
 def are_old(page: Sequence[Paused], now: int) -> bool:
@@ -46,16 +47,16 @@ def are_old(page: Sequence[Paused], now: int) -> bool:
     return bool(written) and max(written) < now - _TOO_OLD_MS
 
 
-def was_left(series: SeriesState) -> bool:
-    """Return True if iterations continue without a person: they run, pause for a rate limit, or were interrupted."""
-    if series.status == "running" or series.pause_reason == "rate_limit":
-        return True
-    return series.pause_reason == "checkpoint" and series.job_status in (None, "stoppedByInterrupt")
-
-
-def stands(job: JobSummary) -> bool:
-    """Return True if a Job needs no driver: it is completed or closed, or asks a person."""
-    return job.closed is not None or job.status in ("completed", "stoppedByInteractiveTool")
+def state_of(served: Served, now: int) -> JobState:
+    """Return the state of a Job or, in terms of a Job, of a series."""
+    if isinstance(served, JobSummary):
+        return job_state(served, now)
+    if served.status in ("running", "completed"):
+        return served.status
+    if served.pause_reason == "rate_limit":
+        return limit_state(served.resume_at, now)
+    is_left = served.pause_reason == "checkpoint" and served.job_status in (None, "stoppedByInterrupt")
+    return "stoppedByInterrupt" if is_left else "stoppedByInteractiveTool"  # the rest needs a person
 
 
 MOST_TAKEOVERS = 3  # consecutive workers that may end while driving a Job without progress before it is given up
@@ -67,9 +68,6 @@ _LONGEST_PAUSE = 4_000  # milliseconds, as is `_FIRST_PAUSE`
 
 # Types of events that each takeover records again before the work that may end the worker, or that are no work.
 _NO_PROGRESS = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent) if not event.is_progress)
-_ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"))  # need a person
-
-Served = JobSummary | SeriesState  # target of an order: a Job, or iterations with their Jobs
 
 Came = Literal[
     "stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "deleted", "newer", "damaged"
@@ -95,9 +93,7 @@ class Requeue:
 
 def needs_nobody(served: Served) -> bool:
     """Return True if there is nothing for a worker to do: it has ended, or waits for a person."""
-    if isinstance(served, SeriesState):
-        return not was_left(served)
-    return stands(served) or served.status in _ENDS
+    return DUE[state_of(served, 0)]["order"] == "finish"  # whether a rate limit is over makes no difference
 
 
 def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Requeue:
@@ -111,7 +107,7 @@ def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, 
     if not _is_unseen(came):
         if served is None or needs_nobody(served):
             return Done()
-        if came in ("stopped", "left") and (served.pause_reason == "rate_limit" or served.status == "queued"):
+        if came in ("stopped", "left") and state_of(served, now) in ("queued", "limited", "limitOver"):
             return Requeue(served.resume_at or 0)
     return _after(came, now, tries, reason)
 

@@ -17,7 +17,7 @@ from dataclasses import field
 from typing import Literal, Protocol
 
 from perstack.core.definitions.project import Schedule
-from perstack.core.jobs.due import START_TIMEOUT_MS, NeedJob
+from perstack.core.jobs.due import DUE, NeedJob, Todo, job_state
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.schedules.schedule import (
     BeginOccurrence,
@@ -35,8 +35,6 @@ from perstack.core.schedules.schedule import (
 from perstack.dataclass import dataclass
 
 MINUTE = 60_000
-
-_ENDED = ("completed", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")  # a Job does not continue by itself
 
 Did = Literal["started", "resumed", "skipped", "queued"]
 
@@ -100,17 +98,18 @@ def next_step(
     if state.current.job_id not in known.jobs:
         return NeedJob(state.current.job_id)
     job = known.jobs[state.current.job_id]
-    if (ended := settled(state, schedule, times, job, now)) is not None:
-        return ended
-    if job is not None and _waits(job, known):  # the answer may take days
+    todo = _todo(state.current, job, now, by_workers=not known.resumes)
+    if todo == "finish":
+        return settled(state, schedule, times, job, now)
+    if todo == "pass":  # the answer may take days
         return _started(state, times, due, now) or _begun(state, state.current, now)
     if due is not None:
         return _held_up(state, schedule, state.current, due, now)
-    if job is None:
-        return TakeUp(state.current) if abs(now - state.current.decided_at) > START_TIMEOUT_MS else None
-    if job.is_interrupted:
+    if todo == "start":
+        return TakeUp(state.current)
+    if todo == "continue":
         return ContinueJob(state.current)
-    return _begun(state, state.current, now)
+    return None if job is None else _begun(state, state.current, now)
 
 
 def settled(
@@ -118,8 +117,9 @@ def settled(
 ) -> AppendEvents | None:
     """Return the end of the current Job, or None; with `overlap = "skip"` its occurrences meanwhile are skipped."""
     current = state.current
-    if current is None or (outcome := _outcome(current, job)) is None:
+    if current is None or _todo(current, job, now) != "finish":
         return None
+    outcome: Outcome = "deleted" if job is None else job.status
     name, line = state.name, state.lines.get(schedule.line)
     events: tuple[StoredScheduleEvent, ...] = ()
     if line is not None and schedule.overlap == "skip" and job is not None:
@@ -172,11 +172,8 @@ def _begun(state: ScheduleState, current: Occurrence, now: int) -> AppendEvents 
     return AppendEvents((BeginOccurrence(schedule=state.name, timestamp=now, job_id=current.job_id),))
 
 
-def _waits(job: JobSummary, known: ScheduleContext) -> bool:
-    return job.status == "stoppedByInteractiveTool" or (job.is_interrupted and not known.resumes)
-
-
-def _outcome(current: Occurrence, job: JobSummary | None) -> Outcome | None:
-    if job is None:
-        return "deleted" if current.begun else None
-    return job.status if job.closed is not None or job.status in _ENDED else None
+def _todo(current: Occurrence, job: JobSummary | None, now: int, *, by_workers: bool = False) -> Todo:
+    # absolute, because a clock may have jumped back: only one Job can begin under the id
+    missing_ms = abs(now - current.decided_at)
+    state = job_state(job, now, by_workers=by_workers, missing_ms=missing_ms, was_seen=current.begun)
+    return DUE[state]["schedule"]

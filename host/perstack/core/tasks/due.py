@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.jobs.due import START_TIMEOUT_MS, NeedJob
+from perstack.core.jobs.due import DUE, NeedJob, job_state, stop_words
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks import events as task_events
 from perstack.core.tasks.evolve import runs_after
@@ -95,10 +95,11 @@ def _resumed(task: TaskState, known: TaskContext, now: int) -> Step | None:
     if job_id is not None and job_id not in known.jobs:
         return NeedJob(job_id)
     job = known.jobs.get(job_id or "")
-    if job is not None and job.closed is not None:
-        return GoOn((failure(task, _closed(job), now),), "worked")
-    paused_job = job_id if job is not None and job.pause_reason == "rate_limit" else None
-    return GoOn((*events, task_events.ResumeTask(task_id=task.task_id, timestamp=now)), "resumed", paused_job)
+    todo = DUE[job_state(job, now, by_workers=False)]["limitedTask"]
+    if job is not None and todo == "fail":
+        return GoOn((failure(task, f"Job {job.id} {stop_words(job)}", now),), "worked")
+    resume = task_events.ResumeTask(task_id=task.task_id, timestamp=now)
+    return GoOn((*events, resume), "resumed", job_id if todo == "continue" else None)
 
 
 def _attended(task: TaskState, known: TaskContext, now: int) -> Step | None:
@@ -112,44 +113,39 @@ def _attended(task: TaskState, known: TaskContext, now: int) -> Step | None:
     if task.job_id not in known.jobs:
         return NeedJob(task.job_id)
     job = known.jobs[task.job_id]
-    if job is None:  # not begun yet, or its process died before that
-        return GoOn((), "resumed") if now - task.updated_at > START_TIMEOUT_MS else None
-    if job.is_interrupted and job.closed is None and job.queued is None:
-        return Work(job.id)  # otherwise its workers continue a submitted Job, or a person has stopped it
-    return settled(task, job, now)
+    # not absolute: a machine whose clock is behind would replace a Job that begins now, and both would run
+    match DUE[job_state(job, now, missing_ms=now - task.updated_at)]["task"]:
+        case "replace":
+            return GoOn((), "resumed")
+        case "continue":
+            return Work(task.job_id)
+        case _:
+            return None if job is None else settled(task, job, now)
 
 
 def settled(task: TaskState, job: JobSummary, now: int) -> GoOn | None:
     """Return the step for the end of a task's Job, unless its Expert has changed the task itself."""
     if task.status != "running" or task.job_id != job.id:
         return None
-    event = _told_by(task, job, now)
-    return None if event is None else GoOn((event,), "worked")
-
-
-def _told_by(
-    task: TaskState, job: JobSummary, now: int
-) -> task_events.CompleteTask | task_events.FailTask | task_events.PauseTask | None:
-    if job.status == "completed":
-        return task_events.CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
-    if job.closed is not None:
-        return failure(task, _closed(job), now)
-    if job.status == "stoppedByError":
-        return failure(task, job.error or "the Job failed", now)
-    if job.status == "stoppedByMaxSteps":
-        words = f"Job {job.id} has reached its step limit"
-        return task_events.PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
-    if job.status == "stoppedByBudget":
-        words = f"Job {job.id} is stopped by its budget: {job.exceeded}"
-        return task_events.PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
-    if job.pause_reason == "rate_limit" and job.queued is None:
-        return task_events.PauseTask(task_id=task.task_id, timestamp=now, reason="rate_limit", resume_at=job.resume_at)
-    return None
-
-
-def _closed(job: JobSummary) -> str:
-    by = "" if job.closed is None else f" by {job.closed.by}"
-    return f"Job {job.id} was closed for good{by}"
+    event: task_events.StoredTaskEvent
+    words = f"Job {job.id} {stop_words(job)}"
+    match DUE[job_state(job, now)]["task"]:
+        case "finish":
+            event = task_events.CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
+        case "fail":
+            event = failure(task, words if job.closed is not None else job.error or "the Job failed", now)
+        case "pause":
+            is_limit = job.pause_reason == "rate_limit"
+            event = task_events.PauseTask(
+                task_id=task.task_id,
+                timestamp=now,
+                reason="rate_limit" if is_limit else "checkpoint",
+                message=None if is_limit else words,
+                resume_at=job.resume_at if is_limit else None,
+            )
+        case _:
+            return None
+    return GoOn((event,), "worked")
 
 
 def query_for(task: TaskState) -> str:

@@ -44,8 +44,8 @@ from perstack.core.iterations.state import (
     parse_series_event,
     score_of,
 )
+from perstack.core.jobs.due import is_resumable
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import stands
 from perstack.dataclass import dataclass
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.commands import measure_by_command, measure_by_function, name_of
@@ -282,8 +282,8 @@ class SeriesDriver:
             series.expert_key,
             command.query,
         )
-        if job.status != "completed":
-            return stopped(job, self._stamp, left)
+        if (stop := stopped(job, self._stamp, left)) is not None:
+            return stop
         return FinishArtefact(
             **self._stamp,
             number=command.number,
@@ -311,8 +311,8 @@ class SeriesDriver:
                     if isinstance(left, UsedUp):
                         return used_up(left, self._stamp)
                     job = await self._run_evaluator(evaluator, command, left)
-                    if job.status != "completed":
-                        return stopped(job, self._stamp, left)
+                    if (stop := stopped(job, self._stamp, left)) is not None:
+                        return stop
                     usage, assumed = job.usage, job.assumed
                     found = _read_answer(evaluator, job)
                 case FunctionEvaluator() as evaluator:
@@ -358,7 +358,7 @@ class SeriesDriver:
             if await self._setup.storage.has_job(job_id):  # the process died before the first event
                 await new.delete(job_id)
             return await new.run(expert_key, query, job_id=job_id, on_event=self._on_event)
-        return job if stands(job) else await begun.resume(job_id, on_event=self._on_event)
+        return await begun.resume(job_id, on_event=self._on_event) if is_resumable(job) else job
 
     @property
     def _stamp(self) -> SeriesStamp:

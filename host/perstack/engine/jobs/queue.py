@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from perstack.core.base.ids import By
-from perstack.core.jobs.due import due_of
+from perstack.core.jobs.due import due_of, job_state
 from perstack.core.jobs.queries import check_labels
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.decide import interrupted
@@ -132,7 +132,7 @@ class JobQueue:
         if await self._reader.storage.lease_info(job_id) is not None:
             return False
         job = await self._reader.job(job_id)
-        if job.queued is None or job.status not in ("queued", "stoppedByInterrupt"):
+        if job.queued is None or job_state(job, 0) not in ("queued", "leftToWorkers"):
             return False
         run = (await self._reader.load(job_id)).coordinator
         return due_of(run, self._source.current.clock.now()) is not None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.base.records import Fact
-from perstack.core.jobs.due import due_of
+from perstack.core.jobs.due import DUE, due_of, job_state
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import has_labels
 from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
@@ -289,10 +289,9 @@ class JobReader:
     async def _needs_no_worker(self, job_id: str) -> bool:
         """Return whether no worker will drive a Job that is not driven now; a «running» one was just claimed."""
         job = await self.job(job_id)
-        if job.closed is not None or job.status not in ("queued", "running", "stoppedByInterrupt"):
-            return True
-        if job.status != "stoppedByInterrupt" or job.pause_reason == "rate_limit":
-            return False
+        state = job_state(job, 0, by_workers=True)
+        if state != "leftToWorkers":
+            return DUE[state]["order"] == "finish"
         loaded = await self.load(job_id)
         return due_of(loaded.runs[loaded.coordinator.start.run_id], 0) is None
 

@@ -20,7 +20,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.iterations.evolve import SeriesSummary
-from perstack.core.jobs.due import NeedJob
+from perstack.core.jobs.due import DUE, NeedJob, job_state
 from perstack.core.queue.orders import Paused, are_old, is_over
 from perstack.core.tasks.due import (
     EXPERT_LABEL,
@@ -179,8 +179,7 @@ class Scheduler:
     async def _due_jobs(self, now: int) -> list[str]:
         found: list[str] = []
         async for page in pages(lambda after: self._jobs.list(limit=_ITEMS_PER_PAGE, after=after)):
-            # workers handle submitted Jobs
-            found += [job.id for job in page.jobs if is_over(job, now) and job.queued is None]
+            found += [job.id for job in page.jobs if DUE[job_state(job, now)]["other"] == "continue"]
             if are_old(page.jobs, now):
                 break
         return found

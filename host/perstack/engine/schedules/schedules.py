@@ -14,9 +14,8 @@ from perstack.config.calendar import Calendar, calendar_of
 from perstack.core.base.ids import Owner
 from perstack.core.definitions.project import Schedule
 from perstack.core.iterations.state import SeriesState
-from perstack.core.jobs.due import NeedJob
+from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import stands
 from perstack.core.schedules.decide import (
     AppendEvents,
     ContinueJob,
@@ -90,10 +89,17 @@ class JobLauncher:
 
     async def resume(self, job_id: str) -> JobSummary:
         """Drive an existing Job until it ends or stops; queue it if it was never queued."""
-        if self.resumes:
-            return await self._resume(job_id, drive=True)
-        job = await self._jobs.job(job_id)
-        return job if stands(job) or job.queued is not None else await self._resume(job_id, drive=False)
+        if not self.resumes:
+            job = await self._jobs.job(job_id)
+            if job.queued is not None or not is_resumable(job):
+                return job
+        try:
+            return await self._jobs.resume(job_id, drive=self.resumes)
+        except UsageError:
+            job = await self._jobs.job(job_id)
+            if is_resumable(job):
+                raise
+            return job
 
     async def resume_series(self, series_id: str) -> SeriesState | None:
         """Drive a paused series until it ends or stops, or queue it with its Jobs; None if it was queued already."""
@@ -107,15 +113,6 @@ class JobLauncher:
         labels = {SERIES_LABEL: series_id, EXPERT_LABEL: series.expert_key}
         order = Order(series_id, labels=labels, submitted_at=now.clock.now())
         return series if await now.dispatching.submit(order, now.storage, once=True) else None
-
-    async def _resume(self, job_id: str, *, drive: bool) -> JobSummary:
-        try:
-            return await self._jobs.resume(job_id, drive=drive)
-        except UsageError:
-            job = await self._jobs.job(job_id)
-            if stands(job):
-                return job
-            raise
 
 
 # Store schedules: each is the single log of a Job in the space `schedules`, with its state as the index entry.

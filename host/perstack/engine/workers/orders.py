@@ -11,7 +11,7 @@ from perstack.core.jobs.due import due_of
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere
 from perstack.core.jobs.summary import JobSummary, summarize, whole_below
-from perstack.core.queue.orders import MOST_TAKEOVERS, Served, drivers_in, ends_its_workers, is_over, work_in
+from perstack.core.queue.orders import MOST_TAKEOVERS, Served, drivers_in, ends_its_workers, state_of, work_in
 from perstack.core.runs.commands import Fail
 from perstack.core.runs.decide import noted, resumed
 from perstack.core.runs.facts import ErrorInfo
@@ -162,7 +162,7 @@ class OrderedWork:
         """Drive it until it ends or stops. `on_waiting` is called with True while only remote delegates are awaited."""
         if isinstance(served, JobSummary):
             return await self._drive(served.id, run_id=order.run_id, on_event=on_event, on_waiting=on_waiting)
-        if served.pause_reason == "rate_limit" and not is_over(served, self._clock.now()):
+        if state_of(served, self._clock.now()) == "limited":
             return served
         return await self._iterations.resume(served.id, on_event=on_event)
 
