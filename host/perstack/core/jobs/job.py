@@ -16,32 +16,15 @@ from collections.abc import Callable
 from dataclasses import field
 from functools import reduce
 
-from pydantic import Field
-
 from perstack.core.base.chain import Head
-from perstack.core.base.ids import BLOCK, OWN, By, block_of, number_of_run
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.ids import BLOCK, OWN, block_of, number_of_run
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
 from perstack.core.definitions.permissions import Standing, Widening
 from perstack.core.definitions.settings import Limits
 from perstack.core.runs.facts import Closed
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.state import Queueing, Run
+from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-
-
-class Queued(Fact):
-    """The latest queueing of a Job."""
-
-    since: int
-    due: int = Field(default=0, exclude_if=falsy)
-    priority: int = Field(default=0, exclude_if=falsy)
-    by: By
-
-    @classmethod
-    def of(cls, queued: Queueing) -> "Queued":
-        """Return the fields that lists show."""
-        return cls(since=queued.since, due=queued.due, priority=queued.priority, by=queued.by)
 
 
 @dataclass(slots=True)

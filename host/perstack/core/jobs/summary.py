@@ -17,8 +17,8 @@ from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost_of
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.job import Job, Queued
-from perstack.core.runs.facts import Closed, ContinuedFrom
+from perstack.core.jobs.job import Job
+from perstack.core.runs.facts import Closed, ContinuedFrom, Queued
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, RunStatus
@@ -116,7 +116,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         ),
         closed=closed,
         resume_at=_resume_at(last, status) if closed is None else None,
-        queued=None if last.queued is None else Queued.of(last.queued),
+        queued=last.queued,
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
         budget=last.limits.budget,

@@ -153,6 +153,15 @@ class Closed(Fact):
     at: int  # milliseconds since 1970
 
 
+class Queued(Fact):
+    """The latest queueing of a Run or Job for a worker."""
+
+    since: int  # milliseconds since 1970, as is `due`, the earliest start
+    due: int = Field(default=0, exclude_if=falsy)
+    priority: int = Field(default=0, exclude_if=falsy)
+    by: By
+
+
 # Decision about an interrupted call without a result: `done` (it had its effect), `retry` (run it again), `ask` (the
 # model learns that it was interrupted, and decides).
 Settlement = Literal["done", "retry", "ask"]

@@ -20,7 +20,6 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.base.chain import EMPTY_LOG, Head
-from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NOTHING_SPENT, Exceeded, Spending
 from perstack.core.definitions.experts import Expert
@@ -29,7 +28,7 @@ from perstack.core.definitions.models import full_name, parts_of
 from perstack.core.definitions.permissions import RuleSet, Standing, Widening
 from perstack.core.definitions.settings import Limits
 from perstack.core.runs.commands import Call
-from perstack.core.runs.facts import Closed, ErrorInfo, Todo
+from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo
 from perstack.core.runs.messages import (
     ExpertMessage,
     History,
@@ -146,17 +145,6 @@ NO_REPEATS = Repeats()
 MOST_REJECTED = 2  # the model sees the problem of the first rejected result; at the second the Run fails
 
 
-@dataclass(frozen=True, slots=True)
-class Queueing:
-    """The queueing of a Run for a worker."""
-
-    since: int  # milliseconds since 1970, as is `due`, the earliest start
-    due: int
-    priority: int
-    by: By
-    definition: str | None  # blob of the Experts and settings that every worker uses
-
-
 @dataclass(frozen=True)
 class Run:
     """The state of one Run; a pure function of its log, and of the log that it continues from."""
@@ -203,7 +191,8 @@ class Run:
     effects: int = 0  # number of calls that had an effect, including calls of delegates
     without_effect: bool = False  # True if the Run completed without an effect although its Expert declares one
     closed: Closed | None = None
-    queued: Queueing | None = None  # latest queueing, also after a claim: its definition holds from then on
+    queued: Queued | None = None  # latest queueing, also after a claim
+    queued_definition: str | None = None  # blob of Experts and settings that holds from then on
     rejections: int = 0  # results that did not fit the schema; after the second a resumed Run has one more try
     rejected_for: str = ""
     stand_in: str = ""  # active fallback model, as `provider/model`; empty if the primary model is active
@@ -242,7 +231,7 @@ class Run:
     def definition(self) -> str | None:
         """The blob of Experts and settings that the Run was queued with and continues with; None if there is none."""
         is_put_right = self.status == "stoppedByError" and not self.has_generated
-        return None if self.queued is None or is_put_right else self.queued.definition
+        return None if self.queued is None or is_put_right else self.queued_definition
 
     @property
     def may_delegate(self) -> bool:

@@ -400,8 +400,8 @@ class RemoteDelegates:
         except PerstackError as error:
             member.result = DelegateResult.failed(str(error))
             return
-        by, queued = this_user("worker", self._job.worker.name), self._job.job.coordinator.queued
-        definition = None if queued is None else queued.definition
+        by, above = this_user("worker", self._job.worker.name), self._job.job.coordinator
+        definition = None if above.queued is None else above.queued_definition
         session.record(QueueRun(**session.stamp(), by=by, definition=definition, due=0, priority=self._priority))
         try:
             await session.flush()

@@ -28,14 +28,13 @@ from perstack.core.runs.events.base import (
     settled,
     unexpected,
 )
-from perstack.core.runs.facts import WITHOUT_EFFECT, Closed, Definition, ErrorInfo, Settlement
+from perstack.core.runs.facts import WITHOUT_EFFECT, Closed, Definition, ErrorInfo, Queued, Settlement
 from perstack.core.runs.log_rows import EventContext, LogRow, given_by
 from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import (
     MOST_REJECTED,
     NO_REPEATS,
-    Queueing,
     Run,
     due_on_resume,
     is_unsettled,
@@ -320,8 +319,8 @@ class QueueRun(LaterEvent):
 
     def fold(self, run: Run) -> Run:
         """Keep who queued the Run, and how."""
-        queued = Queueing(self.timestamp, self.due, self.priority, self.by, self.definition)
-        return replace(run, queued=queued)
+        queued = Queued(since=self.timestamp, due=self.due, priority=self.priority, by=self.by)
+        return replace(run, queued=queued, queued_definition=self.definition)
 
     def describe(self, around: EventContext) -> list[LogRow]:
         """Return the earliest start and the author."""
