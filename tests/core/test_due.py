@@ -23,10 +23,9 @@ from perstack.core.iterations import next_step as iterations
 from perstack.core.iterations.evolve import summary_of_series
 from perstack.core.iterations.state import SeriesState, SeriesStatus
 from perstack.core.jobs.due import DUE, JobState, Owner, is_resumable, job_state
-from perstack.core.jobs.job import Queued
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import Came, Done, Requeue, after_drive, is_over, needs_nobody
-from perstack.core.runs.facts import Closed
+from perstack.core.runs.facts import Closed, Queued
 from perstack.core.schedules import decide as schedules
 from perstack.core.schedules.schedule import Occurrence, ScheduleState
 from perstack.core.tasks import due as tasks
