@@ -47,6 +47,7 @@ check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/perstack validate --config perstack.toml
 
 check-pyright:
 	$(BIN)/pyright

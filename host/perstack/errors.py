@@ -89,6 +89,7 @@ class Problem:
     key: str | None = None
     severity: str = "error"  # `error` disables the problem's Expert, or everything; `warning` is only shown
     expert: str | None = None  # the key of the problem's Expert; None for the whole project
+    only_new_jobs: bool = False  # True for an error with which no Job can begin, and Jobs that have begun continue
 
     def __str__(self) -> str:
         """Return the problem in one line, with its place."""

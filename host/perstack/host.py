@@ -134,7 +134,10 @@ class Host:
         from perstack.config.load import load_usable
 
         place = find_place(workspace, config)
-        project = load_usable(place.required()).project
+        loaded = load_usable(place.required())
+        for problem in loaded.warnings:
+            warnings.warn(str(problem), stacklevel=2)
+        project = loaded.project
         check_workspace(project, place.workspace(project, workspace))
         given = environment_of(project, place) if env is None else env
         host = cls(

@@ -236,7 +236,7 @@ def test_it_is_an_error_with_line_and_key(problems, text, line, key, words):
 
 WARNINGS = {
     "a misspelt key": (f'{EXPERT}descripton = "x"', 3, "experts.a.descripton", "did you mean `description`?"),
-    "a key in snake case": ("max_steps = 3", 1, "max_steps", "did you mean `maxSteps`?"),
+    "a key in snake case": ("agents_md = true", 1, "agents_md", "did you mean `agentsMd`?"),
     "a key like no other": (
         f"{EXPERT}[experts.a.zzz]",
         3,

@@ -55,6 +55,13 @@ READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
 
+_GUARDING_TABLES = frozenset((Permissions, Budget, Price, Sandbox, ProviderLimits, Retention, Audit))
+_GUARDING_KEYS = (  # names of tables and keys that restrict what an Expert may do, and of the Experts themselves
+    *("permissions", "budget", "prices", "sandbox", "limits", "retention", "audit", "experts"),
+    *("maxSteps", "maxDepth", "maxRepeats", "maxCost", "maxTokens", "maxTime", "maxToolCalls", "maskSecrets"),
+    *("runtime", "required", "approval", "pick", "omit", "allowedDomains"),
+)
+
 _SKILLS = (McpStdioSkill, McpSseSkill, InteractiveSkill, PluginSkill, AgentSkill)
 
 _PLACES: Mapping[type[Fact], str] = {
@@ -161,7 +168,8 @@ def _given(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> 
     for name, value in raw.items():
         key = keys.get(name)
         if key is None:
-            report.warn((*at, name), _unknown(name, model))
+            say = report.refuse if _may_be_a_guard(name, model) else report.warn
+            say((*at, name), _unknown(name, model))
         elif not key.tables:
             given[key.field] = tuple(value) if isinstance(value, list) else value
         elif (inner := _read_inner(key, value, (*at, name), report)) is not None:
@@ -255,16 +263,24 @@ def _unknown(name: str, model: type[Fact]) -> str:
     """Return the message for an unknown key: why it is ignored, the most similar key, or where it belongs."""
     if name in IGNORED.get(model, ()):
         return f"has no effect: {IGNORED[model][name]}"
+    ignored = "" if _may_be_a_guard(name, model) else ", ignored"
     known = [*keys_of(model), *IGNORED.get(model, ()), *READ_SEPARATELY.get(model, ())]
     same = _plain(name)
-    for one in known:
-        if _plain(one) == same:
-            return f"unknown key, ignored; did you mean `{one}`?"
+    near = next((f"; did you mean `{one}`?" for one in known if _plain(one) == same), suggestion(name, known, 0.85))
+    if near:
+        return f"unknown key{ignored}{near}"
     for other, place in _places().items():
         if other is not model and (name in keys_of(other) or name in IGNORED.get(other, ())):
-            return f"unknown key here, ignored; `{name}` belongs {place}"
-    near = suggestion(name, known)
-    return f"unknown key, ignored{near or '; known here: ' + ', '.join(f'`{one}`' for one in keys_of(model))}"
+            return f"unknown key here{ignored}; `{name}` belongs {place}"
+    near = suggestion(name, known) or "; known here: " + ", ".join(f"`{one}`" for one in keys_of(model))
+    return f"unknown key{ignored}{near}"
+
+
+def _may_be_a_guard(name: str, model: type[Fact]) -> bool:
+    """Return whether an unknown key may be meant to restrict something, so that ignoring it would fail open."""
+    if name in IGNORED.get(model, ()):
+        return False
+    return model in _GUARDING_TABLES or bool(suggestion(_plain(name), map(_plain, _GUARDING_KEYS)))
 
 
 def _places() -> Mapping[type[Fact], str]:
@@ -273,11 +289,11 @@ def _places() -> Mapping[type[Fact], str]:
     return {**_PLACES, ExpertTest: "in [[experts.NAME.tests]]", Expected: "in `expect` of [[experts.NAME.tests]]"}
 
 
-def suggestion(word: str, words: Iterable[str]) -> str:
+def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `; did you mean «x»?` with the most similar word; empty if none is similar."""
     from difflib import get_close_matches
 
-    return "".join(f"; did you mean `{near}`?" for near in get_close_matches(word, list(words), n=1, cutoff=0.6))
+    return "".join(f"; did you mean `{near}`?" for near in get_close_matches(word, list(words), n=1, cutoff=cutoff))
 
 
 def _plain(name: str) -> str:

@@ -99,12 +99,15 @@ class DefinitionFile:
         """Return the project with all Experts, or with the runnable ones if not `strict`. Raises DefinitionError."""
         problems = self.in_order()
         errors = [problem for problem in problems if problem.severity == "error"]
+        of_new_jobs = [] if strict else [problem for problem in errors if problem.only_new_jobs]
+        errors = [problem for problem in errors if problem not in of_new_jobs]
         broken = _broken(self.drafts, errors)
         experts = {key: draft.expert for key, draft in self.drafts.items() if key not in broken}
         if errors and (strict or not experts or any(problem.expert is None for problem in errors)):
             raise DefinitionError(problems)
         update: dict[str, object] = {"experts": experts, "path": str(self.path.absolute()), "broken": broken}
         update["files"] = tuple(dict.fromkeys(str(Path(name).absolute()) for name in self.files.values()))
+        update["unguarded"] = _broken(self.drafts, of_new_jobs)
         update["includes"] = tuple(self.includes)
         warnings = tuple(problem for problem in problems if problem.severity != "error")
         project = self.project.model_copy(update=update)
@@ -217,11 +220,15 @@ def _file_at(path: Path) -> Path | None:
 
 
 def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str, tuple[Problem, ...]]:
-    """Return the Experts that have errors or delegate to one, directly or not, with the problems."""
+    """Return the Experts that have errors or delegate to one, directly or not, with the problems.
+
+    An error outside of Experts that lets the rest be read concerns each Expert.
+    """
     own: dict[str, list[Problem]] = {}
     for error in errors:
-        if error.expert is not None and error.expert in drafts:
-            own.setdefault(error.expert, []).append(error)
+        for key in drafts if error.expert is None and error.only_new_jobs else (error.expert,):
+            if key in drafts:
+                own.setdefault(key, []).append(error)
     broken = {name: tuple(those) for name, those in own.items()}
     callers: dict[str, list[Draft]] = {}
     for draft in drafts.values():

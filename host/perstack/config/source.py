@@ -103,6 +103,10 @@ class Reporter:
         """Report a warning."""
         self._add(path, message, "warning")
 
+    def refuse(self, path: KeyPath, message: str) -> None:
+        """Report an error with which no Job of the key's Expert can begin; Jobs that have begun continue."""
+        self._add(path, message, "error", only_new_jobs=True)
+
     def take(self, problem: Problem, path: KeyPath) -> None:
         """Report another component's problem at this key."""
         self._add(path, problem.message, problem.severity)
@@ -111,10 +115,11 @@ class Reporter:
         """Return `file:line` of a key, for messages about a second place."""
         return f"{self.source.path}:{self.source.lines.of(path)}"
 
-    def _add(self, path: KeyPath, message: str, severity: str) -> None:
+    def _add(self, path: KeyPath, message: str, severity: str, *, only_new_jobs: bool = False) -> None:
         line = self.source.lines.of(path)
         expert = str(path[1]) if len(path) > 1 and path[0] == "experts" else None
-        self._problems.append(Problem(message, str(self.source.path), line, spell(path) or None, severity, expert))
+        place = (str(self.source.path), line, spell(path) or None)
+        self._problems.append(Problem(message, *place, severity, expert, only_new_jobs))
 
 
 # Untrusted TOML is bounded here, because `tomllib` has no limits.

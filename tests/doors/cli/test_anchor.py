@@ -295,7 +295,7 @@ def test_a_key_that_cannot_be_read_is_a_usage_error_before_anything_is_written(t
         ('anchor = "https://me:pass@example.com/"', "audit.anchor: must not have a user or a password in it"),
         ("anchor = []", "audit.anchor: must not be empty"),
         ('signingKey = "-----BEGIN PRIVATE KEY"', "audit.signingKey: must name a file"),
-        ("anchr = 1", "audit.anchr: unknown key, ignored; did you mean `anchor`?"),
+        ("anchr = 1", "audit.anchr: unknown key; did you mean `anchor`?"),
     ],
 )
 def test_what_is_wrong_in_the_table_is_named_with_its_key(terminal: Terminal, line: str, words: str) -> None:

@@ -213,6 +213,7 @@ class Project(SharedKeys):
     path: str | None = None  # file that it was read from, absolute; None for a project made in Python
     files: tuple[str, ...] = ()  # the definition file and its includes, absolute
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
+    unguarded: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)  # no Job begins of these
 
     first_fields: ClassVar = (
         *("model", "reasoning_budget", "max_steps", "max_depth", "max_repeats", "max_retries", "timeout"),
@@ -246,6 +247,11 @@ class Project(SharedKeys):
         problems = self.broken.get(key) or self.broken.get(key.rpartition("@")[0])
         if problems:
             raise DefinitionError(problems)
+
+    def check_guarded(self, key: str) -> None:
+        """Raise DefinitionError if a rule or limit of an Expert may be misspelt, so that no Job of it can begin."""
+        if key in self.unguarded:
+            raise DefinitionError(self.unguarded[key])
 
 
 def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:

@@ -78,9 +78,14 @@ class HostOptions:
         given = {"--config": self.config, "--workspace": self.workspace, "--storage": self.storage}
         return "".join(f" {name} {quote(value)}" for name, value in given.items() if value is not None)
 
-    def load(self) -> LoadedProject:
-        """Return the project and its files. Warnings go to stderr. Raises UsageError if there is no file."""
+    def load(self, *, strict: bool = False) -> LoadedProject:
+        """Return the project and its files. Warnings go to stderr.
+
+        Raises UsageError if there is no file, and with `strict` DefinitionError for warnings.
+        """
         loaded = load_usable(self.find().required())
+        if strict and loaded.warnings:
+            raise DefinitionError(tuple(replace(problem, severity="error") for problem in loaded.warnings))
         for problem in loaded.warnings:
             print_err(f"warning: {problem}")
         if loaded.project.broken:

@@ -43,6 +43,7 @@ from perstack.system.user import this_user
     help="With --continue or --continue-job: QUERY answers the question of the Job, or that at --resume-from.",
 )
 @new_job_options
+@click.option("--strict", is_flag=True, help="Treat warnings about perstack.toml as errors.")
 @click.option("--output-schema", metavar="FILE", help="A file with a JSON schema that the result must match.")
 @output_options
 @driving_options
@@ -58,6 +59,7 @@ def run_command(
     job_id: str | None,
     attach: tuple[str, ...],
     label: tuple[str, ...],
+    strict: bool,
     output_schema: str | None,
     showing: OutputOptions,
     options: HostOptions,
@@ -78,7 +80,9 @@ def run_command(
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
-    host = (_with_files(options, expert, continue_job, resume_from, yes) if with_files else options).driver()
+    project = options.load(strict=strict).project
+    options = _with_files(options, expert, continue_job, resume_from, yes) if with_files else options
+    host = options.driver(project)
 
     lines = JobOutput(showing)
 

@@ -32,6 +32,8 @@ from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, count, duration, shorten
 from perstack.errors import Conflict, UsageError
 
+_MAX_WARNINGS = 3  # warnings about the definition that each result shows
+
 Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
 
 
@@ -54,9 +56,11 @@ class ClientCall(OperationCall[Outcome]):
         return call_key(self.context, self.context.request_id)
 
     def reply(self, view: Fact, *texts: str, is_error: bool = False) -> Outcome:
-        """Return the structure, and as blocks the texts and a note on a problem of the definition."""
-        problem = self.project.definitions.live.problem
-        notes = () if problem is None else (f"Note: {problem.said(mcp_phrase)}.",)
+        """Return the structure, and as blocks the texts, a note on a problem of the definition, and its warnings."""
+        live = self.project.definitions.live
+        notes = [f"Warning: {problem}" for problem in live.loaded.warnings[:_MAX_WARNINGS]]
+        if live.problem is not None:
+            notes.append(f"Note: {live.problem.said(mcp_phrase)}.")
         content: list[types.ContentBlock] = [
             types.TextContent(text=text) for text in (*(texts or (view.to_json().decode(),)), *notes)
         ]

@@ -153,6 +153,8 @@ class StartApp(App[int]):
         expert, query, job_id = self._begin_with
         self._show_problem()
         if self.live is not None:
+            for problem in self.live.loaded.warnings:
+                self.notify(str(problem), severity="warning", markup=False)
             self.run_worker(self._follow_definition(self.live), group="definition")
         if job_id is not None:
             self.open_job(job_id)

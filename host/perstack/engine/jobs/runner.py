@@ -160,6 +160,7 @@ class JobRunner:
     ) -> JobSummary:
         """Start a new Job: drive it, or record it for a worker, which must then have what it needs."""
         expert = context.expert(expert_key) if queue is not None else context.check_ready(expert_key)
+        context.project.check_guarded(expert.key)
         context.audit.check()
         if queue is None:
             await context.check_sandbox(expert)

@@ -160,9 +160,6 @@ def _is_within(wide: str, narrow: str) -> bool:
     return wide == narrow or Glob(wide).matches(narrow)
 
 
-_FINISHING_TOOL = "attemptCompletion"  # both the kind and the name of the tool that ends a Run
-
-
 async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
     """Report what the installed plugins lack or reject in the valid parts of the file. Keys are not checked."""
     _check_storage(definition, plugins, env)
@@ -253,10 +250,6 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
         _check_choice(skill, at, report, [tool.name for tool in skill.tools])
     elif factory is not None and (specs := factory.known_tools(skill)) is not None:
         _check_choice(skill, at, report, [spec.name for spec in specs])
-        finishing = [spec.name for spec in specs if spec.kind == _FINISHING_TOOL]
-        if finishing and not any(picked(name, skill.pick, skill.omit) for name in finishing):
-            key = "omit" if any(picked(name, skill.pick, ()) for name in finishing) else "pick"
-            report.error((*at, key), f"leaves no `{finishing[0]}`, so that the Expert has no way to finish")
 
 
 def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
