@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.records import Fact, path_in
+from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key, KeyPath, spell
 from perstack.core.definitions.models import Price, ProviderLimits
@@ -36,12 +37,13 @@ _M = TypeVar("_M", bound=Fact)
 
 IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original without effect here, with the reason
     Project: {
-        "temperature": "every model runs at its own default temperature",
+        "temperature": "say it in the `setting` of [provider]",
         "perstackApiBaseUrl": "there is no registry to ask: `include` takes in Experts from other files",
         "perstackBaseSkillCommand": "the base skill is built in and starts no command",
         "network": "say `allowedDomains` in the skill that it is about",
     },
     Expert: {
+        "temperature": "say it in the `setting` of [provider], or of [experts.NAME.provider]",
         "network": "say `allowedDomains` in the skill that it is about",
         "providerTools": "tools that a provider runs itself are not offered",
         "providerSkills": "skills that a provider runs itself are not offered",
@@ -291,9 +293,8 @@ def _places() -> Mapping[type[Fact], str]:
 
 def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `; did you mean «x»?` with the most similar word; empty if none is similar."""
-    from difflib import get_close_matches
-
-    return "".join(f"; did you mean `{near}`?" for near in get_close_matches(word, list(words), n=1, cutoff=cutoff))
+    near = nearest(word, words, cutoff)
+    return "" if near is None else f"; did you mean `{near}`?"
 
 
 def _plain(name: str) -> str:

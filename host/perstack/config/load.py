@@ -226,8 +226,8 @@ def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str,
     """
     own: dict[str, list[Problem]] = {}
     for error in errors:
-        for key in drafts if error.expert is None and error.only_new_jobs else (error.expert,):
-            if key in drafts:
+        for key in drafts:
+            if error.expert == key or (error.expert is None and error.only_new_jobs):
                 own.setdefault(key, []).append(error)
     broken = {name: tuple(those) for name, those in own.items()}
     callers: dict[str, list[Draft]] = {}

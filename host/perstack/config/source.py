@@ -161,7 +161,8 @@ def parse_toml(text: str) -> TomlTable:
     except tomllib.TOMLDecodeError as error:
         found = re.search(_AT_LINE, str(error))
         line = int(found[1]) if found is not None else text.count("\n") + 1
-        raise NotRead(f"is not TOML: {error}", line) from error
+        hint = ": a text in quotes must end on its line" if "Illegal character '\\n'" in str(error) else ""
+        raise NotRead(f"is not TOML: {error}{hint}", line) from error
     except ValueError:  # from `int`, whose message is for programmers
         raise NotRead("has a number of thousands of digits: write a shorter one") from None
     if any(level > DEEPEST for level, _ in enumerate(layers(table))):

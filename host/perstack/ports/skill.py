@@ -170,6 +170,9 @@ class SkillFactory(ABC):
         """Return all tools before pick and omit, without starting or raising anything; None if unknown."""
         return None
 
+    def check(self, definition: SkillDefinition) -> None:  # noqa: B027 - most factories can tell only by opening
+        """Check the definition without starting anything. Raises SkillError for wrong settings."""
+
     async def login(
         self, definition: SkillDefinition, context: SkillContext, present: Callable[[str], Awaitable[None]]
     ) -> None:

@@ -199,10 +199,17 @@ class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
         """Return the specs of all tools."""
         return self._tools().specs
 
+    def check(self, definition: Skill) -> None:
+        """Validate the settings. Raises SkillError."""
+        self._settings_of(definition)
+
+    def _settings_of(self, definition: Skill) -> SettingsT:
+        declared = definition.settings if isinstance(definition, PluginSkill) else {}
+        return cast("SettingsT", read_settings(self._settings, declared, definition.name))
+
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
         """Validate settings, environment and schemas. Raises SkillError with the skill and what to change."""
-        declared = definition.settings if isinstance(definition, PluginSkill) else {}
-        settings = cast("SettingsT", read_settings(self._settings, declared, definition.name))
+        settings = self._settings_of(definition)
         variables = self._variables(context.env, definition.name)
         setup = Setup(settings, context.workspace, variables, tasks=context.tasks)
         lifespan = None if self._lifespan is None else Lifespan(self._lifespan(setup), definition.name)

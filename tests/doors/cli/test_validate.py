@@ -234,3 +234,80 @@ inputJsonSchema = '''{json.dumps(schema)}'''
     lines = [line for line in (done.out + done.err).splitlines() if "is not checked" in line]
     assert [("(?=" in line, "(a)" in line) for line in lines] == [(False, True), (True, False)]
     assert all("perstack.toml:7: warning: experts.one.skills.user.tools.ask.inputJsonSchema" in line for line in lines)
+
+
+SERVER = '[experts.a]\ninstruction = "i"\n[experts.a.skills.s]\ntype = "mcpStdioSkill"\n'
+
+
+@pytest.mark.parametrize(
+    ("toml", "key", "words"),
+    [
+        (
+            '[provider]\nproviderName = "anthropic"\n[experts.a]\ninstruction = "i"\nmodel = "claude-sonet-5"\n',
+            "experts.a.model",
+            "`claude-sonet-5` is not a known model; did you mean `claude-sonnet-5`?",
+        ),
+        (SERVER + 'command = "nosuchprogram"\n', "experts.a.skills.s.command", "no program `nosuchprogram` in PATH"),
+        (
+            SERVER + 'command = "sh"\nrequiredEnv = ["NO_SUCH_KEY"]\n',
+            "experts.a.skills.s.requiredEnv[0]",
+            "the variable NO_SUCH_KEY is not set",
+        ),
+        (
+            '[experts.a]\ninstruction = "i"\ntemperature = 1\n',
+            "experts.a.temperature",
+            "say it in the `setting` of [provider], or of [experts.NAME.provider]",
+        ),
+    ],
+)
+def test_what_may_be_right_elsewhere_is_a_warning_and_an_error_if_strict(
+    terminal: Terminal, toml: str, key: str, words: str
+) -> None:
+    code, found = problems_of(terminal, toml)
+    assert code == 0
+    assert [(severity, named) for severity, _, named, _ in found] == [("warning", key)]
+    assert words in found[0][3]
+    assert terminal.run("validate", "--strict").code == 2
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-5", "my-own-model", ["claude-sonnet-4-5", "other"]])
+def test_a_model_that_is_known_or_like_no_other_is_not_warned_of(terminal: Terminal, model: object) -> None:
+    toml = f'[provider]\nproviderName = "anthropic"\n[experts.a]\ninstruction = "i"\nmodel = {json.dumps(model)}\n'
+    assert problems_of(terminal, toml) == (0, [])
+
+
+def test_a_misspelt_table_of_experts_is_an_error_and_not_a_project_without_experts(terminal: Terminal) -> None:
+    code, found = problems_of(terminal, '[expert.a]\ninstruction = "i"\n')
+    assert (code, found) == (2, [("error", 1, "expert", "unknown key; did you mean `experts`?")])
+
+
+def test_a_setting_that_a_provider_does_not_have_names_the_nearest(terminal: Terminal) -> None:
+    toml = f'{TEAM}[provider]\nproviderName = "openai"\nsetting = {{ baseUrls = "https://a.example" }}\n'
+    (found,) = problems_of(terminal, toml)[1]
+    assert found[3] == "there is no such setting; did you mean `baseUrl`?"
+
+
+def test_a_text_that_is_not_closed_is_explained(terminal: Terminal) -> None:
+    (found,) = problems_of(terminal, '[experts.a]\ninstruction = "i\n')[1]
+    assert found[1] == 2
+    assert found[3].endswith(": a text in quotes must end on its line")
+
+
+def test_a_wrong_setting_of_a_toolkit_is_an_error(terminal: Terminal) -> None:
+    (terminal.workspace / "dice.py").write_text(
+        "from pydantic import BaseModel\n"
+        "from perstack.ports.hooks import hookimpl\n"
+        "from perstack.toolkit import Toolkit\n"
+        "class Settings(BaseModel):\n"
+        "    sides: int = 6\n"
+        "@hookimpl\n"
+        "def perstack_skills():\n"
+        "    return [Toolkit('dice', settings=Settings)]\n"
+    )
+    terminal.env |= {"PERSTACK_PLUGINS": "perstack.testing.plugin,dice", "PYTHONPATH": str(terminal.workspace)}
+    dice = '[experts.a]\ninstruction = "i"\n[experts.a.skills.d]\ntype = "pluginSkill"\nplugin = "dice"\n'
+    assert terminal.project(dice).run("validate").code == 0
+    done = terminal.project(f"{dice}settings = {{ sids = 7 }}\n").run("validate")
+    assert done.code == 2
+    assert ":6: error: experts.a.skills.d.settings: " in done.out
+    assert "settings.sids" in done.out

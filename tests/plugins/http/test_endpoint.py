@@ -78,13 +78,15 @@ def test_a_path_of_one_part_is_always_added() -> None:
 
 def test_all_wrong_settings_are_told_at_once() -> None:
     with pytest.raises(DefinitionError) as caught:
-        read_settings(EndpointSettings, {"baseURL": "x", "temperature": "hot", "maxTokens": 0})
+        read_settings(EndpointSettings, {"baseURL": "x", "colour": 1, "temperature": "hot", "maxTokens": 0})
     assert {problem.key for problem in caught.value.problems} == {
         "provider.setting.baseURL",
+        "provider.setting.colour",
         "provider.setting.temperature",
         "provider.setting.maxTokens",
     }
-    assert "there are: baseUrl, headers" in str(caught.value)
+    assert "baseURL: there is no such setting; did you mean `baseUrl`?" in str(caught.value)
+    assert "colour: there is no such setting; there are: baseUrl, headers" in str(caught.value)
 
 
 @pytest.mark.parametrize("headers", [{"X": "a\nb"}, {"X": "ü"}, {"": "a"}, {"X\r": "a"}])

@@ -8,7 +8,7 @@ and time spans.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 REDACTED = "[redacted]"
@@ -162,3 +162,10 @@ def duration(milliseconds: int) -> str:
     if minutes < 60:
         return f"{minutes} min {left} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the most similar word, for «did you mean»; None if none has this ratio of similarity."""
+    from difflib import get_close_matches  # only for mistakes
+
+    return next(iter(get_close_matches(word, list(words), 1, cutoff)), None)

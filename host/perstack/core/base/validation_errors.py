@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache, wraps
 from re import findall
 from typing import Any, TypeVar, cast
@@ -13,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
 from perstack.core.base.records import path_in
+from perstack.core.base.text import nearest
 from perstack.errors import UsageError
 
 _MUST_BE = {
@@ -64,10 +64,9 @@ def _sentence(name: str, errors: list[ErrorDetails], known: Collection[str]) -> 
     if kinds <= _MISSING:
         return f"{place} is missing"
     if kinds <= _STRAY:
-        near = get_close_matches(name, list(known), n=1, cutoff=0.6)
-        return f"there is no argument {place}; " + (
-            f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
-        )
+        near = nearest(name, known)
+        hint = f"there are: {', '.join(known)}" if near is None else f"did you mean `{near}`?"
+        return f"there is no argument {place}; {hint}"
     choices = [choice for error in errors if error["type"] == "literal_error" for choice in _choices(error)]
     wanted = [f"one of {', '.join(choices)}"] if choices else []
     wanted += [_MUST_BE[error["type"]] for error in errors if error["type"] in _MUST_BE]

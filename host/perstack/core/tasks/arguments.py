@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import JsonObject
 from perstack.core.base.secrets import is_secret_in
-from perstack.core.base.text import LATEST
+from perstack.core.base.text import LATEST, nearest
 from perstack.core.tasks.events import TaskConfig, WaitingFor
 from perstack.errors import UsageError
 
@@ -99,7 +99,7 @@ def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
     reasons: dict[str, PauseReason] = {_letters(reason): reason for reason in get_args(PauseReason)}
     if plain in reasons:
         return reasons[plain], None
-    near = _nearest(plain, reasons) if not said.strip().count(" ") else None
+    near = nearest(plain, reasons, 0.8) if not said.strip().count(" ") else None
     if near is not None:
         raise UsageError(
             f"pause: there is no reason {said!r}; did you mean {reasons[near]!r}? Any other text is the"
@@ -141,9 +141,3 @@ def error_of(said: str | JsonObject) -> tuple[str, JsonObject | None]:
 
 def _letters(said: str) -> str:
     return "".join(one for one in said.casefold() if one.isalnum())
-
-
-def _nearest(word: str, words: dict[str, PauseReason]) -> str | None:
-    from difflib import get_close_matches
-
-    return next(iter(get_close_matches(word, list(words), n=1, cutoff=0.8)), None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 import click
+
+from perstack.core.base.text import nearest
 
 _KINDS = {"integer range": "whole number", "integer": "whole number", "float range": "number", "float": "number"}
 
@@ -53,8 +54,8 @@ def _other(message: str, context: click.Context | None, place: str, look: str) -
 
 
 def _meant(name: str, known: list[str], place: str) -> str:
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"`{place} --help` lists them"
+    near = nearest(name, known)
+    return f"`{place} --help` lists them" if near is None else f"did you mean {near}?"
 
 
 def _options(context: click.Context | None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache, partial
 from typing import TypeAlias
 
@@ -12,6 +11,7 @@ from mcp_types import INVALID_PARAMS, Tool, ToolAnnotations
 from pydantic import JsonValue
 
 from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.result_schemas import placed_below
 from perstack.core.tasks.operation_table import OPERATIONS
@@ -73,8 +73,8 @@ async def call_tool(call: ClientCall) -> Outcome:
     if name in experts:
         return await _run_expert(call, experts[name], read_arguments(ExpertArguments, arguments, name))
     names = (*experts, *operations)
-    near = get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+    near = nearest(name, names)
+    hint = f"there are: {', '.join(names)}" if near is None else f"did you mean {near!r}?"
     raise MCPError(INVALID_PARAMS, f"Unknown tool {name!r}: {hint}")
 
 

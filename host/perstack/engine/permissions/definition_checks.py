@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
+from shutil import which
 
 from perstack.config.check import suggestion
 from perstack.config.load import DefinitionFile
@@ -12,8 +13,10 @@ from perstack.config.skills import REMEDY
 from perstack.config.source import Reporter
 from perstack.core.base.patterns import Glob
 from perstack.core.base.secrets import masked_words
+from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, key_and_version
+from perstack.core.definitions.models import NAMED, Models
 from perstack.core.definitions.permissions import PermissionRule, Permissions, read_rule
 from perstack.core.definitions.sandbox import runtime_of
 from perstack.core.definitions.settings import ProviderSetting
@@ -21,9 +24,11 @@ from perstack.core.definitions.skills import (
     AgentSkill,
     AnySkill,
     InteractiveSkill,
+    McpStdioSkill,
     PluginSkill,
     Skill,
     ToolSpec,
+    is_base_skill,
     legal_tool_name,
     picked,
 )
@@ -31,7 +36,7 @@ from perstack.core.permissions.calls import is_exempt
 from perstack.dataclass import dataclass
 from perstack.engine.permissions.recorded_calls import known_tools
 from perstack.engine.plugins.registry import Plugins
-from perstack.errors import DefinitionError, PerstackError, UsageError
+from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack.ports.skill import SkillFactory
 from perstack.support.variables import fill_address, find_by_address, variables_in
@@ -173,6 +178,9 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
             await _check_provider(setting, at, report, plugins, env)
     for skill, at, report in _skills(definition):
         _check_skill(skill, at, report, plugins)
+        if isinstance(skill, McpStdioSkill) and not is_base_skill(skill):
+            _warn_of_lacks(skill, at, report, env)
+    _warn_of_models(definition, plugins, env)
     warn_of_rules(definition, plugins.skills)
 
 
@@ -228,6 +236,34 @@ async def _check_provider(
         await provider.close()
 
 
+def _warn_of_models(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
+    """Warn of models that resemble a published one of their provider; a newer one may be right."""
+    project = definition.project
+    own = project.provider.provider_name if project.provider is not None else None
+    places = list[tuple[str | None, Models | None, KeyPath, Reporter]]()
+    if definition.report is not None:
+        places.append((own, project.model, (), definition.report))
+    for draft in definition.drafts.values():
+        setting = draft.expert.provider
+        name = own if setting is None else setting.provider_name
+        places.append((name, draft.expert.model, draft.at, draft.report))
+    for name, models, at, report in places:
+        for one in (models,) if isinstance(models, str) else models or ():
+            published = [] if one.startswith(NAMED) else _published(plugins, name, env)
+            near = None if one in published else nearest(one, published, 0.85)
+            if near is not None:
+                report.warn((*at, "model"), f"`{one}` is not a known model; did you mean `{near}`?")
+
+
+def _published(plugins: Plugins, provider: str | None, env: Mapping[str, str]) -> list[str]:
+    """Return the published models of a provider; without a name, of the one that would be used, or else of all."""
+    factories = sorted(plugins.providers.values(), key=lambda factory: factory.priority)
+    configured = next((one.name for one in factories if one.is_configured(env)), None)
+    wanted = provider or configured
+    prices = (one.prices for one in factories if wanted in (None, one.name))
+    return [model.name for source in prices if source is not None for model in source.models()]
+
+
 def _skills(definition: DefinitionFile) -> Iterator[tuple[AnySkill, KeyPath, Reporter]]:
     for draft in definition.drafts.values():
         for skill in draft.expert.skills:
@@ -248,8 +284,22 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
         report.error((*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {known}{near}")
     elif isinstance(skill, InteractiveSkill):
         _check_choice(skill, at, report, [tool.name for tool in skill.tools])
-    elif factory is not None and (specs := factory.known_tools(skill)) is not None:
-        _check_choice(skill, at, report, [spec.name for spec in specs])
+    elif factory is not None:
+        try:
+            factory.check(skill)
+        except SkillError as error:
+            report.error((*at, "settings"), str(error))
+        if (specs := factory.known_tools(skill)) is not None:
+            _check_choice(skill, at, report, [spec.name for spec in specs])
+
+
+def _warn_of_lacks(skill: McpStdioSkill, at: KeyPath, report: Reporter, env: Mapping[str, str]) -> None:
+    """Warn of a program and of variables that are not here; they may be where the Expert runs."""
+    if which(skill.command, path=env.get("PATH")) is None and "/" not in skill.command:
+        report.warn((*at, "command"), f"there is no program `{skill.command}` in PATH")
+    for index, name in enumerate(skill.required_env):
+        if not env.get(name):
+            report.warn((*at, "requiredEnv", index), f"the variable {name} is not set")
 
 
 def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:

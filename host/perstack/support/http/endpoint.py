@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from ipaddress import ip_address
@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.secrets import masked_words, secrets_in
+from perstack.core.base.text import nearest
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
 from perstack.ports.environment import refuse_redirected
@@ -110,16 +111,22 @@ def read_settings(kind: type[_S], setting: JsonObject) -> _S:
     try:
         return kind.model_validate(setting)
     except ValidationError as error:
-        known = ", ".join(sorted(field.alias or name for name, field in kind.model_fields.items()))
+        known = sorted(field.alias or name for name, field in kind.model_fields.items())
         problems = tuple(
             Problem(
-                f"there is no such setting; there are: {known}" if found["type"] == "extra_forbidden" else found["msg"],
+                _no_such(str(found["loc"][-1]), known) if found["type"] == "extra_forbidden" else found["msg"],
                 "perstack.toml",
                 key=".".join(["provider.setting", *map(str, found["loc"])]),
             )
             for found in error.errors()
         )
         raise DefinitionError(problems) from error
+
+
+def _no_such(setting: str, known: Sequence[str]) -> str:
+    near = nearest(setting, known)
+    hint = f"there are: {', '.join(known)}" if near is None else f"did you mean `{near}`?"
+    return f"there is no such setting; {hint}"
 
 
 def choose_base_url(
