@@ -267,8 +267,8 @@ class KeptFolder(OpenDirectory):
         self._turn = turn
         self._listing = Lock()
 
+    @override
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End one use."""
         with self._turn:
             self.users -= 1
             if self._is_retired and not self.users:

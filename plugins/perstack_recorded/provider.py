@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from typing_extensions import override
+
 from perstack.core.base.records import JsonObject
 from perstack.core.recordings.play import Player, chosen_tools, message_of, not_recorded
 from perstack.core.runs.messages import TextPart, ThinkingPart
@@ -47,8 +49,9 @@ class RecordedProvider(Provider):
             usage = usage.model_copy(update={"cost_usd": None})
         return Generation(reply, usage, found.finish_reason, found.context_window)
 
+    @override
     async def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        pass
 
 
 def recorded_provider(setting: JsonObject, how_to_configure: str) -> RecordedProvider:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.dataclass import dataclass
 
@@ -109,8 +111,8 @@ class RuntimeFactory(ABC):
 class LocalRuntime(Runtime):
     """Programs run as the host's user, with all its rights. When one ends, its process group is terminated."""
 
+    @override
     async def start(self, program: Program) -> Process:
-        """Start the program in its directory."""
         from perstack.system.processes import launch
 
         return await launch(
@@ -123,12 +125,13 @@ class LocalRuntime(Runtime):
             records=program.records,
         )
 
+    @override
     def ending(self, process: Process) -> Ending:
-        """Return an empty report: there are no limits."""
         return NOTHING_TO_SAY
 
+    @override
     async def close(self) -> None:
-        """Do nothing: nothing was made."""
+        pass
 
 
 LOCAL_RUNTIME: Runtime = LocalRuntime()
@@ -143,8 +146,8 @@ class LocalRuntimeFactory(RuntimeFactory):
         """Return each limit of the policy, since only a sandbox can enforce it."""
         return tuple(f"`{key}`: only a sandbox can, such as `bubblewrap`" for key in policy.limited)
 
+    @override
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
-        """Return the shared LocalRuntime."""
         return LOCAL_RUNTIME
 
 

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar, cast
 
 from pydantic import BaseModel
+from typing_extensions import override
 
 from perstack.core.definitions.skills import Effect, PluginSkill, Skill, Subject, ToolSpec
 from perstack.core.runs.facts import Question
@@ -81,13 +82,13 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
         self._setup = setup
         self._lifespan = lifespan
 
+    @override
     async def tools(self) -> Toolset:
-        """Return all tools, after entering the lifespan."""
         await self._resource()
         return self._toolset
 
+    @override
     async def call(self, call: ToolCall) -> ToolResult | Question:
-        """Call the function. Its errors are shown to the model."""
         tool = self._functions[call.tool_name]
         arguments = tool.bind(call.args)
         if tool.context_name is not None:
@@ -97,8 +98,8 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
             )
         return await as_result(await tool.function(**arguments), call.blobs)
 
+    @override
     async def close(self) -> None:
-        """Exit the lifespan."""
         if self._lifespan is not None:
             await self._lifespan.close()
 
@@ -191,16 +192,16 @@ class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
         """Return this kit: the hook, for a module or an entry point."""
         return [self]
 
+    @override
     def handles(self, definition: Skill) -> bool:
-        """Return whether the definition names this kit."""
         return isinstance(definition, PluginSkill) and definition.plugin == self.name
 
+    @override
     def known_tools(self, definition: Skill) -> tuple[ToolSpec, ...]:
-        """Return the specs of all tools."""
         return self._tools().specs
 
+    @override
     def check(self, definition: Skill) -> None:
-        """Validate the settings. Raises SkillError."""
         self._settings_of(definition)
 
     def _settings_of(self, definition: Skill) -> SettingsT:

@@ -7,6 +7,7 @@ are the JSON names in snake_case; docs/events.md describes them for readers of t
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
+from typing_extensions import override
 
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy
 from perstack.core.definitions.instruction import AgentsMdFile
@@ -56,8 +57,8 @@ class StartRun(RunEvent):
         return tuple(one.run_id for one in (self.delegated_by, self.continued_from) if one is not None)
 
     @property
+    @override
     def media(self) -> tuple[ResultContent, ...]:
-        """The attachments of the query."""
         return self.attachments
 
     def describe(self, around: EventContext) -> list[LogRow]:

@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, field, replace
 from typing import Annotated, Generic, Literal, TypedDict, TypeVar
 
 from pydantic import Field, JsonValue
+from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import PauseReason
@@ -221,8 +222,8 @@ class GetCommand(OnTask[TaskState]):
 class StartCommand(ChangeCommand):
     """Start a task that was only created."""
 
+    @override
     def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
-        """Return the start. Raises NotAllowed."""
         check_allowed(task, "start")
         return [task_events.StartTask(task_id=task.task_id, timestamp=given.now)]
 
@@ -242,8 +243,8 @@ class CheckpointCommand(ChangeCommand):
         if self.checkpoint_data is not None and self.data is not None:
             raise UsageError("checkpoint: `data` is an old name of `checkpoint_data`: give one of them")
 
+    @override
     def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
-        """Return the checkpoint. Raises NotAllowed."""
         check_allowed(task, "checkpoint")
         data = self.data if self.checkpoint_data is None else self.checkpoint_data
         kept = task_events.CheckpointTask(
@@ -395,8 +396,8 @@ class CompleteCommand(ChangeCommand):
     _: KW_ONLY
     state: Annotated[State | None, NOT_FOR_EXPERTS, Field(description="The last state.")] = None
 
+    @override
     def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
-        """Return the completion. Raises NotAllowed."""
         check_allowed(task, "complete")
         return [
             task_events.CompleteTask(task_id=task.task_id, timestamp=given.now, result=self.result, state=self.state)
@@ -412,8 +413,8 @@ class FailCommand(ChangeCommand):
 
     error: Annotated[Text | State, Field(description="What went wrong, as text, or as an object with a `message`.")]
 
+    @override
     def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
-        """Return the failure. Raises NotAllowed."""
         words, details = error_of(self.error)
         return [failure(task, words, given.now, details)]
 
@@ -440,8 +441,8 @@ class CancelCommand(ChangeCommand):
 
     message: Annotated[Text | None, Field(description="Why.")] = None
 
+    @override
     def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
-        """Return the cancellation. Raises NotAllowed."""
         check_allowed(task, "cancel")
         return [task_events.CancelTask(task_id=task.task_id, timestamp=given.now, message=self.message)]
 
@@ -450,8 +451,8 @@ class CancelCommand(ChangeCommand):
 class ArchiveCommand(ChangeCommand):
     """Leave a completed or failed task out of lists from now on."""
 
+    @override
     def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
-        """Return the archiving. Raises NotAllowed."""
         check_allowed(task, "archive")
         return [task_events.ArchiveTask(task_id=task.task_id, timestamp=given.now)]
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 import mcp_types as types
+from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact
@@ -46,8 +47,8 @@ class ClientCall(OperationCall[Outcome]):
     params: types.CallToolRequestParams
 
     @property
+    @override
     def by(self) -> By:
-        """The author of an answer that the call brings."""
         return caller(self.context)
 
     @property

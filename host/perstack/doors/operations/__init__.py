@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.alias_generators import to_camel
+from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject
@@ -154,8 +155,8 @@ class TaskArguments(OperationArguments):
 
     row: ClassVar[operation_table.Operation]
 
+    @override
     async def perform(self, call: OperationCall[R]) -> R:
-        """Perform the operation. Raises PerstackError."""
         project = call.project
         return call.reply(await self.change(project.host.tasks.signed(call.by), project.definitions.hides))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
+from typing_extensions import override
 
 from perstack.core.base.ids import check_job_id, is_place, place_of
 from perstack.core.base.text import plain_text
@@ -144,8 +145,8 @@ def _rewind_question(plan: Rewind) -> str:
 class ListApprovals(OperationArguments):
     """The calls of Jobs that wait for a person's approval, the oldest first."""
 
+    @override
     async def perform(self, call: OperationCall[R]) -> R:
-        """Reply with the calls."""
         asked = (item.asking for item in await call.project.inbox())
         found = (views.open_approval(asking) for asking in asked if asking is not None and asking.call_digest)
         return call.reply(views.Approvals(approvals=tuple(found)))
@@ -206,8 +207,8 @@ class GetSubmittedJob(OperationArguments):
 
     id: JobId
 
+    @override
     async def perform(self, call: OperationCall[R]) -> R:
-        """Reply with the Job's summary."""
         return call.reply(await call.project.job(self.id))
 
 

@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from perstack.core.base.usage import Usage
 from perstack.dataclass import dataclass
 from perstack.ports.provider import OfferedModel, PriceList, PriceSource, Provider, ProviderConfig, ProviderFactory
@@ -79,8 +81,8 @@ class HttpProvider(Provider):
             self._client = StreamClient(self.endpoint, self._read_events or server_sent_events)
         await self._client.post(path, body, on_data, headers)
 
+    @override
     async def close(self) -> None:
-        """Close all connections, if there are any."""
         if self._client is not None:
             await self._client.close()
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from pydantic import AliasChoices, Field
+from typing_extensions import override
 
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import Text, falsy
@@ -74,15 +75,15 @@ class ShrinkResults(LaterEvent):
         text = TextPart(text=short_text(part, one.blob, self.head, self.tail))
         return part.model_copy(update={"contents": (text,)})
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the results and how much of each is kept."""
         if not isinstance(command, Shrink):
             return unexpected(self, run, command)
         expected = (command.results, command.head, command.tail)
         return same(expected, (self.results, self.head, self.tail), "results")
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the number of results."""
         words = f"{count(len(self.results), 'old result')}: the model sees the ends of each"
         return [LogRow("shrinks", words, "yellow")]
 
@@ -107,14 +108,14 @@ class StartCompaction(LaterEvent):
         context = replace(run.context, summarising=self.id)
         return replace(run, spending=run.spending.reserve(self.reserved), context=context)
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the range."""
         if not isinstance(command, Compact):
             return unexpected(self, run, command)
         return same((command.first, command.through), (self.first, self.through), "range")
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the range and the model, on request."""
         return [LogRow("compacts", f"{self.first} to {self.through}, by {self.model}")] if around.full else []
 
 
@@ -164,8 +165,8 @@ class CompactHistory(LaterEvent):
         spending = replace(spent(run, self.usage, self.assumed), reserved=None)
         return replace(run, messages=History(items, new_places), context=context, spending=spending)
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the range and the messages that stay."""
         if not isinstance(command, Compact):
             return unexpected(self, run, command)
         wrong = same((command.first, command.through), (self.first, self.through), "range")

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import EMPTIED, Fact, Text, falsy
@@ -102,8 +103,8 @@ class StartRewind(LaterEvent):
         """Keep the tree."""
         return replace(run, snapshot=self.tree or run.snapshot)
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the checkpoint, the paths and the author."""
         only = f", only {' '.join(self.only)}" if self.only else ""
         return [LogRow("rewinds", f"the files to {self.to_checkpoint}{only}", "yellow"), *given_by(self.by)]
 
@@ -130,8 +131,8 @@ class FinishRewind(LaterEvent):
         """Keep the tree."""
         return replace(run, snapshot=self.tree or run.snapshot)
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return how to undo the rewind, and how many files it changed."""
         kept = f", {self.kept} left alone" if self.kept else ""
         # the id comes first: users copy it, so it must not be cut off
         return [LogRow("rewound", f"undo with {self.start}: {count(self.files, 'change')}{kept}", "yellow")]

@@ -6,6 +6,7 @@ An event described as «on disk before» an action is synced before that action.
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, Field
+from typing_extensions import override
 
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import EMPTIED, TEXT, JsonObject, falsy
@@ -77,8 +78,8 @@ class StartGeneration(LaterEvent):
             is_switched=False,
         )
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the step, and whether the model only writes the result."""
         if not isinstance(command, Generate):
             return unexpected(self, run, command)
         return same(command.step, self.step_number, "step") or same(command.final, self.final, "final")
@@ -130,8 +131,8 @@ class FinishGeneration(LaterEvent):
             return replace(run, messages=messages, phase=Phase.SETTLED, accepted=True, result=reply.text)
         return replace(run, messages=messages, phase=Phase.REPLIED)
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Expect a started generation."""
         return _of_generation(self, run, command)
 
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -194,14 +195,14 @@ class Retry(LaterEvent):
             return run
         return replace(run, context=replace(run.context, learned=self.overflow, overflow=self.error))
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Expect a started generation or summary."""
         if isinstance(command, Compact):
             return None if run.context.summarising else "retry without startCompaction"
         return _of_generation(self, run, command)
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the error, and what is done about it."""
         if self.overflow is not None:
             fits = f"; the context holds {self.overflow:,} tokens"
             return [LogRow("retries", self.error.words + fits, "yellow")]
@@ -273,8 +274,8 @@ class SwitchModel(LaterEvent):
             return "switchModel because of a refusal, where the model has not refused"
         return None
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the two models and the reason, with the endpoint's error message."""
         said = "" if self.error is None else f" ({self.error.message})"
         return [LogRow("switches", f"{self.words}{said}", "yellow")]
 
@@ -291,16 +292,16 @@ class FinishStep(LaterEvent):
         """End the step."""
         return replace(run, phase=Phase.READY, calls={}, spending=replace(run.spending, step_usage=NO_USAGE))
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the step and its usage."""
         if not isinstance(command, EndStep):
             return unexpected(self, run, command)
         # A Run that begins with an answer ends a step of the Run that it continues.
         wrong = same(max(1, run.step), self.step_number, "step")
         return wrong or same(run.spending.step_usage, self.usage, "usage")
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the checkpoint with the duration and usage of the step."""
         # the id comes first: users copy it, so it must not be cut off
         took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
         return [LogRow("step", f"{self.checkpoint_id}: {took}{tokens(self.usage)}", "dim", "place")]

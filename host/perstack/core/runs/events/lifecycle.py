@@ -4,6 +4,7 @@ import json
 from typing import Annotated, ClassVar, Literal, TypedDict
 
 from pydantic import Field, field_validator
+from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy, fields_of
@@ -114,16 +115,16 @@ class ResumeRun(LaterEvent):
             queued=None if run.status == "stoppedByError" and not run.has_generated else run.queued,
         )
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Expect a Run that is not completed, and another definition only before the first reply."""
         if run.status == "completed":
             return "resumeRun of a completed Run"
         if self.definition is not None and not run.may_be_redefined:
             return "resumeRun with another definition, where the model has replied under the first"
         return None
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the reason, and the decisions about interrupted calls."""
         decided = [LogRow("settled", f"{call}: {word}") for call, word in self.settled.items()]
         return [LogRow("resumes", self.reasons[self.reason], "yellow"), *decided]
 
@@ -143,8 +144,8 @@ class WidenPermissions(LaterEvent):
         permissions = all_laid_over(run.permissions, self.widening)
         return replace(run, permissions=permissions, widenings=(*run.widenings, self.widening))
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the rules and their author."""
         rules = json.dumps(json.loads(self.widening.to_json()), ensure_ascii=False)
         return [LogRow("permits", rules, "yellow"), *given_by(self.by)]
 
@@ -176,8 +177,8 @@ class RejectResult(LaterEvent):
         is_fitting = judged(command.text, command.schema).value is not None
         return "rejectResult of a result that fits" if is_fitting else None
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the problem."""
         return [LogRow("rejects", f"the result: {self.problem}", "yellow")]
 
 
@@ -196,8 +197,8 @@ class FinishRun(LaterEvent):
         """Keep the result."""
         return replace(run, result=self.text, value=self.result, without_effect=self.without_effect)
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the result, the usage, and the effect."""
         if not isinstance(command, EndRun | JudgeResult):
             return unexpected(self, run, command)
         value = judged(command.text, command.schema).value if isinstance(command, JudgeResult) else None
@@ -208,8 +209,8 @@ class FinishRun(LaterEvent):
             or same(run.lacks_effect, self.without_effect, "withoutEffect")
         )
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the result, and a warning if the declared effect is missing."""
         marked = [LogRow("warning", WITHOUT_EFFECT, "yellow")] if self.without_effect else []
         return [LogRow("completed", self.text, "green", "end"), *marked]
 
@@ -243,8 +244,8 @@ class StopRunByExceededMaxSteps(LaterEvent):
     checkpoint_id: str
     max_steps: int
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the limit."""
         steps = count(self.max_steps, "step")
         return [LogRow("stopped", f"at the limit of {steps}, checkpoint {self.checkpoint_id}", "yellow")]
 
@@ -271,8 +272,8 @@ class StopRunByExceededBudget(LaterEvent):
         """Keep the reason."""
         return replace(settled(run, is_charged=True), exceeded=self.exceeded)
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the reason."""
         return [LogRow("stops", self.exceeded.words, "yellow")]
 
 
@@ -293,8 +294,8 @@ class StopRunByInterrupt(LaterEvent):
         run = settled(run, is_charged=True)
         return replace(run, resume_at=self.resume_at, waits_for_limit=self.reason == "rateLimit")
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the reason."""
         return [LogRow("stopped", f"by {self.reason}, checkpoint {self.checkpoint_id}", "yellow")]
 
 
@@ -322,8 +323,8 @@ class QueueRun(LaterEvent):
         queued = Queued(since=self.timestamp, due=self.due, priority=self.priority, by=self.by)
         return replace(run, queued=queued, queued_definition=self.definition)
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the earliest start and the author."""
         due = f", not before {around.minute(self.due)}" if self.due else ""
         return [LogRow("queued", f"for a worker{due}, by {self.by}", "cyan")]
 
@@ -352,8 +353,8 @@ class CloseRun(LaterEvent):
         closed = Closed(by=self.by, reason=self.reason, at=self.timestamp)
         return replace(run, closed=closed, asked=None, questions={})
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the author and the reason."""
         why = f": {self.reason}" if self.reason else ""
         return [LogRow("closed", f"for good, by {self.by}{why}", "yellow")]
 
@@ -376,8 +377,8 @@ class RedactEvent(LaterEvent):
     by: By
     reason: str
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the redacted event, the author and the reason."""
         words = f"{self.event_id} ({self.event_type}), by {self.by}: {self.reason}"
         return [LogRow("redacts", words, "yellow")]
 

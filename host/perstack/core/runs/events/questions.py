@@ -4,6 +4,7 @@ import json
 from typing import Annotated, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import IllegalFact
@@ -88,8 +89,8 @@ class CallInteractiveTool(LaterEvent):
             calls={**run.calls, self.tool_call_id: replace(call, question=self.question)},
         )
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the call."""
         if isinstance(command, Ask):
             return same(command.call.decided.id, self.tool_call_id, "asked call")
         if isinstance(command, RunTools):
@@ -124,14 +125,14 @@ class AnswerQuestion(LaterEvent):
         call = replace(call, question=None, answers=(*call.answers, self.answer))
         return _decided(run, call)
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the call."""
         if not isinstance(command, Ask):
             return unexpected(self, run, command)
         return same(run.asked, self.tool_call_id, "answered call")
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the answer and its author."""
         content = self.answer.content
         words = f"{self.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
         return [LogRow("answered", words, "magenta"), *given_by(self.by)]
@@ -198,12 +199,12 @@ class RequestApproval(LaterEvent):
             calls={**run.calls, self.tool_call_id: call},
         )
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the call and its digest."""
         return _of_approval(self, run, command)
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the call and the rule."""
         words = f"approval of {self.tool_name} {json.dumps(self.args, ensure_ascii=False)} (rule {self.rule})"
         return [LogRow("asks", words, "magenta", "approval")]
 
@@ -241,12 +242,12 @@ class DecideApproval(LaterEvent):
         run = _decided(run, call)
         return replace(run, standing=(*run.standing, standing)) if self.decision == "job" else run
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the call and its digest."""
         return _of_approval(self, run, command)
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the decision and its author."""
         words = DECISION_WORDS[self.decision]
         beside = "; ".join(part for part in (self.rule and f"rule {self.rule}", self.text) if part)
         return [LogRow("decided", f"{words}: {beside}" if beside else words, "magenta"), *given_by(self.by)]
@@ -266,13 +267,13 @@ class StopRunByInteractiveTool(LaterEvent):
     type: Literal["stopRunByInteractiveTool"] = "stopRunByInteractiveTool"
     checkpoint_id: str
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Expect a question, of the Run or of a delegate."""
         waits = any(call.delegation for call in run.open_calls)
         return None if run.asked or waits else "stopRunByInteractiveTool, where nothing was asked"
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the checkpoint."""
         return [LogRow("waits", f"for an answer, checkpoint {self.checkpoint_id}", "magenta", "place")]
 
 

@@ -6,6 +6,7 @@ An event described as «on disk before» an action is synced before that action.
 from typing import Annotated, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from perstack.core.base.ids import By, number_of_run
 from perstack.core.base.lifecycle import IllegalFact
@@ -78,14 +79,14 @@ class CallTools(LaterEvent):
             context=known_tools(run, self.calls),
         )
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the ids of the calls."""
         if not isinstance(command, DecideCalls):
             return unexpected(self, run, command)
         return same([call.tool_call_id for call in command.calls], [call.id for call in self.calls], "calls")
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return each call with its arguments."""
         # a delegate's query and a user's question have their own events
         calls = [call for call in self.calls if around.full or call.kind not in ("delegate", "interactive")]
         return [
@@ -110,12 +111,12 @@ class StartToolCall(LaterEvent):
             raise IllegalFact(f"nobody has approved call {self.tool_call_id!r} as it begins")
         return replace(run, calls={**run.calls, self.tool_call_id: replace(call, began=True)})
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Expect a call that runs."""
         return _of_running(self, self.tool_call_id, run, command)
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the approved digest, on request."""
         return [LogRow("calls", f"what was approved: {self.call_digest}")] if around.full else []
 
 
@@ -144,12 +145,12 @@ class StartSample(LaterEvent):
         open_call(run, self.tool_call_id)
         return replace(run, spending=run.spending.reserve_sample(self.tool_call_id, self.reserved))
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Expect a call that runs."""
         return _of_running(self, self.tool_call_id, run, command)
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the reservation, on request."""
         words = f"the model for a tool; {self.reserved.tokens:,} tokens are reserved"
         return [LogRow("calls", words)] if around.full else []
 
@@ -254,8 +255,8 @@ class FinishToolCall(LaterEvent):
             return unexpected(self, run, command)
         return wrong or same(self._warning(run), self.warning, "warning")
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the result, a delegate's report, a warning, and who answered."""
         took = f" ({duration(self.duration_ms)})" if self.duration_ms else ""
         name = run_label(self.tool_name, self.delegate.run_id) if self.delegate else self.tool_name
         text = f"{name}{took}: {text_of(self.contents)}"
@@ -288,15 +289,15 @@ class CallDelegate(LaterEvent):
         numbers = (number_of_run(delegation.run_id) for delegation in self.delegates)
         return replace(run, calls=calls, last_number=max(run.last_number, *numbers))
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the calls."""
         if not isinstance(command, StartDelegates):
             return unexpected(self, run, command)
         calls = [call.decided.id for call in command.calls]
         return same(calls, [one.tool_call_id for one in self.delegates], "delegated calls")
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return each delegate with its query."""
         return [
             LogRow("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan", "delegate")
             for one in self.delegates
@@ -311,12 +312,12 @@ class StopRunByDelegate(LaterEvent):
     type: Literal["stopRunByDelegate"] = "stopRunByDelegate"
     checkpoint_id: str
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Expect an open call with a delegate."""
         return None if any(call.delegation for call in run.open_calls) else "stopRunByDelegate without delegates"
 
+    @override
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the checkpoint."""
         return [LogRow("waits", f"for its delegates, checkpoint {self.checkpoint_id}", item="place")]
 
 
@@ -340,8 +341,8 @@ class AttemptCompletion(LaterEvent):
         run = with_result(run, call, result, self.id)
         return run if left else replace(run, accepted=True, result=self.result if run.result is None else run.result)
 
+    @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the call, the remaining todos and the result."""
         if not isinstance(command, Complete):
             return unexpected(self, run, command)
         return (
