@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -213,6 +213,54 @@ def test_a_sync_that_fails_while_the_model_works_ends_the_run_with_its_error(
         async with bench.host([tool("todo", {"newTodos": ["t"]}), late], expert("a"), wrap=_FailingSync) as host:
             with pytest.raises(StorageError, match="the disk is failing"):
                 await host.run("a", "q", job_id="job")
+
+    wait_for(work())
+
+
+class _CountedSyncs(CrashingStorage):
+    """Counts the syncs that are made without an append."""
+
+    syncs = 0
+
+    def sync_now(self, run: RunRef) -> None:
+        self.syncs += 1
+        super().sync_now(run)
+
+
+def test_a_late_sync_is_made_unless_a_flush_came_first_and_not_sooner_for_what_was_written_since(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not bench.storage.startswith("file:"):
+        pytest.skip("only files are written without a sync")
+    monkeypatch.setattr("perstack.system.concurrency._SLOW_FROM_S", 60)  # a slow disk would be written in threads
+
+    async def work() -> None:
+        host = bench.host([text("end")], expert("a"))
+        await host.run("a", "q", job_id="job")
+        loaded = await host.jobs.load("job")
+        storage = _CountedSyncs(host.storage)
+        session = RunSession.of(storage, loaded, loaded.runs["job-1"], lambda *_: None)
+
+        def write(latest_sync_s: float) -> Awaitable[None]:
+            monkeypatch.setattr("perstack.engine.log.run_session._LATEST_SYNC_S", latest_sync_s)
+            session.record(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
+            return session.flush_soon()
+
+        async def timers_have_fired() -> None:
+            later = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.01, later.set)
+            await later.wait()
+
+        await write(0.001)
+        await timers_have_fired()
+        assert storage.syncs == 1
+        await write(0.001)
+        await session.flush()
+        await write(60)
+        await timers_have_fired()
+        assert storage.syncs == 2
+        session.show_written()
+        assert storage.syncs == 3
 
     wait_for(work())
 

@@ -187,6 +187,7 @@ class RunSession:
         self._is_redefined = False  # True if an unwritten event brings a definition
         self._unshown: list[tuple[StoredEvent, bytes]] = []  # written events that are not synced yet
         self._timer: asyncio.TimerHandle | None = None
+        self._sync_due = 0.0  # time of the loop at which the first of `_unshown` must be synced
         self._writing = asyncio.Lock()
         self._failure: BaseException | None = None  # the error of the first failed write
 
@@ -277,14 +278,25 @@ class RunSession:
 
         Until then a power loss may lose them. Raises as `flush`; an error of the later sync is raised by the next one.
         """
+        is_first = not self._unshown
         if self._writing.locked() or not self._waiting or not self._write_now(synced=False):
             await self.flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_LATEST_SYNC_S, self.show_written)
+            return
+        loop = asyncio.get_running_loop()
+        if is_first:
+            self._sync_due = loop.time() + _LATEST_SYNC_S
+        if self._timer is None:
+            self._timer = loop.call_at(self._sync_due, self._sync_late, loop, self._sync_due)
+
+    def _sync_late(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        self._timer = None
+        if self._unshown and self._sync_due != due:  # a flush came first, and then another `flush_soon`
+            self._timer = loop.call_at(self._sync_due, self._sync_late, loop, self._sync_due)
+        else:
+            self.show_written()
 
     def show_written(self) -> None:
         """Sync and show what `flush_soon` has written, before events that are not stored are shown."""
-        self._timer = None
         with suppress(Exception):  # the next flush raises it
             self._sync()
 
