@@ -213,6 +213,44 @@ def in_parallel() -> None:
     print(f"50 parallel delegates of 5 steps at 200 ms: {took:.2f} s, {took / 1.0:.2f} times the ideal 1.00 s")
 
 
+async def steps_a_second(jobs: int, steps: int) -> float:
+    """Steps that all Jobs of one process make in a second, each with one call of a tool."""
+    from perstack.core.definitions.experts import Expert
+    from perstack.core.definitions.project import Project
+    from perstack.core.definitions.settings import Overrides
+    from perstack.host import Host
+    from perstack.testing.scripted import ScriptedProvider, text, tool
+
+    expert = Expert(key="bench", instruction="Reads a file, again and again.")
+    with tempfile.TemporaryDirectory(prefix="perstack-bench-") as folder:
+        (Path(folder) / "a.txt").write_text("twenty bytes of text")
+        host = Host(
+            Project(experts={expert.key: expert}, max_repeats=0),
+            workspace=Path(folder),
+            storage="file:perstack",
+            env={},
+            overrides=Overrides(provider="scripted", max_steps=0),
+            plugins=[ScriptedProvider([tool("readTextFile", {"path": "a.txt"})] * (steps - 1) + [text("done")])],
+        )
+        async with host:
+            began = time.perf_counter()
+            done = await asyncio.gather(*(host.run(expert.key, "go") for _ in range(jobs)))
+            assert {job.status for job in done} == {"completed"}
+            return jobs * steps / (time.perf_counter() - began)
+
+
+def together(jobs: int = 20, steps: int = 300) -> None:
+    one, many = zip(
+        *((asyncio.run(steps_a_second(1, steps)), asyncio.run(steps_a_second(jobs, steps))) for _ in range(5)),
+        strict=True,
+    )
+    single, all_of_them = sorted(one)[2], sorted(many)[2]
+    print(
+        f"{jobs} Jobs in one process: {all_of_them:,.0f} steps a second in all, {all_of_them / single:.2f} times the"
+        f" {single:,.0f} of one Job (target 1.6)"
+    )
+
+
 async def ten_thousand_tasks(storage: str) -> tuple[float, float, float]:
     """Milliseconds for creating one of them, for a list of them by status and agent, and for getting one."""
     from perstack.engine.tasks.memory import ExecutionMemory
@@ -254,6 +292,7 @@ def main() -> None:
     serving_an_editor()
     coming_back()
     in_parallel()
+    together()
     keeping_tasks()
     skills(ENV)
     providers()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from perstack.core.definitions.project import SnapshotPolicy
-from perstack.engine.files.snapshots import Recorder
+from perstack.engine.files.snapshots import WorkspaceSnapshots
 from perstack.engine.plugins.registry import load_plugins
 
 _PER_FOLDER = 50
@@ -49,12 +49,13 @@ async def measure(scheme: str, place: Path, files: int) -> None:
     for job in ("one", "two"):
         await storage.create_job(job)
     await asyncio.sleep(_SETTLING)
-    recorder = Recorder(storage, "one", workspace, (), SnapshotPolicy())
-    first = await timed(recorder.take)
-    idle = [await timed(recorder.take) for _ in range(_IDLE)]
+    policy = SnapshotPolicy()
+    snapshots = WorkspaceSnapshots(storage, "one", workspace, ())
+    first = await timed(lambda: snapshots.take(policy))
+    idle = [await timed(lambda: snapshots.take(policy)) for _ in range(_IDLE)]
     (workspace / "d0" / "d0" / "file1.py").write_text("value = 0\n")
-    little = await timed(recorder.take)
-    other = await timed(Recorder(storage, "two", workspace, (), SnapshotPolicy()).take)
+    little = await timed(lambda: snapshots.take(policy))
+    other = await timed(lambda: WorkspaceSnapshots(storage, "two", workspace, ()).take(policy))
     print(
         f"{scheme:7} {files:6} files: first {first:8.0f} ms, another Job's first {other:8.0f} ms,"
         f" nothing changed {statistics.median(idle):6.1f} ms (best {min(idle):.1f}), one file changed {little:6.1f} ms"
