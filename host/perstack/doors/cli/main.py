@@ -20,7 +20,7 @@ from perstack.doors.cli.terminal import discard_stdout, finish_stderr, finish_st
 from perstack.errors import DefinitionError, PerstackError
 from perstack.version import VERSION
 
-# SecretMasker the keys in the host's environment from the programs that it starts, which run as its user. Linux shows a
+# Hide the keys in the host's environment from the programs that it starts, which run as its user. Linux shows a
 # process's initial environment in /proc/PID/environ to all processes of its user, and its memory as well. On other
 # systems nothing is done.
 
@@ -129,14 +129,23 @@ def _say_usage(error: click.ClickException) -> None:
     print_err(one_line(usage_error(error, sys.argv[1:])))
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP})
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
+)
 @click.version_option(VERSION, prog_name="perstack")
-def perstack() -> None:
+@click.pass_context
+def perstack(context: click.Context) -> None:
     """Run Experts: small LLM agents declared in perstack.toml, with state that is never lost.
 
     Exit status: 0 completed, 1 failed, 2 wrong usage or definition, 3 waiting for a person,
     4 a limit: steps, or the budget, 130 interrupted.
     """
+    if context.invoked_subcommand is None:
+        from perstack.doors.cli.overview import show_overview
+
+        show_overview()
 
 
 def entry() -> None:

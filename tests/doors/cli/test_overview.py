@@ -1,0 +1,52 @@
+"""`perstack` alone: what one begins with, the state of this folder, and the next step."""
+
+from __future__ import annotations
+
+import pytest
+from terminal import ASKING, TEAM, Terminal, reply
+
+COMMANDS = ["init", "run", "start", "jobs", "log", "inbox"]
+
+
+def shown(terminal: Terminal) -> tuple[str, str]:
+    """The line about this folder, and the next step."""
+    done = terminal.run()
+    assert (done.code, done.err) == (0, "")
+    assert [line.split()[0] for line in done.lines[2:8]] == COMMANDS
+    assert done.lines[-1] == "All commands: perstack --help"
+    assert max(map(len, done.lines[:8])) <= 80
+    return done.lines[-3], done.lines[-2].removeprefix("Next: ")
+
+
+def test_an_empty_folder(terminal: Terminal) -> None:
+    assert shown(terminal) == ("There is no perstack.toml here.", "perstack init")
+    assert not list(terminal.workspace.glob("perstack*"))
+
+
+def test_experts_and_questions_are_counted(terminal: Terminal) -> None:
+    terminal.project(ASKING + TEAM, guest=[reply("", ("askUser", {"question": "Tea?"}))])
+    state, step = shown(terminal)
+    assert state.endswith("perstack.toml declares 3 Experts; nothing waits for you.")
+    assert step == "perstack start, or perstack run EXPERT QUERY"
+    assert terminal.run("run", "guest", "go", "--provider", "scripted").code == 3
+    state, step = shown(terminal)
+    assert state.endswith("declares 3 Experts; 1 question waits for you.")
+    assert step == "perstack inbox"
+
+
+@pytest.mark.parametrize(
+    ("toml", "words", "step"),
+    [
+        ("x = ", "perstack.toml has 1 problem.", "perstack validate"),
+        (
+            f'storage = "postgresql://u@h.example/x"\n{TEAM}',
+            "2 Experts; its Jobs cannot be read: ",
+            "perstack doctor",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(terminal: Terminal, toml: str, words: str, step: str) -> None:
+    terminal.project(toml)
+    state, next_step = shown(terminal)
+    assert words in state
+    assert next_step == step
