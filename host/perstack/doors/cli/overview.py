@@ -1,4 +1,4 @@
-"""What `perstack` alone shows: the commands that one begins with, the state of this folder, and the next step."""
+"""Show the overview of `perstack` alone: the commands to begin with, the state of this folder, the next step."""
 
 from __future__ import annotations
 
