@@ -93,7 +93,7 @@ def test_the_provider_the_storage_and_the_listener_work_together(folder: Path) -
 
 def test_the_format_writes_a_job_as_its_files(folder: Path) -> None:
     assert _perstack(folder, "run player 'two dice' --provider echo --job-id dice").returncode == 0
-    done = _perstack(folder, "export dice --format transcript --output out")
+    done = _perstack(folder, "export dice --format transcript --to out")
     assert done.returncode == 0, done.stderr
     assert (folder / "out" / "dice" / "transcript.txt").read_text() == "player: TWO DICE"
 

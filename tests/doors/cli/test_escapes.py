@@ -61,7 +61,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
         ("run", "a", f"again {EVIL}", "--stream", "--provider", "scripted"), ("jobs", f"--no{EVIL}"),
         ("jobs", "--take", f"1{EVIL}"), ("jobs", "--label", EVIL), ("jobs", "--config", f"no{EVIL}"),
         ("jobs", "--workspace", f"no{EVIL}"), ("jobs", "--storage", f"no{EVIL}:x"), ("mcp", "--experts", EVIL),
-        ("export", "evil", "--format", "perstack", "--output", f"out{EVIL}"), ("login", EVIL), ("answer", EVIL, EVIL),
+        ("export", "evil", "--format", "perstack", "--to", f"out{EVIL}"), ("login", EVIL), ("answer", EVIL, EVIL),
         ("task", "create", EVIL), ("task", "list"), ("report", EVIL),
     ],
 )  # fmt: skip

@@ -39,18 +39,18 @@ def test_every_checkpoint_can_be_put_together_from_the_document(team: Terminal) 
 
 
 def test_a_file_is_written_once_and_never_over_another(own_team: Terminal) -> None:
-    first = own_team.call("export", "team", "--format", "json", "--output", "team.json")
+    first = own_team.call("export", "team", "--format", "json", "--to", "team.json")
     assert (first.code, first.out) == (0, "")
     assert json.loads((own_team.workspace / "team.json").read_text())["job"]["id"] == "team"
-    again = own_team.call("export", "team", "--format", "jsonl", "--output", "team.json")
+    again = own_team.call("export", "team", "--format", "jsonl", "--to", "team.json")
     assert again.code == 2
     assert "exists" in again.err
-    nowhere = own_team.call("export", "team", "--format", "jsonl", "--output", "no/where.json")
+    nowhere = own_team.call("export", "team", "--format", "jsonl", "--to", "no/where.json")
     assert (nowhere.code, nowhere.err.count("\n")) == (2, 1)
 
 
 def test_the_original_form_is_folders_that_are_read_as_the_same_job(own_team: Terminal) -> None:
-    done = own_team.call("export", "team", "--format", "perstack", "--output", "out")
+    done = own_team.call("export", "team", "--format", "perstack", "--to", "out")
     assert (done.code, done.out) == (0, "")
     job = own_team.workspace / "out" / "jobs" / "team"
     assert {path.name for path in job.iterdir()} >= {"checkpoints", "runs"}
@@ -61,7 +61,7 @@ def test_the_original_form_is_folders_that_are_read_as_the_same_job(own_team: Te
     shown = own_team.call("log", "--storage", "file:out")
     assert shown.lines[0].startswith("Job team  lead  completed")
     assert "  spent   8 steps, 610 + 62 tokens, cost unknown" in shown.lines
-    again = own_team.call("export", "team", "--format", "perstack", "--output", "out")
+    again = own_team.call("export", "team", "--format", "perstack", "--to", "out")
     assert (again.code, again.err.count("\n")) == (2, 1)
 
 
@@ -70,17 +70,17 @@ def test_a_job_of_the_original_is_exported_as_any_other(terminal: Terminal) -> N
     job = next(terminal.jobs().iterdir()).name
     for form in ("jsonl", "json"):
         assert terminal.call("export", job, "--format", form).code == 0
-    assert terminal.call("export", job, "--format", "perstack", "--output", "out").code == 0
+    assert terminal.call("export", job, "--format", "perstack", "--to", "out").code == 0
     assert terminal.call("verify", job).code == 0
 
 
 def test_an_id_that_could_be_a_path_is_refused(team: Terminal) -> None:
-    refused = team.call("export", "../team", "--format", "perstack", "--output", "out")
+    refused = team.call("export", "../team", "--format", "perstack", "--to", "out")
     assert refused.code == 2
 
 
 def test_a_format_that_is_not_installed_is_named_with_those_that_are(team: Terminal) -> None:
-    refused = team.call("export", "team", "--format", "pertsack", "--output", "out")
+    refused = team.call("export", "team", "--format", "pertsack", "--to", "out")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "no format 'pertsack' is installed; there are: json, jsonl, perstack" in refused.err
     assert not (team.workspace / "out").exists()
@@ -89,7 +89,7 @@ def test_a_format_that_is_not_installed_is_named_with_those_that_are(team: Termi
 def test_the_original_form_wants_a_directory(team: Terminal) -> None:
     refused = team.call("export", "team", "--format", "perstack")
     assert refused.code == 2
-    assert "--output" in refused.err
+    assert "--to" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,17 @@ def test_the_original_form_wants_a_directory(team: Terminal) -> None:
 def test_an_edited_log_is_refused_or_exported_and_never_a_traceback(own_team: Terminal, old: bytes, new: bytes) -> None:
     reseal(own_team.log_of("team-1"), lambda payload: payload.replace(old, new))
     for form in ("perstack", "json"):
-        done = own_team.call("export", "team", "--format", form, "--output", f"out-{form}")
+        done = own_team.call("export", "team", "--format", form, "--to", f"out-{form}")
         assert done.code in (0, 1)
         assert len(done.err.splitlines()) < 2
         assert (own_team.workspace / f"out-{form}").exists() is (done.code == 0)
+
+
+@pytest.mark.parametrize("command", [("export", "team", "--format", "json"), ("receipt", "team")])
+def test_the_earlier_name_of_the_option_is_an_error_that_names_the_new_one(
+    own_team: Terminal, command: tuple[str, ...]
+) -> None:
+    done = own_team.call(*command, "--output", "a file.json")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"error: perstack {command[0]}: --output is a format; write --to 'a file.json'\n"
+    assert not (own_team.workspace / "a file.json").exists()

@@ -34,7 +34,7 @@ def statement_in(envelope: str) -> dict:
 
 def test_a_receipt_is_signed_and_the_logs_are_compared_with_it(signing: tuple[Terminal, Path]) -> None:
     terminal, public = signing
-    written = terminal.call("receipt", "team", "--output", "receipt.json")
+    written = terminal.call("receipt", "team", "--to", "receipt.json")
     assert (written.code, written.out, written.err) == (0, "", "")
     statement = statement_in((terminal.workspace / "receipt.json").read_text())
     assert statement["predicate"]["jobId"] == "team"
@@ -64,7 +64,7 @@ def test_openssl_takes_the_signature_for_what_the_specification_says_is_signed(
 
 
 def test_without_a_key_a_receipt_is_not_signed_and_says_so(own_team: Terminal) -> None:
-    written = own_team.call("receipt", "team", "--output", "receipt.json")
+    written = own_team.call("receipt", "team", "--to", "receipt.json")
     assert (written.code, "is not signed" in written.err) == (0, True)
     assert json.loads((own_team.workspace / "receipt.json").read_text())["_type"] == "https://in-toto.io/Statement/v1"
     shown = own_team.call("verify", "--receipt", "receipt.json")
@@ -73,7 +73,7 @@ def test_without_a_key_a_receipt_is_not_signed_and_says_so(own_team: Terminal) -
 
 def test_with_a_key_an_unsigned_receipt_counts_for_nothing(own_team: Terminal, tmp_path_factory) -> None:
     _, public = key_pair(tmp_path_factory.mktemp("keys"))
-    own_team.call("receipt", "team", "--output", "receipt.json")
+    own_team.call("receipt", "team", "--to", "receipt.json")
     shown = own_team.call("verify", "--receipt", "receipt.json", "--key", str(public))
     assert (shown.code, "the receipt is not signed" in shown.out) == (1, True)
 
@@ -89,7 +89,7 @@ def test_the_key_may_be_in_a_variable(own_team: Terminal, tmp_path_factory: pyte
         == "error: [audit] signingKey env:AUDIT_KEY: there is no variable AUDIT_KEY; set it to the key in PEM\n"
     )
     (own_team.workspace / ".env").write_text("AUDIT_KEY='" + private.read_text() + "'\n")
-    assert own_team.call("receipt", "team", "--output", "receipt.json").code == 0
+    assert own_team.call("receipt", "team", "--to", "receipt.json").code == 0
     assert own_team.call("verify", "--receipt", "receipt.json", "--key", str(public)).code == 0
 
 
@@ -108,7 +108,7 @@ def test_an_edited_receipt_is_found_whatever_was_changed_in_it(signing: tuple[Te
 def test_another_key_has_not_signed_it(signing: tuple[Terminal, Path], tmp_path_factory) -> None:
     terminal, _ = signing
     _, other = key_pair(tmp_path_factory.mktemp("keys"), "other")
-    terminal.call("receipt", "team", "--output", "receipt.json")
+    terminal.call("receipt", "team", "--to", "receipt.json")
     shown = terminal.call("verify", "--receipt", "receipt.json", "--key", str(other))
     assert (shown.code, "the receipt is not signed by that key" in shown.out) == (1, True)
 
@@ -117,7 +117,7 @@ def test_a_copy_of_the_logs_can_be_checked_without_the_project(
     signing: tuple[Terminal, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     terminal, public = signing
-    terminal.call("receipt", "team", "--output", "receipt.json")
+    terminal.call("receipt", "team", "--to", "receipt.json")
     away = tmp_path_factory.mktemp("away")
     shutil.copytree(terminal.workspace / "perstack", away / "copy")
     shutil.copy(terminal.workspace / "receipt.json", away)
@@ -127,7 +127,7 @@ def test_a_copy_of_the_logs_can_be_checked_without_the_project(
 
 def test_a_job_that_is_gone_is_found(signing: tuple[Terminal, Path]) -> None:
     terminal, public = signing
-    terminal.call("receipt", "team", "--output", "receipt.json")
+    terminal.call("receipt", "team", "--to", "receipt.json")
     shutil.rmtree(terminal.workspace / "perstack")
     shown = terminal.call("verify", "--receipt", "receipt.json", "--key", str(public))
     assert (shown.code, "there is no such Job here" in shown.out) == (1, True)
@@ -135,7 +135,7 @@ def test_a_job_that_is_gone_is_found(signing: tuple[Terminal, Path]) -> None:
 
 def test_what_was_appended_since_is_named_as_not_vouched_for(signing: tuple[Terminal, Path]) -> None:
     terminal, public = signing
-    terminal.call("receipt", "team", "--output", "receipt.json")
+    terminal.call("receipt", "team", "--to", "receipt.json")
     terminal.call("run", "lead", "More", "--continue-job", "team", "--provider", "scripted")
     shown = terminal.call("verify", "--receipt", "receipt.json", "--key", str(public))
     assert shown.code == 0, shown.out
@@ -160,7 +160,7 @@ def test_wrong_files_are_named_in_one_line(team: Terminal, given: list[str], wor
 
 def test_a_receipt_of_another_job_is_refused(team: Terminal, tmp_path: Path) -> None:
     receipt = tmp_path / "receipt.json"
-    team.call("receipt", "team", "--output", str(receipt))
+    team.call("receipt", "team", "--to", str(receipt))
     shown = team.call("verify", "other", "--receipt", str(receipt))
     assert (shown.code, shown.err) == (2, "error: the receipt is of Job team, not of other: give the one of that Job\n")
 

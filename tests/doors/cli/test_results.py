@@ -30,7 +30,7 @@ def test_the_result_stands_as_json_beside_the_text_in_events_and_job_json(termin
 def test_a_job_with_a_corrected_result_is_exported_in_the_originals_form(terminal: Terminal) -> None:
     project(terminal, json.dumps(CITY), "many", '{"people": 3}')
     terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "job")
-    exported = terminal.call("export", "job", "--format", "perstack", "--output", "copy")
+    exported = terminal.call("export", "job", "--format", "perstack", "--to", "copy")
     assert exported.code == 0, exported.err
     (last,) = (terminal.workspace / "copy").rglob("event-*-completeRun.json")
     assert json.loads(last.read_text())["text"] == '{"people": 3}'

@@ -32,7 +32,7 @@ def test_all_of_them_read_it(stored: Terminal) -> None:
     for command in ("verify", "replay"):
         assert stored.call(command).code == 0
     assert json.loads(stored.call("export", "team", "--format", "json").out)["job"]["id"] == "team"
-    assert stored.call("export", "team", "--format", "perstack", "--output", "out").code == 0
+    assert stored.call("export", "team", "--format", "perstack", "--to", "out").code == 0
 
 
 def test_it_can_be_named_where_no_definition_does(stored: Terminal) -> None:

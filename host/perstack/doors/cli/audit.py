@@ -17,7 +17,7 @@ from perstack.core.audit.verification import Kind, Report
 from perstack.core.base.ids import place_of
 from perstack.core.base.text import one_line
 from perstack.doors.cli.export import write_output
-from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
+from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with, to_option
 from perstack.doors.cli.terminal import print_err, print_out, write_json
 from perstack.doors.shared.text import count, local_time
 from perstack.errors import PerstackError, UsageError
@@ -27,9 +27,9 @@ from perstack.system.user import this_user
 
 @click.command("receipt")
 @click.argument("job")
-@click.option("--output", metavar="FILE", help="The file to write, which must not exist; by default stdout.")
+@to_option("FILE", "The file to write, which must not exist; by default stdout.")
 @place_options
-def receipt_command(job: str, output: str | None, options: HostOptions) -> None:
+def receipt_command(job: str, to: str | None, options: HostOptions) -> None:
     """Write a receipt of JOB: a statement over the heads of its logs.
 
     Keep it out of reach of anyone who can write the logs. It is an in-toto Statement in JSON, in a DSSE envelope that
@@ -42,7 +42,7 @@ def receipt_command(job: str, output: str | None, options: HostOptions) -> None:
     async def written(host: Host) -> bytes:
         return await host.audit.receipt(await host.jobs.find(job))
 
-    write_output(run_with(host, written) + b"\n", output)
+    write_output(run_with(host, written) + b"\n", to)
     if not host.audit.is_signing:
         print_err("note: the receipt is not signed; [audit] signingKey in perstack.toml names a key")
     sys.exit(0)

@@ -173,8 +173,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack report fix-stack --json | jq -r .iteration.artefact",
     ),
     "export": (
-        "perstack export haiku --format json --output haiku.json",
-        "perstack export haiku --format perstack --output exported",
+        "perstack export haiku --format json --to haiku.json",
+        "perstack export haiku --format perstack --to exported",
     ),
     "task": ("perstack task list --status paused", "perstack task run-due --watch"),
     "task create": (
@@ -227,7 +227,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "replay": ("perstack replay haiku", "perstack replay haiku --json | jq .findings"),
     "receipt": (
-        "perstack receipt haiku --output haiku.receipt.json",
+        "perstack receipt haiku --to haiku.receipt.json",
         "perstack verify --receipt haiku.receipt.json --key public.pem",
     ),
     "chaos": (

@@ -13,7 +13,7 @@ from perstack.config.env import read_env
 from perstack.core.base.text import REDACTED
 from perstack.core.recordings.model import FORMAT, Recording
 from perstack.doors.cli.log_print import print_damage
-from perstack.doors.cli.options import HostOptions, place_options, run_with
+from perstack.doors.cli.options import HostOptions, place_options, run_with, to_option
 from perstack.doors.cli.terminal import print_err, write_bytes
 from perstack.doors.shared.export import document_of, folders_of, lines_of, write_new_file, write_new_files
 from perstack.doors.shared.text import count
@@ -34,43 +34,39 @@ from perstack.system.files import opened, replace_private_file
         "Or a format of another program, which `perstack plugins` lists."
     ),
 )
-@click.option(
-    "--output",
-    metavar="PATH",
-    help=(
-        "The file to write, which must not exist; by default stdout. For a format with folders: the folder to "
-        "write into."
-    ),
+@to_option(
+    "PATH",
+    "The file to write, which must not exist; by default stdout. For a format with folders: the folder to write into.",
 )
 @place_options
-def export_command(job: str, form: str, output: str | None, options: HostOptions) -> None:
+def export_command(job: str, form: str, to: str | None, options: HostOptions) -> None:
     """Export JOB in another format."""
-    sys.exit(options.look(lambda host: _export(host, job, form, output)))
+    sys.exit(options.look(lambda host: _export(host, job, form, to)))
 
 
-async def _export(host: Host, job: str, form: str, output: str | None) -> int:
+async def _export(host: Host, job: str, form: str, to: str | None) -> int:
     job = await host.jobs.find(job)
     if form == "jsonl":
         logs = await host.jobs.logs(job)
-        write_output(lines_of(logs), output)
+        write_output(lines_of(logs), to)
         return int(print_damage(logs))
     if form == "json":
-        write_output(await document_of(host, job), output)
+        write_output(await document_of(host, job), to)
         return 0
     files = await folders_of(host, job, form)
-    if output is None:
-        raise UsageError(f"--format {form} writes folders: name a directory with --output DIR")
-    place = write_new_files(files, Path(output), "--output", f"--output {output}")
+    if to is None:
+        raise UsageError(f"--format {form} writes folders: name a directory with --to DIR")
+    place = write_new_files(files, Path(to), "--to", f"--to {to}")
     print_err(f"{place}: {count(len(files), 'file')}")
     return 0
 
 
-def write_output(content: bytes, output: str | None) -> None:
+def write_output(content: bytes, to: str | None) -> None:
     """Write the content to a new file, or to stdout without one. Raises UsageError."""
-    if output is None:
+    if to is None:
         write_bytes(content)
     else:
-        write_new_file(content, Path(output), f"--output {output}")
+        write_new_file(content, Path(to), f"--to {to}")
 
 
 _HEAD_BYTES = 200  # bytes at the beginning of a recording that contain its format's name

@@ -255,6 +255,17 @@ def take_option(default: int, text: str) -> Callable[[_F], _F]:
     )
 
 
+def to_option(metavar: str, text: str) -> Callable[[_F], _F]:
+    """Return the option `--to`, as `to: str | None`, with its help; the earlier `--output` is an error that says so."""
+    earlier = click.option("--output", hidden=True, expose_value=False, callback=_write_to_instead)
+    return stack(click.option("--to", metavar=metavar, help=text), earlier)
+
+
+def _write_to_instead(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise UsageError(f"{context.command_path}: --output is a format; write --to {quote(value)}")
+
+
 def pass_options(command: Callable[..., None]) -> Callable[..., None]:
     """Pass the options that locate the project to the command as one `options: HostOptions`."""
 

@@ -222,7 +222,7 @@ def of_job(job_id: str, expert: str, given: str = "") -> list[CommandLine]:
         CommandLine(f"perstack log {job}{given}", "its events"),
         CommandLine(f"perstack log {job} --tree{given}", "its Runs, as a tree"),
         CommandLine(f"perstack diff {job}{given}", "what it did to files"),
-        CommandLine(f"perstack export {job} --format jsonl --output FILE{given}", "its events, in a file"),
+        CommandLine(f"perstack export {job} --format jsonl --to FILE{given}", "its events, in a file"),
     ]
 
 
