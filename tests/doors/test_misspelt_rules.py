@@ -124,6 +124,8 @@ def test_a_job_that_has_begun_continues_as_it_was_recorded(terminal: Terminal) -
     assert terminal.run("run", "guest", "go", "--provider", "scripted").code == 2
     assert terminal.run("answer", "job", "yes", "--provider", "scripted").code == 0
     assert terminal.run("jobs").err == ""
+    more = terminal.run("run", "guest", "more", "--continue-job", "job", "--provider", "scripted")
+    assert (more.code, "budget.maxCosts" in more.err) == (2, True)  # another query begins by today's definition
 
 
 def test_experts_that_do_not_use_the_key_run(terminal: Terminal) -> None:

@@ -189,6 +189,7 @@ def test_a_damaged_lock_of_the_worker_is_in_nobodys_way(tmp_path: Path) -> None:
     assert wait_for(there.host([text("ok")], Late("walk")).jobs.server.serve("job", worker="w")).status == "completed"
 
 
+@pytest.mark.filterwarnings("ignore:.*holds what looks like a secret:UserWarning")
 def test_no_secret_goes_with_it(tmp_path: Path) -> None:
     toml = f"""{PLUGIN}
 [experts.a.skills.web]

@@ -249,7 +249,7 @@ class Project(SharedKeys):
             raise DefinitionError(problems)
 
     def check_guarded(self, key: str) -> None:
-        """Raise DefinitionError if a rule or limit of an Expert may be misspelt, so that no Job of it can begin."""
+        """Raise DefinitionError if a rule or limit of an Expert may be misspelt, so that it must begin nothing."""
         if key in self.unguarded:
             raise DefinitionError(self.unguarded[key])
 

@@ -80,9 +80,8 @@ def run_command(
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
-    project = options.load(strict=strict).project
     options = _with_files(options, expert, continue_job, resume_from, yes) if with_files else options
-    host = options.driver(project)
+    host = options.driver(options.load(strict=strict).project)
 
     lines = JobOutput(showing)
 

@@ -144,6 +144,7 @@ class Jobs(JobReader):
         """
         context, labels = self.source.current, check_labels(labels or {})
         expert = context.expert(expert_key)
+        context.project.check_guarded(expert.key)
         job_id = await self.resolve(job_id)
         added = await read_attachments(context, expert.key, attachments)
 
