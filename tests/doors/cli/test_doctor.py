@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -63,14 +64,48 @@ def test_an_extra_that_is_not_installed_has_the_command_that_installs_it(machine
 
 
 def test_a_person_reads_what_to_do_below_the_table(machine: Terminal) -> None:
-    shown = machine.run("doctor", env=KEY)
-    assert shown.lines[0].split() == ["what", "state", "here"]
+    shown = machine.run("doctor", "--all", env=KEY)
+    head = shown.lines.index("")
+    assert shown.lines[head + 1].split() == ["what", "state", "here"]
     assert "provider openai: set OPENAI_API_KEY" in shown.lines
+
+
+def test_what_is_wrong_comes_first_and_the_rest_is_a_line_each(machine: Terminal) -> None:
+    shown = machine.run("doctor")
+    assert shown.lines[0] == "1 problem:"
+    assert shown.lines[1].startswith("  a model: no provider is set up, so no Expert can be run; ")
+    assert shown.lines[2].startswith("fine: Python, ")
+    assert shown.lines[3].startswith("not set up, and not needed: ")
+    assert len(shown.lines) == 4
+    assert machine.run("doctor", env=KEY).lines[0] == "0 problems"
 
 
 def test_on_a_narrow_terminal_what_is_wrong_is_still_whole(machine: Terminal) -> None:
     place = machine.workspace / ("a-folder-with-a-long-name-" * 3)
     place.touch()
     shown = machine.call("doctor", "--storage", f"sqlite:{place}/state.db", env=KEY, columns=80)
-    (line,) = (one for one in shown.lines if one.startswith("state: "))
+    (line,) = (one for one in shown.lines if one.startswith("  state: "))
     assert line.endswith(f": {place} is not a folder; name another place as the storage")
+
+
+def test_an_endpoint_that_a_variable_names_is_tried(machine: Terminal) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        found = findings(machine, code=1, **KEY, ANTHROPIC_BASE_URL=url)
+        refused = found["endpoint of anthropic"]
+        assert (refused["state"], refused["text"]) == ("problem", f"{url} cannot be reached: connection refused")
+        server.listen()
+        assert findings(machine, **KEY, ANTHROPIC_BASE_URL=url)["endpoint of anthropic"]["state"] == "ok"
+    assert "endpoint of anthropic" not in findings(machine, **KEY)
+
+
+def test_an_endpoint_that_only_a_file_of_the_folder_names_is_not_tried(machine: Terminal) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        (machine.workspace / ".env").write_text(
+            f"ANTHROPIC_BASE_URL=http://127.0.0.1:{server.getsockname()[1]}\nANTHROPIC_API_KEY=sk-of-the-file\n"
+        )
+        assert "endpoint of anthropic" not in findings(machine, code=0)
+        with pytest.raises(TimeoutError):
+            server.accept()

@@ -27,9 +27,10 @@ from perstack.ports.provider import OfferedModel
 
 @click.command("doctor")
 @json_option("Print a JSON object.")
+@click.option("--all", "shows_all", is_flag=True, help="Show each check, and how to set up what is not.")
 @place_options
-def doctor_command(as_json: bool, options: HostOptions) -> None:
-    """Check what perstack needs on this machine, and show what to do about missing parts.
+def doctor_command(as_json: bool, shows_all: bool, options: HostOptions) -> None:
+    """Check what perstack needs on this machine, and show what to do about problems.
 
     Checks Python, extras, providers and their keys, the storage, the terminal, the runtimes of tool programs, and how
     each limit of [sandbox] is enforced. Exit status 1 if there is a problem.
@@ -45,7 +46,9 @@ def doctor_command(as_json: bool, options: HostOptions) -> None:
         found = {"findings": [asdict(one) for one in findings], "runtimes": [asdict(one) for one in runtimes]}
         write_json(found)
     else:
-        _print(findings, runtimes)
+        _print(findings)
+        if shows_all:
+            _print_all(findings, runtimes)
     sys.exit(int(any(one.state == "problem" for one in findings)))
 
 
@@ -68,7 +71,21 @@ def _of_runtime(runtime: RuntimeState) -> DoctorFinding:
     return DoctorFinding(about, "problem" if runtime.is_wanted else "missing", what, remedy)
 
 
-def _print(findings: Sequence[DoctorFinding], runtimes: Sequence[RuntimeState]) -> None:
+def _print(findings: Sequence[DoctorFinding]) -> None:
+    """Print the problems with their remedies, and a line each for what is fine and what is not set up."""
+    problems = [one for one in findings if one.state == "problem"]
+    print_out(f"{count(len(problems), 'problem')}{':' if problems else ''}")
+    for one in problems:
+        print_out(f"  {one.about}: {one.text}{f'; {one.remedy}' if one.remedy else ''}")
+    fine = [one.about for one in findings if one.state == "ok"]
+    others = [one.about for one in findings if one.state == "missing"]
+    print_out(f"fine: {', '.join(fine)}")
+    if others:
+        print_out(f"not set up, and not needed: {', '.join(others)}; --all says how")
+
+
+def _print_all(findings: Sequence[DoctorFinding], runtimes: Sequence[RuntimeState]) -> None:
+    print_out()
     rows = [(one.about, one.state, one.text) for one in findings]
     table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
     for one in findings:

@@ -12,7 +12,10 @@ from dataclasses import field
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
+from perstack.core.base.secrets import masked_words
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import RECORDED
@@ -20,10 +23,11 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
-from perstack.ports.environment import inherited
-from perstack.ports.provider import OfferedModel, ProviderFactory
+from perstack.ports.environment import inherited, is_address_name, unconfirmed_in
+from perstack.ports.provider import OfferedModel, ProviderConfig, ProviderFactory
 from perstack.ports.runtime import Ending, Program, RuntimeFactory
 from perstack.ports.storage import Storage
+from perstack.support.http.provider import HttpProvider
 from perstack.system.processes import await_start, owned
 from perstack.version import VERSION
 
@@ -154,6 +158,7 @@ def _models(factory: ProviderFactory, env: Mapping[str, str]) -> tuple[bool, tup
     return False, () if factory.prices is None else tuple(factory.prices.models())
 
 
+_CONNECT_TIMEOUT_S = 3.0
 _PACKAGE = "perstack"
 _OLDEST_PYTHON = (3, 11)
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+).*;.*extra\s*==\s*['\"]([^'\"]+)['\"]")
@@ -176,6 +181,7 @@ async def diagnosis(setup: HostContext) -> tuple[DoctorFinding, ...]:
         _python(),
         *_extras(),
         *_providers(await provider_states(setup)),
+        *await _endpoints(setup),
         *(_state_finding(path) for path in setup.storage.places[:1]),
         *await _storage_findings(setup.storage),
     )
@@ -230,6 +236,51 @@ def _providers(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
     if not any(state.is_usable for state in states):
         remedy = "set up one of the providers above"
         yield DoctorFinding("a model", "problem", "no provider is set up, so no Expert can be run", remedy)
+
+
+async def _endpoints(setup: HostContext) -> tuple[DoctorFinding, ...]:
+    """Connect, and send nothing, to each endpoint of a provider whose address a variable of the user's own sets."""
+    unconfirmed = unconfirmed_in(setup.env)
+    usual = {name: value for name, value in setup.env.items() if not is_address_name(name) or name in unconfirmed}
+    found = list[DoctorFinding]()
+    for factory in setup.plugins.providers.values():
+        address = await _address(factory, setup.env) if factory.is_configured(setup.env) else None
+        if address is not None and address != await _address(factory, usual):
+            problem = await _problem_of_connection(address)
+            about, text = f"endpoint of {factory.name}", masked_words(address)
+            if problem is None:
+                found.append(DoctorFinding(about, "ok", text))
+            else:
+                remedy = "correct the variable that names it, or start the server"
+                found.append(DoctorFinding(about, "problem", f"{text} cannot be reached: {problem}", remedy))
+    return tuple(found)
+
+
+async def _address(factory: ProviderFactory, env: Mapping[str, str]) -> str | None:
+    """Return the base URL of a provider; None if there is none, or the environment is not enough."""
+    try:
+        provider = factory.create(ProviderConfig({}, env))
+    except PerstackError:
+        return None
+    await provider.close()
+    return provider.endpoint.base_url if isinstance(provider, HttpProvider) else None
+
+
+async def _problem_of_connection(address: str) -> str | None:
+    """Return why a server cannot be connected to; None if it can, or a proxy would be asked."""
+    url = urlsplit(address)
+    if url.scheme in getproxies() or url.hostname is None:
+        return None
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(url.hostname, url.port or (443 if url.scheme == "https" else 80))
+            writer.close()
+            await writer.wait_closed()
+    except TimeoutError:
+        return f"no answer in {_CONNECT_TIMEOUT_S:.0f} s"
+    except OSError as error:
+        return (os.strerror(error.errno) if error.errno else str(error)).lower()  # asyncio's own text names the address
+    return None
 
 
 def _state_finding(path: Path) -> DoctorFinding:
