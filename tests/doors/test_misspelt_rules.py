@@ -134,7 +134,9 @@ def test_experts_that_do_not_use_the_key_run(terminal: Terminal) -> None:
     assert terminal.run("run", "b", "go", "--provider", "scripted").code == 0
 
 
-@pytest.mark.parametrize("key", ['descripton = "x"', "temperature = 1", 'network = "x"', 'title = "x"'])
+@pytest.mark.parametrize(
+    "key", ['descripton = "x"', 'expertise = "x"', "temperature = 1", 'network = "x"', 'title = "x"']
+)
 def test_another_unknown_key_is_a_warning(key: str, tmp_path: Path) -> None:
     path = tmp_path / "perstack.toml"
     path.write_text(EXPERT + key)

@@ -58,8 +58,8 @@ READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
 }
 
 _GUARDING_TABLES = frozenset((Permissions, Budget, Price, Sandbox, ProviderLimits, Retention, Audit))
-_GUARDING_KEYS = (  # names of tables and keys that restrict what an Expert may do, and of the Experts themselves
-    *("permissions", "budget", "prices", "sandbox", "limits", "retention", "audit", "experts"),
+_GUARDING_KEYS = (  # names of tables and keys that restrict what an Expert may do
+    *("permissions", "budget", "prices", "sandbox", "limits", "retention", "audit"),
     *("maxSteps", "maxDepth", "maxRepeats", "maxCost", "maxTokens", "maxTime", "maxToolCalls", "maskSecrets"),
     *("runtime", "required", "approval", "pick", "omit", "allowedDomains"),
 )
@@ -282,7 +282,8 @@ def _may_be_a_guard(name: str, model: type[Fact]) -> bool:
     """Return whether an unknown key may be meant to restrict something, so that ignoring it would fail open."""
     if name in IGNORED.get(model, ()):
         return False
-    return model in _GUARDING_TABLES or bool(suggestion(_plain(name), map(_plain, _GUARDING_KEYS)))
+    guards = (*_GUARDING_KEYS, "experts") if model is Project else _GUARDING_KEYS
+    return model in _GUARDING_TABLES or nearest(_plain(name), map(_plain, guards)) is not None
 
 
 def _places() -> Mapping[type[Fact], str]:
