@@ -74,8 +74,8 @@ def test_what_is_wrong_comes_first_and_the_rest_is_a_line_each(machine: Terminal
     shown = machine.run("doctor")
     assert shown.lines[0] == "1 problem:"
     assert shown.lines[1].startswith("  a model: no provider is set up, so no Expert can be run; ")
-    assert shown.lines[2].startswith("fine: Python, ")
-    assert shown.lines[3].startswith("not set up, and not needed: ")
+    assert shown.lines[2].startswith("fine: Python; ")
+    assert shown.lines[3].startswith("not set up, and not needed (--all says how): ")
     assert len(shown.lines) == 4
     assert machine.run("doctor", env=KEY).lines[0] == "0 problems"
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from textwrap import fill
 
 import click
 from pydantic.alias_generators import to_camel
@@ -77,11 +78,19 @@ def _print(findings: Sequence[DoctorFinding]) -> None:
     print_out(f"{count(len(problems), 'problem')}{':' if problems else ''}")
     for one in problems:
         print_out(f"  {one.about}: {one.text}{f'; {one.remedy}' if one.remedy else ''}")
-    fine = [one.about for one in findings if one.state == "ok"]
+    print_out(_grouped("fine", [one.about for one in findings if one.state == "ok"]))
     others = [one.about for one in findings if one.state == "missing"]
-    print_out(f"fine: {', '.join(fine)}")
     if others:
-        print_out(f"not set up, and not needed: {', '.join(others)}; --all says how")
+        print_out(_grouped("not set up, and not needed (--all says how)", others))
+
+
+def _grouped(title: str, abouts: Sequence[str]) -> str:
+    """Return a line such as `title: Python; provider local, ollama`, broken between words on a terminal."""
+    groups = dict[str, list[str]]()
+    for kind, _, name in (about.partition(" ") for about in abouts):
+        groups.setdefault(kind, []).append(name)
+    words = "; ".join(" ".join((kind, ", ".join(names))).rstrip() for kind, names in groups.items())
+    return fill(f"{title}: {words}", Screen.of_stdout().width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _print_all(findings: Sequence[DoctorFinding], runtimes: Sequence[RuntimeState]) -> None:
