@@ -57,6 +57,8 @@ READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
 
+_MAX_KNOWN = 10  # keys that the message about an unknown one names
+
 _GUARDING_TABLES = frozenset((Permissions, Budget, Price, Sandbox, ProviderLimits, Retention, Audit))
 _GUARDING_KEYS = (  # names of tables and keys that restrict what an Expert may do
     *("permissions", "budget", "prices", "sandbox", "limits", "retention", "audit"),
@@ -274,7 +276,9 @@ def _unknown(name: str, model: type[Fact]) -> str:
     for other, place in _places().items():
         if other is not model and (name in keys_of(other) or name in IGNORED.get(other, ())):
             return f"unknown key here{ignored}; `{name}` belongs {place}"
-    near = suggestion(name, known) or "; known here: " + ", ".join(f"`{one}`" for one in keys_of(model))
+    here = [f"`{one}`" for one in keys_of(model)]
+    more = f" and {len(here) - _MAX_KNOWN} more" if len(here) > _MAX_KNOWN else ""
+    near = suggestion(name, known) or f"; known here: {', '.join(here[:_MAX_KNOWN])}{more}"
     return f"unknown key{ignored}{near}"
 
 
