@@ -85,7 +85,7 @@ def _print(findings: Sequence[DoctorFinding]) -> None:
 
 
 def _grouped(title: str, abouts: Sequence[str]) -> str:
-    """Return a line such as `title: Python; provider local, ollama`, broken between words on a terminal."""
+    """Return a line such as `title: Python; extra acp, start`, broken between words on a terminal."""
     groups = dict[str, list[str]]()
     for kind, _, name in (about.partition(" ") for about in abouts):
         groups.setdefault(kind, []).append(name)
