@@ -172,8 +172,7 @@ def _given(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> 
     for name, value in raw.items():
         key = keys.get(name)
         if key is None:
-            say = report.refuse if _may_be_a_guard(name, model) else report.warn
-            say((*at, name), _unknown(name, model))
+            _report_unknown(name, model, (*at, name), report)
         elif not key.tables:
             given[key.field] = tuple(value) if isinstance(value, list) else value
         elif (inner := _read_inner(key, value, (*at, name), report)) is not None:
@@ -263,29 +262,34 @@ def kind_of(value: object) -> str:
     return _KINDS.get(type(value), "a date or time")
 
 
-def _unknown(name: str, model: type[Fact]) -> str:
-    """Return the message for an unknown key: why it is ignored, the most similar key, or where it belongs."""
+def _report_unknown(name: str, model: type[Fact], at: KeyPath, report: Reporter) -> None:
+    """Report an unknown key: an error if ignoring it might fail open, otherwise a warning."""
     if name in IGNORED.get(model, ()):
-        return f"has no effect: {IGNORED[model][name]}"
-    ignored = "" if _may_be_a_guard(name, model) else ", ignored"
+        report.warn(at, f"has no effect: {IGNORED[model][name]}")
+    elif _may_be_a_guard(name, model):
+        report.refuse(at, f"unknown key{_hint(name, model)}")
+    else:
+        report.warn(at, f"unknown key{_hint(name, model, ', ignored')}")
+
+
+def _hint(name: str, model: type[Fact], what_happens: str = "") -> str:
+    """Return what follows `unknown key`: the most similar key, where the key belongs, or the known keys."""
     known = [*keys_of(model), *IGNORED.get(model, ()), *READ_SEPARATELY.get(model, ())]
     same = _plain(name)
     near = next((f"; did you mean `{one}`?" for one in known if _plain(one) == same), suggestion(name, known, 0.85))
     if near:
-        return f"unknown key{ignored}{near}"
+        return f"{what_happens}{near}"
     for other, place in _places().items():
         if other is not model and (name in keys_of(other) or name in IGNORED.get(other, ())):
-            return f"unknown key here{ignored}; `{name}` belongs {place}"
+            return f" here{what_happens}; `{name}` belongs {place}"
     here = [f"`{one}`" for one in keys_of(model)]
     more = f" and {len(here) - _MAX_KNOWN} more" if len(here) > _MAX_KNOWN else ""
     near = suggestion(name, known) or f"; known here: {', '.join(here[:_MAX_KNOWN])}{more}"
-    return f"unknown key{ignored}{near}"
+    return f"{what_happens}{near}"
 
 
 def _may_be_a_guard(name: str, model: type[Fact]) -> bool:
-    """Return whether an unknown key may be meant to restrict something, so that ignoring it would fail open."""
-    if name in IGNORED.get(model, ()):
-        return False
+    """Return whether an unknown key may be meant to restrict something."""
     guards = (*_GUARDING_KEYS, "experts") if model is Project else _GUARDING_KEYS
     return model in _GUARDING_TABLES or nearest(_plain(name), map(_plain, guards)) is not None
 

@@ -99,8 +99,9 @@ class DefinitionFile:
         """Return the project with all Experts, or with the runnable ones if not `strict`. Raises DefinitionError."""
         problems = self.in_order()
         errors = [problem for problem in problems if problem.severity == "error"]
-        of_new_jobs = [] if strict else [problem for problem in errors if problem.only_new_jobs]
-        errors = [problem for problem in errors if problem not in of_new_jobs]
+        of_new_jobs = [problem for problem in errors if problem.only_new_jobs]
+        if not strict:
+            errors = [problem for problem in errors if not problem.only_new_jobs]
         broken = _broken(self.drafts, errors)
         experts = {key: draft.expert for key, draft in self.drafts.items() if key not in broken}
         if errors and (strict or not experts or any(problem.expert is None for problem in errors)):

@@ -213,7 +213,8 @@ class Project(SharedKeys):
     path: str | None = None  # file that it was read from, absolute; None for a project made in Python
     files: tuple[str, ...] = ()  # the definition file and its includes, absolute
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
-    unguarded: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)  # no Job begins of these
+    # Experts that begin no Job, because a rule or limit may be misspelt, with the problems
+    unguarded: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
 
     first_fields: ClassVar = (
         *("model", "reasoning_budget", "max_steps", "max_depth", "max_repeats", "max_retries", "timeout"),
@@ -249,7 +250,7 @@ class Project(SharedKeys):
             raise DefinitionError(problems)
 
     def check_guarded(self, key: str) -> None:
-        """Raise DefinitionError if a rule or limit of an Expert may be misspelt, so that it must begin nothing."""
+        """Raise DefinitionError if a rule or limit that holds for an Expert may be misspelt."""
         if key in self.unguarded:
             raise DefinitionError(self.unguarded[key])
 

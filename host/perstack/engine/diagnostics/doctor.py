@@ -234,7 +234,7 @@ def _providers(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
         else:
             yield DoctorFinding(about, "missing", "not set up", state.how_to_configure)
     if not any(state.is_usable for state in states):
-        remedy = "set up one of the providers above"
+        remedy = "set up one of the providers listed here"
         yield DoctorFinding("a model", "problem", "no provider is set up, so no Expert can be run", remedy)
 
 

@@ -249,8 +249,8 @@ class DecideApproval(LaterEvent):
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
         words = DECISION_WORDS[self.decision]
-        beside = "; ".join(part for part in (self.rule and f"rule {self.rule}", self.text) if part)
-        return [LogRow("decided", f"{words}: {beside}" if beside else words, "magenta"), *given_by(self.by)]
+        details = "; ".join(part for part in (self.rule and f"rule {self.rule}", self.text) if part)
+        return [LogRow("decided", f"{words}: {details}" if details else words, "magenta"), *given_by(self.by)]
 
 
 def _of_approval(event: RequestApproval | DecideApproval, run: Run, command: Command | None) -> str | None:
