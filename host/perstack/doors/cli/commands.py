@@ -66,7 +66,7 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         "sandbox": CommandEntry("experts", "Run a command as the exec tool of an Expert does."),
     },
     "Set up": {
-        "init": CommandEntry("init", "Create a perstack.toml from a template."),
+        "init": CommandEntry("first_run.init", "Create a perstack.toml from a template."),
         "create": CommandEntry("create", "Let Experts write or improve perstack.toml."),
         "models": CommandEntry("doctor", "List providers and models, and the default."),
         "install": CommandEntry("skills", "Record the tools of all skills in perstack.lock."),
