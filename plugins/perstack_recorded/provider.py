@@ -9,28 +9,32 @@ A request that differs from the recording fails with `NotRecorded` instead of ge
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.core.recordings.play import Player, chosen_tools, message_of, not_recorded
-from perstack.core.runs.messages import TextPart, ThinkingPart
+from perstack.core.runs.messages import ReplyPart, TextPart, ThinkingPart
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.support.recordings import read_recording
 
-_SETTINGS = ("recording", "tools", "definition")
+_SETTINGS = ("recording", "tools", "definition", "pace")
 _DEFINITIONS = ("same", "any")
+_SLOWEST_S = 60
 
 
 class RecordedProvider(Provider):
     """Player of one recording, for any number of concurrent Runs."""
 
-    def __init__(self, player: Player) -> None:
-        """Play the recording of `player`."""
+    def __init__(self, player: Player, pace_s: float = 0) -> None:
+        """Play the recording of `player`; each reply takes `pace_s` seconds, and its text arrives by words if any."""
         self.player: Player = player
+        self._pace_s = pace_s
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Return the recorded reply. Raises ProviderError `NotRecorded`, which names what is missing or differs."""
@@ -39,15 +43,26 @@ class RecordedProvider(Provider):
         purpose = "result" if request.purpose == "reply" and not request.allow_tools else request.purpose
         found = self.player.reply(request.place, purpose, request.step, request.messages)
         reply = message_of(found)
-        for part in reply.contents:
-            if isinstance(part, ThinkingPart):
-                on_delta(Delta("reasoning", part.thinking))
-            elif isinstance(part, TextPart):
-                on_delta(Delta("text", part.text))
+        deltas = [piece for part in reply.contents for piece in self._deltas_of(part)]
+        for delta in deltas:
+            on_delta(delta)
+            if self._pace_s:
+                await asyncio.sleep(self._pace_s / len(deltas))
+        if self._pace_s and not deltas:
+            await asyncio.sleep(self._pace_s)
         usage = found.usage.plausible()
         if usage.cost_usd is not None and usage.cost_usd < 0:
             usage = usage.model_copy(update={"cost_usd": None})
         return Generation(reply, usage, found.finish_reason, found.context_window)
+
+    def _deltas_of(self, part: ReplyPart) -> Iterator[Delta]:
+        if isinstance(part, ThinkingPart):
+            yield from (Delta("reasoning", piece) for piece in self._pieces_of(part.thinking))
+        elif isinstance(part, TextPart):
+            yield from (Delta("text", piece) for piece in self._pieces_of(part.text))
+
+    def _pieces_of(self, text: str) -> list[str]:
+        return re.findall(r"\s*\S+\s*", text) if self._pace_s else [text]
 
     @override
     async def close(self) -> None:
@@ -68,5 +83,8 @@ def recorded_provider(setting: JsonObject, how_to_configure: str) -> RecordedPro
     definition = setting.get("definition", "same")
     if definition not in _DEFINITIONS:
         raise UsageError(f"[provider.setting] definition is {definition!r}: use `same` or `any`")
+    pace = setting.get("pace", 0)
+    if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= _SLOWEST_S:
+        raise UsageError(f"[provider.setting] pace is {pace!r}: use seconds from 0 to {_SLOWEST_S}")
     player = Player(read_recording(Path(path)), path, tools, any_definition=definition == "any")
-    return RecordedProvider(player)
+    return RecordedProvider(player, pace)

@@ -216,6 +216,8 @@ def test_the_recording_and_its_tools_may_stand_in_perstack_toml(bench: Bench) ->
         ({"recording": "x", "tools": "dead"}, "tools is 'dead': use `live` or `recorded`"),
         ({"recording": "x", "tools": {"exec": 1}}, "tools.exec is 1: use"),
         ({"recording": "x", "definition": "none"}, "use `same` or `any`"),
+        ({"recording": "x", "pace": "slow"}, "pace is 'slow': use seconds from 0 to 60"),
+        ({"recording": "x", "pace": True}, "pace is True: use seconds from 0 to 60"),
         ({"recoding": "x"}, "recorded has no recoding: it has recording, tools, definition"),
         ({"recording": "x"}, "the recording x cannot be read: No such file or directory"),
     ],

@@ -100,7 +100,7 @@ def test_a_provider_that_is_chosen_is_named_with_its_model(newcomer: Terminal) -
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--template", "x"), "choose one of writer, iterate, mcp, skills, team"),
+        (("--template", "x"), "choose one of writer, data-checker, iterate, mcp, skills, team"),
         (("--provider", "x"), "there is no provider 'x': choose one of anthropic"),
         (("--provider", "azure-openai"), "name one with --model"),
         (("--provider", "openai", "--model", "a\x1bb"), "cannot be the name of a model"),

@@ -167,3 +167,16 @@ def test_what_plays_recordings_is_no_model_to_choose(mended: Terminal) -> None:
     assert "provider recorded" in mended.call("doctor").out
     played = mended.call("run", "mechanic", "Mend it", "--output", "text")
     assert (played.code, played.out) == (0, "Mended.\n"), played.err
+
+
+def test_a_pace_has_a_text_arrive_by_words(mended: Terminal) -> None:
+    definition = mended.workspace / "perstack.toml"
+    setting = 'provider.providerName = "recorded"\nprovider.setting = { recording = "mend.json", pace = 0.01 }\n'
+    definition.write_text(f"{setting}{SERVED}")
+    recording = (mended.workspace / "mend.json").read_text()
+    (mended.workspace / "mend.json").write_text(recording.replace('"Mended."', '"All is\\n well again."'))
+    played = mended.call("run", "mechanic", "Mend it", "--stream", "--output", "jsonl")
+    assert played.code == 0, played.err
+    streamed = [event["delta"] for event in played.events if event["type"] == "streamText"]
+    assert streamed == ["All ", "is\n ", "well ", "again."]
+    assert played.events[-1]["text"] == "All is\n well again."

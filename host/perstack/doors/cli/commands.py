@@ -66,6 +66,7 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         "sandbox": CommandEntry("experts", "Run a command as the exec tool of an Expert does."),
     },
     "Set up": {
+        "demo": CommandEntry("first_run.demo", "Play a recorded Job: no key, no network."),
         "init": CommandEntry("first_run.init", "Create a perstack.toml from a template."),
         "create": CommandEntry("create", "Let Experts write or improve perstack.toml."),
         "models": CommandEntry("doctor", "List providers and models, and the default."),
@@ -93,6 +94,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'perstack run writer "A haiku about logs" --recording tests/haiku.json',
         "perstack record @last --to - | jq '.runs[].replies[].reply'",
     ),
+    "demo": ("perstack demo", "perstack demo --to checked"),
     "init": ("perstack init", "perstack init notes --template team --provider anthropic"),
     "create": (
         'perstack create "An Expert that turns meeting notes into a list of tasks, in tasks.md"',

@@ -1,0 +1,100 @@
+"""The command `perstack demo`: a recorded Job, played through the view of `perstack run`.
+
+The demo is a template of `perstack init` and the recording of its test, so that what is shown can be had. The replies
+and the results of programs are recorded; permission rules, delegates, files and the log are as in any Job.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from perstack.config.project import DEFINITION, Template, templates
+from perstack.core.base.text import one_line
+from perstack.core.jobs.summary import JobSummary
+from perstack.doors.cli.driving import drive_and_ask, job_of, report_outcome, run_interruptible
+from perstack.doors.cli.options import HostOptions
+from perstack.doors.cli.output import JobOutput, OutputOptions
+from perstack.doors.cli.terminal import has_screen, print_out
+from perstack.doors.shared.signals import INTERRUPTED
+from perstack.engine.log.run_session import OnEvent
+from perstack.errors import UsageError
+
+_TEMPLATE = "data-checker"
+_RECORDING = "tests/orders.json"
+_WRITES = "report.md"
+_PACE_S = 1.2  # seconds of a reply: seven of them take less than ten
+
+
+@click.command("demo")
+@click.option("--to", metavar="FOLDER", help="Keep the Experts, their files and the Job in this new folder.")
+def demo_command(to: str | None) -> None:
+    """Play a recorded Job: two Experts check a table and write a report. Needs no key and no network.
+
+    It works in a temporary folder, of which nothing is left, unless --to names one.
+    """
+    template = templates()[_TEMPLATE]
+    _, _, expert, query = shlex.split(template.command)
+    with _folder(to) as folder:
+        _write(template, folder)
+        print_out(f"A recorded Job, played again: no model is called.\n\n$ {template.command}")
+        job, status = _play(folder, expert, query)
+        if job is None or job.status != "completed":
+            sys.exit(status)
+        print_out(f"\n$ cat {_WRITES}\n{(folder / _WRITES).read_text(encoding='utf-8')}")
+    if to is None:
+        print_out(f"Nothing of it is left. Have these Experts: perstack init my-checker --template {_TEMPLATE}")
+    else:
+        print_out(f"next: {one_line(f'cd {shlex.quote(to)} && perstack log')}")
+
+
+@contextmanager
+def _folder(to: str | None) -> Generator[Path]:
+    if to is None:
+        with TemporaryDirectory(prefix="perstack-demo-") as name:
+            yield Path(name)
+        return
+    folder = Path(to)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(f"--to {to} is there already: name a new folder") from None
+    except OSError as error:
+        raise UsageError(f"--to {to} cannot be made: {(error.strerror or '').lower()}; name another folder") from None
+    yield folder
+
+
+def _write(template: Template, folder: Path) -> None:
+    recording = json.dumps(str((folder / _RECORDING).resolve()), ensure_ascii=False)
+    pace = f", pace = {_PACE_S}" if has_screen() else ""  # nobody waits for a pipe
+    model = (
+        "# A recording replies in place of a model. Without these two lines the model is the first that is set up.\n"
+        f'provider.providerName = "recorded"\nprovider.setting = {{ recording = {recording}{pace} }}'
+    )
+    for name, text in template.filled(model).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int]:
+    """Run the Expert, and return its Job, None if it was interrupted before it began, with the exit status."""
+    options = HostOptions(workspace=str(folder), config=str(folder / DEFINITION))
+    host, lines = options.driver(), JobOutput(OutputOptions(output="human", no_input=True))
+
+    async def work(on_event: OnEvent) -> JobSummary:
+        return await host.run(expert, query, on_event=on_event)
+
+    job = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    if job is None or job.status == "stoppedByInterrupt":
+        return job, INTERRUPTED
+    if job.status != "completed":
+        return job, report_outcome(job, lines)
+    lines.result(job.text)
+    return job, 0

@@ -1,0 +1,82 @@
+"""`perstack demo`: a recorded Job for somebody who has nothing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+from terminal import Terminal
+from tmux import PERSTACK, tmux
+
+
+@pytest.fixture
+def newcomer(terminal: Terminal) -> Terminal:
+    """Somebody with an empty home and no variable but these."""
+    for name in ("home", "tmp", "here"):
+        (terminal.workspace / name).mkdir()
+    terminal.env = {
+        "PATH": terminal.env["PATH"],
+        "HOME": str(terminal.workspace / "home"),
+        "TMPDIR": str(terminal.workspace / "tmp"),
+    }
+    terminal.workspace = terminal.workspace / "here"
+    return terminal
+
+
+def left(newcomer: Terminal) -> list[Path]:
+    return sorted(newcomer.workspace.parent.rglob("*"))
+
+
+def test_it_plays_a_job_and_leaves_nothing(newcomer: Terminal) -> None:
+    before = left(newcomer)
+    done = newcomer.run("demo", env={"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"})
+    assert (done.code, done.err) == (0, "")
+    assert '$ perstack run checker "Check data/orders.csv against rules.md"' in done.lines
+    for words in ("delegates reporter", "decided   yes", "snapshot  +7", "| 6 | date 2026-02-30 | 3: a date exists |"):
+        assert words in done.out
+    assert left(newcomer) == before
+    last = done.lines[-1].rpartition(": perstack ")[2]
+    assert newcomer.run(*shlex.split(last), "--no-input").code == 0
+    assert (newcomer.workspace / "my-checker" / "rules.md").is_file()
+
+
+def test_at_a_terminal_it_takes_some_ten_seconds(newcomer: Terminal) -> None:
+    began = time.monotonic()
+    seen = newcomer.look("demo")
+    assert 5 < time.monotonic() - began < 20
+    assert "Nothing of it is left." in seen
+
+
+def test_with_a_folder_the_job_can_be_looked_at_and_run_again(newcomer: Terminal) -> None:
+    done = newcomer.run("demo", "--to", "my demo")
+    assert done.lines[-1] == "next: cd 'my demo' && perstack log"
+    newcomer.workspace /= "my demo"
+    (job,) = [json.loads(line) for line in newcomer.run("jobs", "--json").lines]
+    assert job["status"] == "completed"
+    assert newcomer.run("verify", "--all").code == 0
+    (newcomer.workspace / "report.md").unlink()
+    again = newcomer.run("run", "checker", "Check data/orders.csv against rules.md", "--output", "text")
+    assert (again.code, "3 of 8" in again.out) == (0, True)
+    assert (newcomer.workspace / "report.md").is_file()
+
+
+def test_a_folder_that_is_there_is_left_alone(newcomer: Terminal) -> None:
+    (newcomer.workspace / "f").mkdir()
+    done = newcomer.run("demo", "--to", "f")
+    assert (done.code, done.err) == (2, "error: --to f is there already: name a new folder\n")
+    (newcomer.workspace / "file").touch()
+    nowhere = newcomer.run("demo", "--to", "file/f")
+    assert (nowhere.code, "cannot be made: not a directory; name another folder" in nowhere.err) == (2, True)
+
+
+def test_ctrl_c_ends_it_and_leaves_nothing(newcomer: Terminal) -> None:
+    with tmux(newcomer) as window:
+        window.type(f"{PERSTACK} demo; echo ended $?")
+        window.sees("readTextFile")
+        window.press("C-c")
+        window.sees("ended 130")
+        assert "resume" not in window.screen()
+    assert not list((newcomer.workspace.parent / "tmp").glob("perstack-demo-*"))
