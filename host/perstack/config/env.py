@@ -68,7 +68,14 @@ def read_env(
     given = {name: value for name, value in environ.items() if value or name not in variables}
     variables.update(given)
     unconfirmed = {} if is_confirmed else {name: file for name, file in sources.items() if name not in given}
-    return Environment(variables, unconfirmed=unconfirmed, files=(path.absolute() for path in paths), left_out=left_out)
+    own = {name: f"the environment, which takes precedence over {sources[name]}" for name in given if name in sources}
+    return Environment(
+        variables,
+        unconfirmed=unconfirmed,
+        files=(path.absolute() for path in paths),
+        left_out=left_out,
+        sources={**sources, **own},
+    )
 
 
 def _is_loader(name: str) -> bool:

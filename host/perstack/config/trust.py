@@ -107,7 +107,7 @@ def confirming(env: Environment, digests: frozenset[str]) -> Environment:
     """Return the environment with the addresses that a person has agreed to marked as the user's own."""
     agreed = {item.name for item in addresses(env) if item.digest in digests}
     unconfirmed = {name: file for name, file in env.unconfirmed.items() if name not in agreed}
-    return Environment(env, unconfirmed=unconfirmed, files=env.files, left_out=env.left_out)
+    return env.replaced(env, unconfirmed)
 
 
 def digests_of(items: Iterable[Agreed]) -> frozenset[str]:

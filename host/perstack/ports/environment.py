@@ -26,11 +26,13 @@ class Environment(dict[str, str]):
         unconfirmed: Mapping[str, str] | None = None,
         files: Iterable[Path] = (),
         left_out: Mapping[str, str] | None = None,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         """Copy the variables and their origins."""
         super().__init__(variables)
         self.unconfirmed: Mapping[str, str] = dict(unconfirmed or {})  # set by a workspace file only: that file
         self.files = tuple(files)  # all files that were searched, as absolute paths
+        self.sources: Mapping[str, str] = dict(sources or {})  # of variables that a file names: where the value is set
         self.left_out: Mapping[str, str] = dict(left_out or {})  # named by such a file, which must not set it
 
     @property
@@ -50,14 +52,24 @@ class Environment(dict[str, str]):
         """Return a copy without the variable `name`, or self if it is None or not set."""
         if name is None or name not in self:
             return self
-        left = {one: value for one, value in self.items() if one != name}
-        unconfirmed = {one: file for one, file in self.unconfirmed.items() if one != name}
-        return Environment(left, unconfirmed=unconfirmed, files=self.files, left_out=self.left_out)
+        return self.replaced({one: value for one, value in self.items() if one != name}, self.unconfirmed)
+
+    def replaced(self, variables: Mapping[str, str], unconfirmed: Mapping[str, str]) -> Environment:
+        """Return a copy with these variables, of which files set the `unconfirmed` ones."""
+        unconfirmed = {name: file for name, file in unconfirmed.items() if name in variables}
+        return Environment(
+            variables, unconfirmed=unconfirmed, files=self.files, left_out=self.left_out, sources=self.sources
+        )
 
 
 def unconfirmed_in(env: Mapping[str, str]) -> Mapping[str, str]:
     """Return the variables that only a workspace file sets, each with that file; none for a plain mapping."""
     return env.unconfirmed if isinstance(env, Environment) else {}
+
+
+def source_of(env: Mapping[str, str], name: str) -> str:
+    """Return where a variable is set, for a person."""
+    return env.sources.get(name, "the environment") if isinstance(env, Environment) else "the environment"
 
 
 def is_address_name(name: str) -> bool:

@@ -74,17 +74,14 @@ class BedrockProvider(HttpProvider):
         if self._account is not None:
             url = self.endpoint.url(path)
             headers = await self._account.signature(url, body, self.endpoint.headers)
-        try:
-            await self.post(path, body, on_data, headers)
-        except ProviderError as error:
-            raise _reclassified(error) from error.__cause__
+        await self.post(path, body, on_data, headers)
 
-
-def _reclassified(error: ProviderError) -> ProviderError:
-    """Reclassify status 403 about credentials, which AWS also sends for missing rights, as an authentication error."""
-    if error.status_code != 403 or not _WRONG_CREDENTIALS.search(str(error)):
-        return error
-    return ProviderError(str(error), name="Authentication", status_code=403)
+    @override
+    def classified(self, error: ProviderError) -> ProviderError:
+        # AWS also sends status 403 for credentials that it does not know
+        if error.status_code != 403 or not _WRONG_CREDENTIALS.search(str(error)):
+            return error
+        return ProviderError(str(error), name="Authentication", status_code=403)
 
 
 def create(config: ProviderConfig) -> BedrockProvider:

@@ -142,7 +142,8 @@ def test_all_tries_together_have_a_deadline() -> None:
     assert isinstance(decide(attempt=1, spent=0.0, retry_after=11.0), GiveUp)
     assert decide(attempt=1, spent=0.0, retry_after=301.0) == PauseJob(301.0)
     assert decide(attempt=1, spent=0.0, is_retryable=False) == GiveUp()
-    assert decide(attempt=101, spent=0.0) == GiveUp()
+    exhausted = decide(attempt=101, spent=8.0)
+    assert exhausted == GiveUp("given up after 101 tries in 8 s; `maxRetries` of perstack.toml would allow more")
     assert isinstance(decide(attempt=1, spent=10.0, retry_after=0.0), GiveUp), "no time is left for a try"
 
 

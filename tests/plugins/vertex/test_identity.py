@@ -112,7 +112,8 @@ async def test_a_new_token_that_is_refused_is_told_at_once(tmp_path: Path) -> No
         provider = _provider(model, account_file(tmp_path, f"{tokens.url}/token"))
         error = await _failed(provider)
         await provider.close()
-    assert (error.name, str(error), error.is_retryable) == ("Authentication", "the token is not valid any more", False)
+    words = "provider google-vertex refused the credentials: the token is not valid any more"
+    assert (error.name, str(error), error.is_retryable) == ("Authentication", words, False)
     assert (len(tokens.asked), len(model.asked)) == (1, 1)
 
 

@@ -74,12 +74,18 @@ def after_failure(
         return GiveUp() if has_stand_in else PauseJob(retry_after)
     is_over = spent * 1000 >= limits.retry_timeout
     if attempt > limits.max_retries and not is_over:
-        return GiveUp()
+        return _give_up(attempt, spent, "maxRetries")
     delay = delay_before(attempt, jitter, retry_after)
     if (spent + delay) * 1000 >= limits.retry_timeout:
-        tries = f"{attempt} {'try' if attempt == 1 else 'tries'}"
-        return GiveUp(f"given up after {tries} in {spent:.0f} s; `retryTimeout` of perstack.toml would allow more")
+        return _give_up(attempt, spent, "retryTimeout")
     return Again(delay)
+
+
+def _give_up(attempt: int, spent: float, limit: str) -> GiveUp:
+    if attempt == 1 and limit == "maxRetries":
+        return GiveUp()  # nothing was tried again
+    tries = f"{attempt} {'try' if attempt == 1 else 'tries'}"
+    return GiveUp(f"given up after {tries} in {spent:.0f} s; `{limit}` of perstack.toml would allow more")
 
 
 def delay_before(attempt: int, jitter: float, retry_after: float | None) -> float:

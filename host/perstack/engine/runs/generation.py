@@ -131,6 +131,7 @@ async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: i
             attempt=attempt,
             delay_ms=delay,
             uncharged=releases_reservation(session.run, info),
+            most_tries=trying.limits.max_retries + 1,
         )
     )
     if isinstance(decision, PauseJob):

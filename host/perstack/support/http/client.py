@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -13,7 +14,7 @@ from httpx_sse import EventSource
 
 from perstack.errors import ProviderError
 from perstack.support.http.endpoint import Endpoint
-from perstack.support.http.errors import bad_response, status_error, stream_interrupted
+from perstack.support.http.errors import bad_response, reworded, status_error, stream_interrupted
 
 # Repair of servers' JSON before parsing.
 
@@ -117,14 +118,7 @@ def _without_secrets(error: ProviderError, endpoint: Endpoint) -> ProviderError:
     message = str(error)
     for secret in endpoint.secrets:
         message = message.replace(secret, "[redacted]")
-    return ProviderError(
-        message,
-        name=error.name,
-        status_code=error.status_code,
-        is_retryable=error.is_retryable,
-        retry_after=error.retry_after,
-        context_window=error.context_window,
-    )
+    return reworded(error, message)
 
 
 async def receive(
@@ -208,7 +202,8 @@ def _transport_error(error: httpx.HTTPError, url: str) -> ProviderError:
         return ProviderError(message, name="Certificate")
     match error:
         case httpx.ConnectTimeout() | httpx.ConnectError():
-            return ProviderError(f"no connection to {url}: {detail}", name="ConnectError", is_retryable=True)
+            message = f"no connection to {url}{_usual_port(url)}: {_cause_of(error) or detail}"
+            return ProviderError(message, name="ConnectError", is_retryable=True)
         case httpx.TimeoutException():
             return ProviderError(f"{url} fell silent: {detail}", name="Timeout", is_retryable=True)
         case httpx.UnsupportedProtocol() | httpx.LocalProtocolError():
@@ -217,6 +212,23 @@ def _transport_error(error: httpx.HTTPError, url: str) -> ProviderError:
             return ProviderError(f"the proxy on the way to {url}: {detail}", name="ProxyError", is_retryable=True)
         case _:
             return stream_interrupted(detail)
+
+
+def _cause_of(error: BaseException) -> str:
+    """Return the system's reason for a failed connection, such as `connection refused`; empty if it gives none."""
+    cause = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__ or error.__context__
+    if cause is not None:
+        return _cause_of(cause)
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0:
+        return os.strerror(number).lower()
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else ""  # of a host's name
+
+
+def _usual_port(url: str) -> str:
+    """Return a remark with the port of an address that names none; empty for others."""
+    address = httpx.URL(url)
+    return "" if address.port else f" (port {443 if address.scheme == 'https' else 80})"
 
 
 def _lower_names(headers: Mapping[str, str]) -> dict[str, str]:

@@ -44,6 +44,8 @@ _QUOTA = re.compile(
 
 Source: OpenAI documentation, «Error codes», section «API errors»; Anthropic's message for an account without credit.
 """
+_INVALID_KEY = re.compile(r'"reason"\s*:\s*"API_KEY_(?:INVALID|EXPIRED)"')
+"""Reasons of google.rpc `ErrorInfo`, whose status is 400."""
 _NUMBER = r"(\d[\d,_]{2,11})"
 _WINDOW = re.compile(  # the model's context size in tokens, in the wording of documented errors
     rf"(?:context|prompt) (?:length|window|size)(?: of this model| allowed)?(?: is| of|:)+ ?{_NUMBER}"
@@ -100,6 +102,8 @@ def error_from_status(
 ) -> ProviderError:
     """Return an error for a status, also one inside a stream; `body`: the whole answer, if longer."""
     name, window = error_name(status), None
+    if status == 400 and _INVALID_KEY.search(body):
+        name = "Authentication"
     if status in (400, 402, 403, 429) and (is_quota or _QUOTA.search(body) or _QUOTA.search(message)):
         name, retryable = "QuotaExceeded", bool(retryable)
     if name == "BadRequest" and (is_overflow or _OVERFLOW.search(message)):
@@ -114,6 +118,33 @@ def error_from_status(
         retry_after=retry_after,
         context_window=window,
     )
+
+
+def reworded(error: ProviderError, message: str) -> ProviderError:
+    """Return the error with another message."""
+    return ProviderError(
+        message,
+        name=error.name,
+        status_code=error.status_code,
+        is_retryable=error.is_retryable,
+        retry_after=error.retry_after,
+        context_window=error.context_window,
+    )
+
+
+def refused_credential(error: ProviderError, provider: str, credential: str) -> ProviderError:
+    """Return the error with provider and credential, if the endpoint refused that; otherwise the error.
+
+    `credential` says what it is and where it is set; it is empty if that is not known.
+    """
+    whose = credential or "the credentials"
+    if error.name == "Authentication":
+        remedy = "; set a valid one there" if credential else ""
+        return reworded(error, f"provider {provider} refused {whose}: {error.message}{remedy}")
+    if error.name == "Permission":
+        remedy = "; allow it in your account, or set another one there" if credential else ""
+        return reworded(error, f"provider {provider} does not allow this to {whose}: {error.message}{remedy}")
+    return error
 
 
 def window_in(text: str) -> int | None:

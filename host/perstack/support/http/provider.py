@@ -18,6 +18,8 @@ from typing_extensions import override
 
 from perstack.core.base.usage import Usage
 from perstack.dataclass import dataclass
+from perstack.errors import ProviderError
+from perstack.ports.environment import source_of
 from perstack.ports.provider import OfferedModel, PriceList, PriceSource, Provider, ProviderConfig, ProviderFactory
 
 if TYPE_CHECKING:
@@ -52,7 +54,10 @@ class EndpointProviderFactory(ProviderFactory):
         Raises MissingCredential if a key, an address or a library is missing, DefinitionError for an invalid setting,
         UsageError for an invalid variable.
         """
-        return self.make(config)
+        provider = self.make(config)
+        if isinstance(provider, HttpProvider):
+            provider.name, provider.credential = self.name, _credential_of(provider.endpoint, config.env)
+        return provider
 
 
 def are_installed(modules: tuple[str, ...]) -> bool:
@@ -70,21 +75,39 @@ class HttpProvider(Provider):
         """Import and connect nothing yet. `read_events` splits a reply into events; None for server-sent events."""
         self.endpoint = endpoint
         self.reply_settings = reply_settings
+        self.name, self.credential = "", ""  # for errors; set by the factory
         self._read_events = read_events
         self._client: StreamClient | None = None
 
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
-        """Send a request as `StreamClient.post` does."""
+        """Send a request as `StreamClient.post` does. An error about the credential says where that is set."""
         if self._client is None:
             from perstack.support.http.client import StreamClient, server_sent_events
 
             self._client = StreamClient(self.endpoint, self._read_events or server_sent_events)
-        await self._client.post(path, body, on_data, headers)
+        try:
+            await self._client.post(path, body, on_data, headers)
+        except ProviderError as error:
+            from perstack.support.http.errors import refused_credential
+
+            raise refused_credential(self.classified(error), self.name, self.credential) from error.__cause__
+
+    def classified(self, error: ProviderError) -> ProviderError:
+        """Return an error of the endpoint, with another name if its status means something else there."""
+        return error
 
     @override
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+def _credential_of(endpoint: Endpoint, env: Mapping[str, str]) -> str:
+    """Return a text that names the credential in an endpoint's headers, never its value; empty without one."""
+    name = next((name for name, value in env.items() if value.strip() in endpoint.secrets), None)
+    if name is not None:
+        return f"the key in {name}, which is set in {source_of(env, name)}"
+    return "the `headers` of [provider.setting]" if endpoint.secrets else ""
 
 
 _IMPORTING = Lock()  # held to import the library of prices: threads that import it at once can find each other locked

@@ -97,9 +97,7 @@ class TestModel:
         if not any(name in self.hides for name in modules):
             return env
         kept = ",".join(name for name in modules if name not in self.hides)
-        return Environment(
-            {**env, EXTRA_MODULES: kept}, unconfirmed=env.unconfirmed, files=env.files, left_out=env.left_out
-        )
+        return env.replaced({**env, EXTRA_MODULES: kept}, env.unconfirmed)
 
 
 def model_of(written: WrittenTest, overrides: Overrides) -> TestModel:

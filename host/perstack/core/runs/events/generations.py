@@ -184,6 +184,7 @@ class Retry(LaterEvent):
     usage: Usage | None = None
     uncharged: bool = Field(default=False, exclude_if=falsy)  # True if the endpoint refused it: nothing is charged
     overflow: int | None = None  # tokens that the model's context holds, if the request exceeded it
+    most_tries: int | None = Field(default=None, exclude_if=falsy)  # maximum tries of this generation; None if unknown
 
     def fold(self, run: Run) -> Run:
         """Settle the failed attempt; an overflow reveals the size of the window."""
@@ -206,7 +207,8 @@ class Retry(LaterEvent):
         if self.overflow is not None:
             fits = f"; the context holds {self.overflow:,} tokens"
             return [LogRow("retries", self.error.words + fits, "yellow")]
-        again = f"; try {self.attempt + 1} after {duration(self.delay_ms)}"
+        of = "" if self.most_tries is None else f" of {self.most_tries}"
+        again = f"; try {self.attempt + 1}{of} after {duration(self.delay_ms)}"
         return [LogRow("retries", self.error.words + again, "yellow")]
 
 
