@@ -12,6 +12,7 @@ import stat
 from contextlib import suppress
 
 from perstack.core.base.records import JsonObject
+from perstack.core.files.text_edit import edited
 from perstack.errors import SkillError
 from perstack_base.directories import check_tree
 from perstack_base.reading import open_regular, refuse_git_head
@@ -144,12 +145,7 @@ def _remove_placeholder(place: ResolvedPath, *, is_directory: bool) -> None:
             os.unlink(place.name, dir_fd=place.directory)
 
 
-# Edits work on bytes, so that the rest of the file keeps its encoding.
-
 MAX_EDITED_BYTES = 64 * 1024 * 1024  # maximum bytes of a file that can be edited
-
-_CRLF = b"\r\n"
-_LF = b"\n"
 
 
 def edit_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
@@ -162,44 +158,3 @@ def edit_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
             raise SkillError(f"{place.shown} is larger than {MAX_EDITED_BYTES} bytes; edit it with exec sed")
         replace(place, edited(data, old, new, place.shown))
         return {"path": place.shown, "oldText": echo(text(args, "oldText")), "newText": echo(text(args, "newText"))}
-
-
-def edited(data: bytes, old: bytes, new: bytes, shown: str) -> bytes:
-    """Return the data with the only occurrence of `old` replaced. Raises SkillError if there is not exactly one."""
-    if not old:
-        raise SkillError("oldText is empty; give the text to replace, or use appendTextFile to add to the end")
-    if old == new:
-        raise SkillError("oldText and newText are the same; nothing would change")
-    found = next((form for form in _forms(old) if form in data), None)
-    if found is None:
-        raise SkillError(
-            f"oldText does not occur in {shown}; read the file and copy the text exactly, with its spaces and newlines"
-        )
-    if (at := data.find(found)) != data.rfind(found):
-        lines = _lines_of(data, found)
-        raise SkillError(f"oldText occurs more than once in {shown} (lines {lines}); give more of its surroundings")
-    return data[:at] + _with_endings(new, _line_ending(found, data)) + data[at + len(found) :]
-
-
-def _forms(old: bytes) -> tuple[bytes, ...]:
-    """Return the text as given and with either line ending, since a model cannot see which one a file has."""
-    plain = old.replace(_CRLF, _LF)
-    return old, plain, plain.replace(_LF, _CRLF)
-
-
-def _line_ending(found: bytes, data: bytes) -> bytes:
-    sample = found if _LF in found else data
-    return _CRLF if sample.count(_CRLF) * 2 > sample.count(_LF) else _LF
-
-
-def _with_endings(new: bytes, ending: bytes) -> bytes:
-    return new.replace(_CRLF, _LF).replace(_LF, ending)
-
-
-def _lines_of(data: bytes, found: bytes) -> str:
-    places: list[str] = []
-    at = data.find(found)
-    while at >= 0 and len(places) < 5:
-        places.append(str(data.count(_LF, 0, at)))
-        at = data.find(found, at + 1)
-    return ", ".join(places) + (" …" if at >= 0 else "")

@@ -1,0 +1,49 @@
+"""Replace a piece of a file's text, by bytes, so that the rest of the file keeps its encoding."""
+
+from __future__ import annotations
+
+from perstack.errors import SkillError
+
+_CRLF = b"\r\n"
+_LF = b"\n"
+
+
+def edited(data: bytes, old: bytes, new: bytes, shown: str) -> bytes:
+    """Return the data with the only occurrence of `old` replaced. Raises SkillError if there is not exactly one."""
+    if not old:
+        raise SkillError("oldText is empty; give the text to replace, or use appendTextFile to add to the end")
+    if old == new:
+        raise SkillError("oldText and newText are the same; nothing would change")
+    found = next((form for form in _forms(old) if form in data), None)
+    if found is None:
+        raise SkillError(
+            f"oldText does not occur in {shown}; read the file and copy the text exactly, with its spaces and newlines"
+        )
+    if (at := data.find(found)) != data.rfind(found):
+        lines = _lines_of(data, found)
+        raise SkillError(f"oldText occurs more than once in {shown} (lines {lines}); give more of its surroundings")
+    return data[:at] + _with_endings(new, _line_ending(found, data)) + data[at + len(found) :]
+
+
+def _forms(old: bytes) -> tuple[bytes, ...]:
+    """Return the text as given and with either line ending, since a model cannot see which one a file has."""
+    plain = old.replace(_CRLF, _LF)
+    return old, plain, plain.replace(_LF, _CRLF)
+
+
+def _line_ending(found: bytes, data: bytes) -> bytes:
+    sample = found if _LF in found else data
+    return _CRLF if sample.count(_CRLF) * 2 > sample.count(_LF) else _LF
+
+
+def _with_endings(new: bytes, ending: bytes) -> bytes:
+    return new.replace(_CRLF, _LF).replace(_LF, ending)
+
+
+def _lines_of(data: bytes, found: bytes) -> str:
+    places: list[str] = []
+    at = data.find(found)
+    while at >= 0 and len(places) < 5:
+        places.append(str(data.count(_LF, 0, at)))
+        at = data.find(found, at + 1)
+    return ", ".join(places) + (" …" if at >= 0 else "")
