@@ -10,10 +10,10 @@ from perstack.core.runs import display_events, events
 from perstack.core.runs.log_rows import LogRow, run_label
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity, LogLine, timed, todos_words, totals, work_words
+from perstack.doors.shared.file_edits import change_of
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
 from perstack.doors.shared.next_steps import said_plainly
-from perstack.doors.shared.questions import change_of
 from perstack.doors.shared.text import ago, count, shorten
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.history import matching, name_of, name_of_place

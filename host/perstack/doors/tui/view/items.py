@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seconds
-from perstack.doors.shared.questions import change_of
+from perstack.doors.shared.file_edits import change_of
 from perstack.doors.shared.text import brief, cells, count, duration, shorten
 from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, wrap, wrap_line, wrap_stable
 from perstack.doors.tui.view.tree import RenderContext, TreeBranch, TreeItem
