@@ -12,7 +12,7 @@ import stat
 from contextlib import suppress
 
 from perstack.core.base.records import JsonObject
-from perstack.core.files.text_edit import edited
+from perstack.core.files.text_edit import replacement
 from perstack.errors import SkillError
 from perstack_base.directories import check_tree
 from perstack_base.reading import open_regular, refuse_git_head
@@ -156,5 +156,5 @@ def edit_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
             data = file.read(MAX_EDITED_BYTES + 1)
         if len(data) > MAX_EDITED_BYTES:
             raise SkillError(f"{place.shown} is larger than {MAX_EDITED_BYTES} bytes; edit it with exec sed")
-        replace(place, edited(data, old, new, place.shown))
+        replace(place, replacement(data, old, new, place.shown).applied(data))
         return {"path": place.shown, "oldText": echo(text(args, "oldText")), "newText": echo(text(args, "newText"))}

@@ -65,6 +65,7 @@ SCRIPT = {
         text("Released.", usage=(220, 5)),
     ],
 }
+LATER = {**SCRIPT, "guest": [SCRIPT["guest"][0].model_copy(update={"delay_ms": 1500})]}
 SLOW = {**SCRIPT, "lead": [PLAN, PARTS, text("The haiku begins with an old pond.", delay_ms=60_000)]}
 
 Scene = Callable[[Screen], Awaitable[None]]
@@ -200,6 +201,14 @@ async def unfolded(screen: Screen) -> None:
 
 async def no_color(screen: Screen) -> None:
     await approval(screen)
+
+
+async def draft(screen: Screen) -> None:
+    """Show a question while a text that was begun before it is put aside."""
+    await _choose(screen, "guest")
+    await screen.type("Serve me something")
+    await screen.press("enter", *"And then")
+    await screen.sees("What will you drink?", "your draft comes back after it", "│ your answer")
 
 
 async def refusing(screen: Screen) -> None:
@@ -359,8 +368,8 @@ SCENES: dict[str, Picture] = {
     scene.__name__.strip("_").replace("_", "-"): Picture(scene, shows)
     for shows, scenes in {
         "Screen": (
-            choose, work, folded, unfolded, question, approval, refusing, no_color, interrupted, crashed, tabs, broken,
-            agree, queued, branch, again,
+            choose, work, folded, unfolded, question, approval, draft, refusing, no_color, interrupted, crashed, tabs,
+            broken, agree, queued, branch, again,
         ),
         "QuitScreen": (quitting,),
         "HelpScreen": (help,),
@@ -384,7 +393,7 @@ QUEUED = {"queued", "history-queued"}
 def program_of(name: str, bench: Bench, clock: Still) -> StartApp:
     """Return the program for a scene."""
     dispatcher = InMemoryDispatcher() if name in QUEUED else None
-    script = SLOW if name in SLOWLY else SCRIPT
+    script = SLOW if name in SLOWLY else LATER if name == "draft" else SCRIPT
     host = bench.host(script, *EXPERTS, clock=clock, dispatcher=dispatcher)  # type: ignore[arg-type]
     if name == "broken":
         return changed(bench, host, "x = [\n")

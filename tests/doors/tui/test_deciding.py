@@ -73,7 +73,8 @@ def test_escape_takes_back_a_no_that_has_not_been_sent(bench: Bench) -> None:
             await screen.press("n")
             await screen.sees("why not?")
             await screen.press("escape")
-            await screen.sees("y, a or n decides")
+            await screen.sees("y yes")
+            await screen.sees_no("why not?")
             await screen.press("y")
             await screen.sees("Well.", "✓ completed")
 

@@ -304,7 +304,7 @@ def test_a_program_that_was_stopped_is_drawn_again_and_takes_each_key_once(
             until(lambda: "State:\tT" in Path(f"/proc/{pid}/status").read_text(), "it to be stopped")
             win.sees("Stopped")
             win.type("clear; fg")
-            win.sees("perstack   1 writer", "╭──", "what should writer do?", "╰──", " new", "Esc interrupt")
+            win.sees("perstack   1 writer", "╭──", "what should writer do?", "╰──", " new", "^Q quit")
         until(lambda: threads(pid) <= at_first, "no second thread to read the keys")
         win.type("A haiku")
         win.sees("❯ A haiku", "Well.", "✓ completed")

@@ -89,7 +89,7 @@ def test_what_a_changed_definition_executes_is_used_when_a_person_agrees(bench: 
 def test_the_line_of_keys_fits_the_window_after_each_resize(bench: Bench) -> None:
     async def person() -> None:
         async with started(bench.host([text("Hm.")], WRITER)) as screen:
-            await screen.sees("Esc interrupt", "^Q quit")
+            await screen.sees("Enter send", "^Q quit")
             for width, shown in ((60, False), (120, True), (60, False)):
                 await screen.resized(width, 24)
                 await (screen.sees("^J new line") if shown else screen.sees_no("^J new line"))

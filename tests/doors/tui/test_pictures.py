@@ -30,7 +30,10 @@ from perstack.system import user
 from perstack.system.clock import SystemClock
 
 KEEPS = bool(os.environ.get("PERSTACK_KEEP_SCREENS"))
-SMALL, WIDE = (80, 24), (200, 50)
+SMALL, MIDDLE, WIDE = (80, 24), (120, 40), (200, 50)
+ALSO = {MIDDLE: ("approval", "draft", "refusing"), WIDE: ("choose", "help", "work", "approval")}
+"""Scenes that have pictures of other sizes too."""
+SUFFIXES = {SMALL: "", MIDDLE: "-middle", WIDE: "-wide"}
 IN_DOCS = {"choose", "work", "question", "approval", "tabs", "interrupted", "help"}
 HERE = Path(__file__).parent / "pictures"
 
@@ -59,7 +62,7 @@ def folder() -> Iterator[Path]:
     ("name", "size"),
     [
         *((name, SMALL) for name in SCENES),
-        *((name, WIDE) for name in ("choose", "help", "work", "approval")),
+        *((name, size) for size, names in ALSO.items() for name in names),
     ],
 )
 def test_a_screen_looks_as_it_did(
@@ -74,8 +77,7 @@ def test_a_screen_looks_as_it_did(
         monkeypatch.setenv("NO_COLOR", "1")
     (bench.workspace / "notes.md").write_text("# Notes\n\nversion 1\n")
 
-    kept = (ROOT / "docs/pictures" if name in IN_DOCS and size == SMALL else HERE) / f"{name}.svg"
-    kept = kept if size == SMALL else HERE / f"{name}-wide.svg"
+    kept = (ROOT / "docs/pictures" if name in IN_DOCS and size == SMALL else HERE) / f"{name}{SUFFIXES[size]}.svg"
     before = said(kept.read_text()) if kept.exists() and not KEEPS else None
 
     async def person() -> tuple[str, str]:
@@ -104,9 +106,8 @@ def test_every_screen_has_a_picture() -> None:
 
 def test_no_picture_is_left_of_what_there_is_no_more() -> None:
     small = {f"{name}.svg" for name in set(SCENES) - IN_DOCS}
-    assert {one.name for one in HERE.iterdir()} - small == {
-        f"{name}-wide.svg" for name in ("choose", "help", "work", "approval")
-    }
+    others = {f"{name}{SUFFIXES[size]}.svg" for size, names in ALSO.items() for name in names}
+    assert {one.name for one in HERE.iterdir()} - small == others
 
 
 def test_without_colours_a_picture_has_greys_only() -> None:

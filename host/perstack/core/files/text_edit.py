@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 
 _CRLF = b"\r\n"
 _LF = b"\n"
 
 
-def edited(data: bytes, old: bytes, new: bytes, shown: str) -> bytes:
-    """Return the data with the only occurrence of `old` replaced. Raises SkillError if there is not exactly one."""
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A piece of a file that an edit replaces, in the file's own line endings."""
+
+    at: int  # first byte of the piece
+    old: bytes
+    new: bytes
+
+    def applied(self, data: bytes) -> bytes:
+        """Return the data with the piece replaced."""
+        return data[: self.at] + self.new + data[self.at + len(self.old) :]
+
+
+def replacement(data: bytes, old: bytes, new: bytes, shown: str) -> Replacement:
+    """Return how the only occurrence of `old` is replaced. Raises SkillError if there is not exactly one."""
     if not old:
         raise SkillError("oldText is empty; give the text to replace, or use appendTextFile to add to the end")
     if old == new:
@@ -22,7 +36,7 @@ def edited(data: bytes, old: bytes, new: bytes, shown: str) -> bytes:
     if (at := data.find(found)) != data.rfind(found):
         lines = _lines_of(data, found)
         raise SkillError(f"oldText occurs more than once in {shown} (lines {lines}); give more of its surroundings")
-    return data[:at] + _with_endings(new, _line_ending(found, data)) + data[at + len(found) :]
+    return Replacement(at, found, _with_endings(new, _line_ending(found, data)))
 
 
 def _forms(old: bytes) -> tuple[bytes, ...]:

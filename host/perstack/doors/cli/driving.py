@@ -39,7 +39,7 @@ async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSumma
     while (asking := job.asking) is not None and can_ask(lines):
         lines.pause()
         lines.is_asking = True
-        answer = await _asked(asking, host)
+        answer = await _asked(asking, host, spent(job))
         lines.is_asking = False
         if not answer:
             break
@@ -81,15 +81,15 @@ def can_ask(lines: JobOutput) -> bool:
     return lines.asks and is_typed and is_attended()
 
 
-async def _asked(asking: OpenQuestion, host: Host) -> str:
-    """Return the typed answer; empty to leave the question for later."""
+async def _asked(asking: OpenQuestion, host: Host, used: str) -> str:
+    """Return the typed answer; empty to leave the question for later. `used`: what the Job has used so far."""
     import termios
 
     from perstack.core.jobs.answers import accepted, asked_by  # imported late: few Jobs ask
     from perstack.doors.shared.questions import call_shown, chosen, question_shown
 
     is_approval = bool(asking.call_digest)
-    text = call_shown(asking, host.workspace) if is_approval else question_shown(asking)
+    text = call_shown(asking, host.workspace, used) if is_approval else question_shown(asking)
     for line in text.split("\n"):
         print_err(line)
     asked = asked_by(asking)

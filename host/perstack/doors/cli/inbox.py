@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -127,14 +128,18 @@ _MAX_QUESTION_LINES = 40  # maximum lines shown of a question
 @place_options
 def inbox_command(as_json: bool, options: HostOptions) -> None:
     """List the open questions of all Jobs and tasks, the oldest first."""
-    items = options.look(lambda host: host.inbox())
+    items, workspace = options.look(_items)
     if as_json:
         for item in items:
             write_json(_to_json(item))
     elif not items:
         print_out("nothing waits for you")
     else:
-        _print(items)
+        _print(items, workspace)
+
+
+async def _items(host: Host) -> tuple[tuple[InboxItem, ...], Path]:
+    return await host.inbox(), host.workspace
 
 
 def _to_json(item: InboxItem) -> JsonObject:
@@ -148,22 +153,24 @@ def _to_json(item: InboxItem) -> JsonObject:
     return {**common, "jobId": item.job_id, **question, **after}
 
 
-def _print(items: tuple[InboxItem, ...]) -> None:
+def _print(items: tuple[InboxItem, ...], workspace: Path) -> None:
     screen, now = Screen.of_stdout(), SYSTEM.now()
     for first in range(0, len(items), _ITEMS_PER_WRITE):
-        parts = [part for item in items[first : first + _ITEMS_PER_WRITE] for part in _lines_of(item, screen, now)]
+        parts = [
+            part for item in items[first : first + _ITEMS_PER_WRITE] for part in _lines_of(item, screen, now, workspace)
+        ]
         shown = parts[1 if first == 0 else 0 : -1]
         # as one text it is sanitized in one pass
         print_out(*shown) if screen.colours else print_out("".join(map(str, shown)))
 
 
-def _lines_of(item: InboxItem, screen: Screen, now: int) -> Iterator[str | StyledText]:
+def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Iterator[str | StyledText]:
     of = "Job" if item.task_id is None else "task"
     since = ago(item.since, now) if item.since else "?"
     about = f"{of}  {item.who or '-'}  {since}  wants {_wanted(item)}"
     yield "\n"
     yield screen.styled(item.id, bold=True)
-    lines = _text(item).splitlines()
+    lines = _text(item, workspace).splitlines()
     yield "\n".join(
         (f"  {screen.fit(about, len(item.id) + 2)}", *(f"  {line}".rstrip(" ") for line in lines[:_MAX_QUESTION_LINES]))
     )
@@ -178,12 +185,12 @@ def _lines_of(item: InboxItem, screen: Screen, now: int) -> Iterator[str | Style
     yield "\n"
 
 
-def _text(item: InboxItem) -> str:
+def _text(item: InboxItem, workspace: Path) -> str:
     if item.asking is None:
         return item.text
     if not item.asking.call_digest:
         return question_shown(item.asking).removeprefix(f"{item.asking.expert_key} asks: ")
-    return "\n".join((call_shown(item.asking), *(f"for the whole Job: {rule}" for rule in item.asking.offers)))
+    return call_shown(item.asking, workspace, item.cost)
 
 
 def _steps(item: InboxItem) -> tuple[NextStep, ...]:

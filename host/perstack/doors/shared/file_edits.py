@@ -1,55 +1,162 @@
-"""The change that a call makes to a text file, as a unified diff."""
+"""The change that a call makes to a text file, as a unified diff.
+
+Before the call is run, `edit_in` reads the file, so that the diff has its line numbers and the lines around the change;
+the place and the new text are found by the code that the tool uses. `edit_by` knows the call alone: for calls of the
+past, whose file may be another by now.
+"""
 
 from __future__ import annotations
 
-from difflib import unified_diff
+import os
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_text
+from perstack.core.files.text_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, lines_of
+from perstack.core.files.text_edit import Replacement, replacement
+from perstack.errors import SkillError
+from perstack.system.files import FileTooLarge, NotRegular, read_below
 
 _EDIT = ("oldText", "newText")
-_WHOLE = ("text",)  # arguments that a diff shows
-_MAX_FILE_BYTES = 1 << 20  # maximum bytes of a file that is compared with its new content
-_MAX_SHOWN_CHARS = 40_000  # maximum characters of a diff
-_MOST_LINES = 2_000  # maximum lines of two compared texts together: the time of a comparison grows with their square
+_WHOLE = ("text",)
+_MAX_FILE_BYTES = 1 << 20  # maximum bytes of a file that is read to show its change
+_MAX_SHOWN_CHARS = 40_000  # maximum characters of a diff, and of texts that are compared without their file
+_MAX_NAME_CHARS = 200
+_STEPS = 100_000  # steps of a comparison: at most a fraction of a second, while a person waits
+_ADVICE = r"( \(lines [\d, …]*\))?;[^;]*\Z"  # to the model, which counts lines from 0
+_NO_NEWLINE = "\\ No newline at end of file"
 
 
-def change_of(
-    tool_name: str, args: JsonObject, workspace: Path | None = None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the arguments that a diff shows, and its lines; empty tuples if the call edits no text."""
-    path, old, new, whole = (_text(args.get(name)) for name in ("path", "oldText", "newText", "text"))
-    shows: tuple[str, ...] = _EDIT
-    if path is None:
-        return (), ()
-    if (old is None or new is None) and whole is not None and tool_name == "writeTextFile":
-        shows, old, new = _WHOLE, None if workspace is None else _content(workspace, path), whole
-    found = () if old is None or new is None else _diff(old, new, path)
-    return (shows, found) if found else ((), ())
+class FileEdit(NamedTuple):
+    """The change of a call, for a person."""
+
+    arguments: tuple[str, ...] = ()  # names of the arguments that the lines show completely
+    lines: tuple[str, ...] = ()  # unified diff
+    note: str = ""  # what the lines do not say, such as why they are not compared with the file
 
 
-def _diff(old: str, new: str, path: str) -> tuple[str, ...]:
-    """Return the diff; empty for texts that are too long, which are shown as arguments instead."""
-    before, after = old.split("\n"), new.split("\n")
-    if len(before) + len(after) > _MOST_LINES or len(old) + len(new) > _MAX_SHOWN_CHARS:
-        return ()
-    return tuple(map(approvable_text, unified_diff(before, after, path, path, lineterm="")))
+def edit_by(tool_name: str, args: JsonObject) -> FileEdit:
+    """Return the diff of a call's own texts, counted from line 1; nothing if the call replaces no text."""
+    path, old, new = (_text(args.get(name)) for name in ("path", *_EDIT))
+    if path is None or old is None or new is None or len(old) + len(new) > _MAX_SHOWN_CHARS:
+        return FileEdit()
+    before, after = ([line.encode("utf-8", "surrogatepass") for line in text.split("\n")] for text in (old, new))
+    return _shown(_EDIT, path, line_diff(before, after, Effort(_STEPS)).hunks)
+
+
+def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
+    """Return the diff to the file in the workspace; if there is none, that of `edit_by`, with a note that says why."""
+    path, old, new, whole = (_text(args.get(name)) for name in ("path", *_EDIT, "text"))
+    is_edit = old is not None and new is not None
+    if path is None or not (is_edit or (whole is not None and tool_name in ("writeTextFile", "appendTextFile"))):
+        return FileEdit()
+    name, alone = _named(path), edit_by(tool_name, args)
+    try:
+        data = _content(workspace, path)
+    except FileNotFoundError:
+        is_new = tool_name == "writeTextFile" and not is_edit
+        return alone._replace(note=f"{name} is a new file" if is_new else f"{name} does not exist")
+    except (OSError, ValueError, RuntimeError) as error:
+        return alone._replace(note=f"not compared with the file: {name} {_reason(error)}")
+    if not is_text(data):
+        return alone._replace(note=f"not compared with the file: {name} is not a text")
+    if old is not None and new is not None:
+        try:
+            change = replacement(data, _bytes(old), _bytes(new), name)
+        except SkillError as error:
+            return alone._replace(note=re.sub(_ADVICE, "", str(error)))
+        return _compared(_EDIT, path, data, change)
+    text = _bytes(whole or "")
+    is_append = tool_name == "appendTextFile"
+    return _compared(_WHOLE, path, data, Replacement(len(data), b"", text) if is_append else Replacement(0, data, text))
+
+
+def _compared(arguments: tuple[str, ...], path: str, data: bytes, change: Replacement) -> FileEdit:
+    """Compare the changed lines and those around them, which is quick however long the file is."""
+    end = change.at + len(change.old)
+    first = _line_start(data, change.at)
+    for _ in range(CONTEXT):
+        first = _line_start(data, max(0, first - 1))
+    last = _line_end(data, end)
+    for _ in range(CONTEXT):
+        last = _line_end(data, last)
+    after = data[first : change.at] + change.new + data[end:last]
+    hunks = line_diff(lines_of(data[first:last]), lines_of(after), Effort(_STEPS)).hunks
+    above = data.count(b"\n", 0, first)
+    placed = [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks]
+    found = _shown(arguments, path, placed)
+    if not hunks:
+        return found._replace(note=f"{_named(path)} has this text already: nothing changes")
+    if not found.lines:
+        return found._replace(note="the change is too long for a diff: the arguments are shown instead")
+    return found
+
+
+def _line_start(data: bytes, at: int) -> int:
+    return data.rfind(b"\n", 0, at) + 1
+
+
+def _line_end(data: bytes, at: int) -> int:
+    found = data.find(b"\n", at)
+    return len(data) if found < 0 else found + 1
+
+
+def _shown(arguments: tuple[str, ...], path: str, hunks: Sequence[Hunk]) -> FileEdit:
+    lines = (f"--- {_named(path)}", f"+++ {_named(path)}", *(line for hunk in hunks for line in _of_hunk(hunk)))
+    if not hunks or sum(map(len, lines)) > _MAX_SHOWN_CHARS:
+        return FileEdit()
+    return FileEdit(arguments, lines)
+
+
+def _of_hunk(hunk: Hunk) -> Iterator[str]:
+    yield hunk.head
+    ended = [line for _, line in hunk.lines if line.endswith(b"\n")]
+    end = b"\r\n" if ended and all(line.endswith(b"\r\n") for line in ended) else b"\n"  # shown where it differs
+    for sign, line in hunk.lines:
+        yield sign + approvable_text(as_text(line.removesuffix(end)))
+        if ended and not line.endswith(b"\n"):
+            yield _NO_NEWLINE
 
 
 def _text(value: JsonValue) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _content(workspace: Path, path: str) -> str | None:
-    """Return the text of a file in the workspace; None if it is missing, outside, too large or not text."""
-    try:
-        place = (workspace / path).resolve()
-        if not place.is_relative_to(workspace.resolve()) or not place.is_file():
-            return None
-        return read_bounded(place, _MAX_FILE_BYTES).decode()
-    except (NotRead, OSError, ValueError, RuntimeError):
-        return None
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _named(path: str) -> str:
+    name = approvable_text(path).replace("\n", "\\n")
+    return name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
+
+
+def _content(workspace: Path, path: str) -> bytes:
+    """Return the content of a file in the workspace. A link is followed as the tools follow it, within the workspace.
+
+    Raises OSError, also if it is outside, no regular file or too large, and ValueError for a path that cannot be.
+    """
+    root = workspace.resolve()
+    found = (workspace / os.path.normpath(path)).resolve()
+    if not found.is_relative_to(root):
+        raise PermissionError("is outside the workspace")
+    return read_below(root, str(found.relative_to(root)), _MAX_FILE_BYTES)
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case FileTooLarge():
+            return f"is larger than {_MAX_FILE_BYTES >> 20} MiB"
+        case NotRegular():
+            return "is no ordinary file"
+        case OSError() if error.strerror:
+            return f"cannot be read ({error.strerror.lower()})"
+        case OSError():
+            return str(error)
+        case _:
+            return "cannot be read"

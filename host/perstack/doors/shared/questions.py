@@ -11,8 +11,10 @@ from pydantic import JsonValue
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_text
+from perstack.core.definitions.permissions import read_rule
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.answers import (
+    ALWAYS,
     ANYTHING,
     APPROVAL,
     AcceptedAnswers,
@@ -23,7 +25,7 @@ from perstack.core.jobs.answers import (
 )
 from perstack.core.runs.questions import OpenQuestion, counted
 from perstack.dataclass import dataclass
-from perstack.doors.shared.file_edits import change_of
+from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
 
 _MAX_SHOWN_CHARS = 40_000  # maximum characters shown of one argument
 
@@ -33,15 +35,43 @@ def is_refusal(asking: OpenQuestion, text: str) -> bool:
     return read_approval(asking, text).denies
 
 
-def call_shown(asking: OpenQuestion, workspace: Path | None = None) -> str:
-    """Return every argument and why it is asked. With a `workspace`, edits are a diff to the current content."""
-    left_out, change = change_asked(asking, workspace)
+def call_shown(asking: OpenQuestion, workspace: Path | None = None, spent: str = "") -> str:
+    """Return every argument, why it is asked, and what further answers cover.
+
+    With a `workspace`, edits are a diff to the file in it. `spent` is what the Job has used so far.
+    """
+    change = change_asked(asking, workspace)
     lines = [
         f"  {approvable_text(name)}: {value_shown(value, asking)}"
         for name, value in asking.args.items()
-        if name not in left_out
+        if name not in change.arguments
     ]
-    return "\n".join((*head_shown(asking), *lines, *(f"  {line}" for line in change)))
+    diff = (f"  {line}" for line in (change.note, *change.lines) if line)
+    more = (f"{answer}: {words}, in this whole Job" for answer, words in covered(asking))
+    return "\n".join((*head_shown(asking), *lines, *diff, *more, *((f"so far: {spent}",) if spent else ())))
+
+
+def covered(asking: OpenQuestion) -> tuple[tuple[str, str], ...]:
+    """Return each answer that approves more than this call, and the calls of the Job that it covers in words."""
+    offers = ((f"{ALWAYS}: {_on_one_line(rule)}", _on_one_line(_matched(rule))) for rule in asking.offers)
+    return ((ALWAYS, "the same call again"), *offers)
+
+
+def _matched(text: str) -> str:
+    try:
+        rule = read_rule(text)
+    except ValueError:
+        return "every call that this rule matches"
+    skill = "" if rule.skill is None else f" of skill {rule.skill.text}"
+    what = f"every call of {'delegate ' if rule.is_delegate else ''}{rule.tool.text}{skill}"
+    if rule.bare is not None:
+        return f"{what} that matches {rule.bare.text}"
+    named = " and ".join(f"{name} matches {glob.text}" for name, glob in rule.named)
+    return f"{what} whose {named}" if named else what
+
+
+def _on_one_line(text: str) -> str:
+    return approvable_text(text).replace("\n", "\\n")
 
 
 def head_shown(asking: OpenQuestion) -> tuple[str, ...]:
@@ -61,9 +91,13 @@ def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
     return shown.replace("\n", "\n    | ")  # lines of a value must not look like lines of ours
 
 
-def change_asked(asking: OpenQuestion, workspace: Path | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return `change_of` a call; empty for other skills' tools, whose arguments of these names may mean anything."""
-    return change_of(asking.tool_name, asking.args, workspace) if asking.skill_name in ("", BASE_SKILL) else ((), ())
+def change_asked(asking: OpenQuestion, workspace: Path | None) -> FileEdit:
+    """Return the diff of a call; none for other skills' tools, whose arguments of these names may mean anything."""
+    if asking.skill_name not in ("", BASE_SKILL):
+        return FileEdit()
+    if workspace is None:
+        return edit_by(asking.tool_name, asking.args)
+    return edit_in(workspace, asking.tool_name, asking.args)
 
 
 # Consent to a changed definition that executes something new.

@@ -65,7 +65,9 @@ def _name(title: str, key: str) -> str:
 
 
 FRAME_S = 1 / 12  # minimum seconds between two drawings: a model streams faster than people read
-_KEYS = ("Enter send", "^J new line", "Esc interrupt", "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
+_TYPING = ("Enter send", "^J new line")
+_INTERRUPT = "Esc interrupt"
+_KEYS = (*_TYPING, _INTERRUPT, "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
 _DROPPED = ("^J new line", "Enter send", "^P all")  # left out of a narrow key line, in this order
 
 _OF_JOBS = ("scroll", "to_end", "fold")  # actions on the shown Job; a screen above it has others
@@ -228,6 +230,10 @@ class StartApp(App[int]):
     def _named(self) -> None:
         self._show_tabs()
 
+    @on(events.DescendantFocus)
+    def _focus_moved(self) -> None:
+        self._show_keys()
+
     @on(Bar.Clicked)
     def _clicked(self, message: Bar.Clicked) -> None:
         number = (message.number - FIRST) // EACH
@@ -242,9 +248,16 @@ class StartApp(App[int]):
         """Fit the tab line and the key line to the width."""
         self._width = event.size.width  # the library's own value changes after this event
         self._show_tabs()
-        shown = [*_KEYS]
+        self._show_keys()
+
+    def _show_keys(self) -> None:
+        """Show the keys, without those that do nothing now."""
+        pane = self._panes[self._shown] if self._panes else None
+        idle = () if pane is None or pane.is_typed_in else _TYPING
+        at_rest = () if pane is None or pane.session.is_busy else (_INTERRUPT,)
+        shown = [one for one in _KEYS if one not in (*idle, *at_rest)]
         for one in _DROPPED:
-            if len("   ".join(shown)) > self._width - 2:
+            if len("   ".join(shown)) > self._width - 2 and one in shown:
                 shown.remove(one)
         self._keys.set((Span("   ".join(shown), "dim"),))
 
@@ -265,6 +278,7 @@ class StartApp(App[int]):
         if self.pane.session in changed:
             self.pane.update()
         self._show_tabs()
+        self._show_keys()
 
     @on(Driver.SignalResume)
     def _came_back(self) -> None:
@@ -363,6 +377,7 @@ class StartApp(App[int]):
             self.pane.update()
             self.pane.to_composer()
             self._show_tabs()
+            self._show_keys()
 
     def action_next_tab(self) -> None:
         """Show the next tab."""

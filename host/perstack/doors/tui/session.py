@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import By, place_of
+from perstack.core.base.usage import cost
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import events
@@ -18,6 +19,7 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.job_status import next_step_of_job, spent
 from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.text import count
 from perstack.doors.tui.view.styled_text import Style
 from perstack.doors.tui.view.transcript import Transcript
 from perstack.engine.log.run_session import OnEvent
@@ -151,6 +153,13 @@ class Session:
     def is_unread(self) -> bool:
         """True if the Job could not be read: it is gone, or its storage cannot be reached."""
         return self.job is None and self.job_id is not None and not self.is_busy
+
+    @property
+    def spent(self) -> str:
+        """Steps, tokens and cost of the Job so far."""
+        live = self.transcript.live
+        tokens = count(live.usage.total_tokens, "token") if live.usage.total_tokens else ""
+        return ", ".join(filter(None, (count(live.steps, "step"), tokens, cost(live.usage, live.unpriced_tokens))))
 
     @property
     def resumption(self) -> Resume | None:

@@ -33,6 +33,7 @@ class InboxItem:
     task_id: str | None = None
     damaged: bool = False  # True for a Job or a task that cannot be read, whose `text` says where the damage is
     next_steps: tuple[NextStep, ...] = ()  # alternatives for what to do if no answer helps
+    cost: str = ""  # of the Job so far, as text; empty if nothing was used
 
     @property
     def next(self) -> str | None:
@@ -78,7 +79,14 @@ def _of_job(job: JobNeedingAttention) -> Iterator[InboxItem]:
     job_id, asking, damaged = job.job_id, job.asking, job.damaged
     if asking is not None:
         yield InboxItem(
-            asking.id, asking.expert_key, asking.text, asking.asked_at, asking.approval, job_id=job_id, asking=asking
+            asking.id,
+            asking.expert_key,
+            asking.text,
+            asking.asked_at,
+            asking.approval,
+            job_id=job_id,
+            asking=asking,
+            cost=job.cost,
         )
     if damaged is not None:
         steps = (Inspect("damage", job_id),)

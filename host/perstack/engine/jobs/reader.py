@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.base.records import Fact
+from perstack.core.base.usage import NO_USAGE, Usage, cost
 from perstack.core.jobs.due import DUE, due_of, job_state
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import has_labels
@@ -65,6 +66,7 @@ class JobNeedingAttention:
     job_id: str
     asking: OpenQuestion | None = None
     damaged: JobSummary | None = None  # readable part of a damaged Job; None for an intact one
+    cost: str = ""  # of the Job so far, as text
 
 
 class JobReader:
@@ -122,8 +124,8 @@ class JobReader:
         """
         found: list[JobNeedingAttention] = []
         for job_id, written in (await self.storage.summaries()).items():
-            known, asking = _asking(job_id, written)
-            found += [JobNeedingAttention(job_id, asking)] if known else map(_waiting, await self._summaries((job_id,)))
+            kept = _kept(job_id, written)
+            found += map(_waiting, (kept,) if kept is not None else await self._summaries((job_id,)))
         return [one for one in found if one.asking is not None or one.damaged is not None]
 
     async def _summaries(self, job_ids: Sequence[str]) -> Sequence[JobSummary]:
@@ -418,15 +420,17 @@ class _Kept(Fact):
     id: str
     status: str
     asking: OpenQuestion | None = None
+    usage: Usage = NO_USAGE
+    unpriced_tokens: int = 0
 
 
-def _asking(job_id: str, written: bytes) -> tuple[bool, OpenQuestion | None]:
+def _kept(job_id: str, written: bytes) -> _Kept | None:
+    """Return what job.json says; None if the logs must be read."""
     try:
         kept = _Kept.model_validate_json(written)
     except ValueError:
-        return False, None
-    is_trusted = kept.id == job_id and kept.status != "running"
-    return is_trusted, kept.asking if is_trusted else None
+        return None
+    return kept if kept.id == job_id and kept.status != "running" else None
 
 
 def _unreadable(job_id: str, error: StorageError | NotFound) -> JobSummary:
@@ -442,5 +446,7 @@ def _unreadable(job_id: str, error: StorageError | NotFound) -> JobSummary:
     )
 
 
-def _waiting(job: JobSummary) -> JobNeedingAttention:
-    return JobNeedingAttention(job.id, None if job.damaged else job.asking, job if job.damaged else None)
+def _waiting(job: JobSummary | _Kept) -> JobNeedingAttention:
+    if isinstance(job, JobSummary) and job.damaged:
+        return JobNeedingAttention(job.id, damaged=job)
+    return JobNeedingAttention(job.id, job.asking, cost=cost(job.usage, job.unpriced_tokens))

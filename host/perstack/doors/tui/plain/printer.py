@@ -10,7 +10,7 @@ from perstack.core.runs import display_events, events
 from perstack.core.runs.log_rows import LogRow, run_label
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity, LogLine, timed, todos_words, totals, work_words
-from perstack.doors.shared.file_edits import change_of
+from perstack.doors.shared.file_edits import edit_by
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
 from perstack.doors.shared.next_steps import said_plainly
@@ -153,7 +153,7 @@ class Printer:
         for one, decided in zip(told, calls, strict=False):
             call = None if run is None else run.calls.get(decided.id)
             part = None if call is None else call.part
-            change = () if part is None or part.raw_args is not None else change_of(part.tool_name, part.args)[1]
+            change = () if part is None or part.raw_args is not None else edit_by(part.tool_name, part.args).lines
             if not change or part is None:
                 self._row(one.run_id, one.label, one.row)
                 continue

@@ -148,8 +148,9 @@ class PlainProgram:
         if room.asked != asking.id:
             self._discard()
             room.asked = asking.id
-            self.put(call_shown(asking, self.host.workspace) if asking.call_digest else question_shown(asking))
-        self.put(f"> {asking_hint(asking)}")
+            is_call = bool(asking.call_digest)
+            self.put(call_shown(asking, self.host.workspace, session.spent) if is_call else question_shown(asking))
+        self.put(f"> {asking_hint(asking, covers=False)}")
 
     # --- input ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seconds
-from perstack.doors.shared.file_edits import change_of
+from perstack.doors.shared.file_edits import edit_by
 from perstack.doors.shared.text import brief, cells, count, duration, shorten
 from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, wrap, wrap_line, wrap_stable
 from perstack.doors.tui.view.tree import RenderContext, TreeBranch, TreeItem
@@ -271,9 +271,9 @@ class RunBranch(TreeBranch):
 def _change_by(part: ToolCallPart | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if part is None:
         return (), ()
-    shown, lines = change_of(part.tool_name, part.args)
-    if lines:
-        return shown, lines[2:]  # the head line already shows the path
+    change = edit_by(part.tool_name, part.args)
+    if change.lines:
+        return change.arguments, change.lines[2:]  # the head line already shows the path
     whole = part.args.get("text")
     if part.tool_name != "writeTextFile" or not isinstance(whole, str):
         return (), ()

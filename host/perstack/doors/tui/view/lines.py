@@ -57,11 +57,9 @@ def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> l
 # The hint what may be typed now.
 
 
-def hint_of(session: Session, *, refuses: bool = False, stops: str = "Esc") -> str:
-    """Return the hint for the Job's state. `refuses`: a reason for a no is being typed; `stops` is the key for it."""
+def hint_of(session: Session, *, stops: str = "Esc") -> str:
+    """Return the hint for the Job's state; `stops` is the key that interrupts."""
     asking, place = session.open_question, session.resume_from
-    if refuses:
-        return f"why not? a text for the model; Enter alone: just no; {stops} goes back"
     if session.is_unread:
         return "it could not be read; Enter tries again"
     if place is not None:

@@ -9,7 +9,7 @@ from perstack.core.jobs.answers import ALWAYS, accepted, asked_by
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.questions import change_asked, head_shown, question_shown, value_shown
+from perstack.doors.shared.questions import change_asked, covered, head_shown, question_shown, value_shown
 from perstack.doors.shared.text import break_anywhere, cells
 from perstack.doors.tui.view.items import difference
 from perstack.doors.tui.view.styled_text import Line, Span, clean, wrap
@@ -24,26 +24,33 @@ SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
 CHOSEN = "❯ "  # the mark before the call that a key settles
 
 
-def asking_lines(asking: OpenQuestion, workspace: Path, width: int) -> list[Line]:
-    """Return the whole question: every argument, and for an edit its diff."""
+def asking_lines(asking: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
+    """Return the whole question: what the Job has used so far, every argument, and for an edit its diff."""
     if not asking.call_digest:
         first, *others = wrap(question_shown(asking), width)
         return [(Span(first, "ask"),), *((Span(one),) for one in others)]
-    left_out, change = change_asked(asking, workspace)
+    change = change_asked(asking, workspace)
     found: list[Line] = [(Span(one, "ask"),) for line in head_shown(asking) for one in wrap(line, width)]
+    found += [(Span(line, "dim"),) for line in wrap(f"so far: {spent}", width) if spent]
     for name, value in asking.args.items():
-        if name not in left_out:
+        if name not in change.arguments:
             found += _argument(name, value_shown(value, asking), width)
-    found += [(Span("  "), *_broken(line)) for text in change for line in _in_pieces(text, width - 2)]
+    found += [(Span("  "), Span(line, "warn")) for line in wrap(change.note, width - 2) if line]
+    found += [(Span("  "), *_broken(line)) for text in change.lines[2:] for line in _in_pieces(text, width - 2)]
     return found
 
 
-def asking_hint(asking: OpenQuestion) -> str:
-    """Return the hint how to answer."""
+def asking_hint(asking: OpenQuestion, *, covers: bool = True) -> str:
+    """Return the hint how to answer. `covers`: it also says which calls each further answer covers."""
     asked = asked_by(asking)
     if asking.call_digest:
-        offers = [f"{number} {ALWAYS} {rule}" for number, rule in enumerate(asking.offers, 1)]
-        return " · ".join(("y yes", "a always in this Job", *offers, "n no, and why"))
+        keys = ("a", *map(str, range(1, len(asking.offers) + 1)))
+        offers = (
+            f"{key} {ALWAYS}: {words}" if covers else f"{key} {answer}"
+            for key, (answer, words) in zip(keys, covered(asking), strict=True)
+        )
+        scope = (f"{ALWAYS} holds for this whole Job",) if covers else ()
+        return " · ".join(("y yes", *offers, "n no, and why", *scope))
     if asked.options:
         return "type a number or an option" if not asked.allows_other else "type a number, an option, or other words"
     return accepted(asked)
@@ -85,6 +92,7 @@ def unsettled_lines(
     return found
 
 
+REFUSING_HINT = "why not? Enter sends a reason to the model, or just the no; Esc goes back"
 UNSETTLED_HINT = "d it was done · r run it again · a ask me · Enter resumes"
 
 

@@ -105,10 +105,14 @@ class Composer(TextArea):
             self._typed.keep(self.text)
         self.text = ""
 
+    def put(self, text: str) -> None:
+        """Replace the text, with the cursor at its end."""
+        self.text = text
+        self.move_cursor(self.document.end)
+
     def _recall(self, text: str | None) -> bool:
         if text is not None:
-            self.text = text
-            self.move_cursor(self.document.end)
+            self.put(text)
         return text is not None
 
     def on_text_area_changed(self) -> None:

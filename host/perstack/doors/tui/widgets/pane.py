@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from typing_extensions import override
 
+from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import asked_by
 from perstack.doors.shared.activity import JobActivity
@@ -57,6 +58,8 @@ class JobPane(Vertical):
         self._chosen: str | None = None
         self._found_by = ""  # the filter text at the time of the choice
         self._refuses = False  # True if a reason for a no is being typed
+        self._draft = ""  # the text that was begun before a question, which is no answer to it
+        self._is_mixed = False  # True while the input still has that text
         self._typed_at = 0.0
 
     @override
@@ -67,6 +70,11 @@ class JobPane(Vertical):
         yield self._names
         yield self.composer
         yield self._standing
+
+    @property
+    def is_typed_in(self) -> bool:
+        """True if Enter sends what is typed. A question itself says how it is answered."""
+        return self.composer.has_focus and not self._panel.is_shown and not self.session.is_busy
 
     def on_mount(self) -> None:
         """Focus the input and show the session."""
@@ -95,10 +103,13 @@ class JobPane(Vertical):
                 self._view.update()
             if session.coming is not None:
                 self._view.prepare(session.coming.root)
-        if self._panel.show(session) and self._panel.takes_keys:
+        if self._panel.show(session, self._said_with_question()):
+            self._is_mixed = bool(self.composer.text)
             self._give_keys()
-        elif not self._panel.is_shown and self._panel.has_focus:
-            self.to_composer()
+        elif not self._panel.is_shown:
+            self._give_back()
+            if self._panel.has_focus:
+                self.to_composer()
         self._refuses = self._refuses and self._panel.takes_keys
         self._say_what_enter_does()
         self._show_standing()
@@ -119,17 +130,52 @@ class JobPane(Vertical):
             self._show_standing()
 
     def _give_keys(self) -> None:
-        """Focus the question once nothing was typed for a moment; a begun text has priority."""
-        if self._panel.has_focus or not self._panel.takes_keys or self._refuses or self.composer.text:
+        """Once nothing was typed for a moment, put a draft aside for a question, or give a call's question the keys.
+
+        A call's question leaves a draft in place until the user goes there: a key typed on would decide the call.
+        """
+        if not self._panel.is_shown or self._panel.has_focus or self._refuses:
+            return
+        if not (self._is_mixed if not self._panel.takes_keys else not self.composer.text):
             return
         left = _QUIET_S - (time.monotonic() - self._typed_at)
         if left > 0:
             self.set_timer(left, self._give_keys)
-        else:
+        elif self._panel.takes_keys:
             self._panel.take_focus()
+        else:
+            self._put_aside()
+
+    def _put_aside(self) -> None:
+        """Keep the text that was begun before the question, so that no answer contains it."""
+        if self._is_mixed and self._panel.is_shown:
+            draft = self.composer.text
+            self.composer.sent(keep=bool(self._draft))  # of two drafts the later one is recalled with Up
+            self._draft = self._draft or draft
+            self._panel.show(self.session, self._said_with_question())
+        self._is_mixed = False
+        self._say_what_enter_does()
+
+    def _give_back(self) -> None:
+        """Put a draft back, before what was typed since the answer."""
+        if self._draft:
+            self.composer.put(self._draft + self.composer.text)
+        self._draft, self._is_mixed = "", False
+
+    def _to_panel(self) -> None:
+        self._put_aside()
+        self._panel.take_focus()
+
+    def _said_with_question(self) -> list[str]:
+        place = self.session.resume_from
+        branch = [] if place is None else [f"another answer, in a branch, from {one_line(place)}; Esc leaves it"]
+        return [*branch, "your draft comes back after it"] if self._draft else branch
 
     def _say_what_enter_does(self) -> None:
-        self.composer.placeholder = hint_of(self.session, refuses=self._refuses)
+        """Show in the input what Enter does; a question itself says how it is answered."""
+        is_asked = self._panel.is_shown
+        words = "" if self._panel.takes_keys else "your answer" if is_asked else hint_of(self.session)
+        self.composer.placeholder = words
 
     def _offered(self) -> list[Expert]:
         """Return the Experts that the typed text finds, and choose the first if the choice is not among them."""
@@ -176,7 +222,7 @@ class JobPane(Vertical):
         if self.composer.has_focus and self.composer.complete():
             return
         if (self._panel.takes_keys or self._panel.scrolls) and not self._panel.has_focus and not self._refuses:
-            self._panel.take_focus()
+            self._to_panel()
         elif self.composer.has_focus and self._view.display:
             self.screen.set_focus(self._view)
         else:
@@ -197,6 +243,7 @@ class JobPane(Vertical):
         """Leave the refusal being typed, otherwise interrupt the session."""
         if self._refuses:
             self._refuses = False
+            self.composer.sent()
             self._panel.take_focus()
             self._say_what_enter_does()
         else:
@@ -219,7 +266,10 @@ class JobPane(Vertical):
         if self._refuses and asking is not None:
             text = refusal(text)
         elif asking is not None and asking.call_digest:
-            self._panel.take_focus()
+            self._to_panel()
+            return
+        elif asking is not None and self._is_mixed:
+            self._put_aside()
             return
         elif asking is not None:
             text = chosen(asked_by(asking), text.strip())
@@ -242,11 +292,16 @@ class JobPane(Vertical):
     def resume(self) -> None:
         """Resume the Job; if calls have no result, the user settles them first."""
         if self.session.unsettled and not self._panel.has_focus:
-            self._panel.take_focus()
+            self._to_panel()
         elif self.session.is_elsewhere or self.session.is_unread:
             self.session.follow()
         elif self.session.resumption is not None and self.session.resumption.needs is None:
             self.session.resume()
+
+    def on_descendant_focus(self) -> None:
+        """Put a draft aside also when a click gave a call's question the keys."""
+        if self._panel.takes_keys and self._panel.has_focus:
+            self._put_aside()
 
     @on(AskPanel.Answered)
     def _answered(self, message: AskPanel.Answered) -> None:

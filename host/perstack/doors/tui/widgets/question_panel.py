@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from perstack.doors.shared.text import count
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.questions import (
     CHOSEN,
+    REFUSING_HINT,
     SETTLEMENTS,
     UNSETTLED_HINT,
     asking_hint,
@@ -29,6 +31,7 @@ from perstack.doors.tui.view.questions import (
 from perstack.doors.tui.view.styled_text import Line, Span, wrap
 from perstack.doors.tui.widgets.lines import LinesView
 
+_FILE_CHECK_INTERVAL_S = 1.0  # minimum seconds until the file of an edit is read again
 _MAX_HEIGHT_SHARE = 0.6  # maximum share of a tab's height; the transcript keeps the rest
 
 
@@ -72,6 +75,11 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._chosen = 0
         self._has_decided = False  # True if a key has decided: further keys decide nothing
         self._room = 0  # number of question lines visible at once
+        self._more: Sequence[str] = ()  # lines below the hint
+        self._is_refused = False  # True while the reason for a no is typed
+        self._made: list[Line] = []  # the question's lines, what they were made for, and when
+        self._made_for: tuple[str, str, int] | None = None
+        self._made_at = 0.0
         self._at_chosen = 0  # the first line of the chosen open call
         self._lines = LinesView()
         self._hint = LinesView(classes="hint")
@@ -96,15 +104,17 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         """True if it is answered by keys rather than text."""
         return self.is_shown and (self._asking is None or bool(self._asking.call_digest))
 
-    def show(self, session: Session) -> bool:
-        """Show what the session waits for. Return whether that is something new."""
+    def show(self, session: Session, more: Sequence[str] = ()) -> bool:
+        """Show what the session waits for, with `more` below the hint. Return whether that is something new."""
         before = (self._asking, self.is_shown)
+        self._more = more
         self._session, self._asking = session, session.open_question
         is_unsettled = session.resume_from is None and bool(session.unsettled) and not session.is_busy
         self.display = self._asking is not None or is_unsettled
         is_news = (self._asking, self.is_shown) != before
         if is_news:
-            self._has_decided, self._chosen = False, 0
+            self._has_decided = self._is_refused = False
+            self._chosen = 0
             self._lines.scroll_to(y=0, animate=False)
         self.draw()
         return self.is_shown and is_news
@@ -115,7 +125,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             return
         width = max(20, (self.size.width or self.screen.size.width - 4) - 3)
         if self._asking is not None:
-            lines: list[Line] = asking_lines(self._asking, self._workspace, width)
+            lines = self._asked(self._asking, self._session.spent, width)
             hint = asking_hint(self._asking)
         else:
             lines = unsettled_lines(self._session.unsettled, self._session.settled, self._chosen, width)
@@ -127,18 +137,27 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._hint.show([(Span(text, "dim"),) for text in hints])
         self._hint.styles.height = len(hints)
 
+    def _asked(self, asking: OpenQuestion, spent: str, width: int) -> list[Line]:
+        """Return the question's lines, made again after a moment: the file of an edit may change while it waits."""
+        made_for, now = (asking.id, spent, width), time.monotonic()
+        if made_for != self._made_for or now - self._made_at > _FILE_CHECK_INTERVAL_S:
+            self._made, self._made_for, self._made_at = (
+                asking_lines(asking, self._workspace, width, spent),
+                made_for,
+                now,
+            )
+        return self._made
+
     def _hints(self, hint: str, lines: Sequence[Line], width: int) -> list[str]:
         """Return the hint lines, which are always visible, and set the room for the question."""
         is_away = self.screen.focused is not self  # `has_focus` changes only after `on_focus`
         away = "Tab, then " if is_away else ""
-        if self._has_decided:
-            hint = "Esc takes it back"
-        elif self.takes_keys:
-            hint = away + hint
-        found = wrap(hint, width)
+        hint = away + hint if self.takes_keys else f"{hint}, then Enter"
+        hint = REFUSING_HINT if self._is_refused else hint
+        found = [line for text in (hint, *self._more) for line in wrap(text, width)]
         height = self.parent.size.height if isinstance(self.parent, Widget) else 0
         most = int((height or self.screen.size.height) * _MAX_HEIGHT_SHARE) - 1
-        if len(lines) > most - len(found):
+        if len(lines) > most - len(found) and not self._is_refused:
             found += wrap(f"{away}{self._scrolls_by} show all {count(len(lines), 'line')}", width)
         self._room = max(1, most - len(found))
         return found
@@ -153,7 +172,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
     def take_focus(self) -> None:
         """Take the focus at once, so that the next key goes here."""
-        self._has_decided = self._is_leaving = False
+        self._has_decided = self._is_leaving = self._is_refused = False
         self.screen.set_focus(self)
         self.draw()
 
@@ -206,7 +225,9 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._has_decided = found is not None or key in ("n", "N")
         if found is not None:
             self.post_message(self.Answered(found))
-        elif key in ("n", "N"):
+        elif self._has_decided:
+            self._is_refused = True
+            self.draw()
             self.post_message(self.Refusing())
 
     def _settle(self, session: Session, key: str) -> None:
