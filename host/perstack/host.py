@@ -85,13 +85,14 @@ class Host:
         place = place or ProjectPlace(named_or_own(project, workspace), None)
         folder = place.workspace(project, workspace)
         given = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
+        public = given.without_stored  # for addresses that a definition names
         loaded = load_plugins(plugins, given)
         agreement = agreement or Agreement(project)
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
-            storage = open_state(loaded, project, place, storage, given, agreement)
+            storage = open_state(loaded, project, place, storage, public, agreement)
         clock = SYSTEM if clock is None else clock
-        audit = AuditTrail(storage, project, folder, given, clock, agreement)
+        audit = AuditTrail(storage, project, folder, public, clock, agreement)
         kept = given.without(audit.key_variable)
         self._source = ContextSource(
             HostContext(
@@ -104,7 +105,7 @@ class Host:
                 providers=ProviderPool(loaded, kept, agreement),
                 audit=audit,
                 clock=clock,
-                dispatching=dispatching_of(loaded, project, dispatcher, address, given, agreement),
+                dispatching=dispatching_of(loaded, project, dispatcher, address, public, agreement),
                 agreement=agreement,
             )
         )

@@ -52,6 +52,8 @@ PLACES = {
     "host/perstack/engine/context/commands.py python_argv": (1, ISOLATED),
     "host/perstack/engine/diagnostics/doctor.py Program": (1, DECLARED),
     "host/perstack/engine/plugins/programs.py Program": (1, PORT),
+    "host/perstack/doors/cli/first_run/keys.py executable": (1, "pip and the embedded model, with -I, after a yes"),
+    "host/perstack/doors/cli/first_run/keys.py run": (1, "the same"),
     "host/perstack/doors/cli/skills.py open": (1, "the browser of the person who logs in, with an https address"),
     "host/perstack/doors/cli/entry.py executable": (1, "only its folder is looked at"),
     "host/perstack/doors/mcp/client_config.py executable": (2, "the command that an editor starts, with -P"),

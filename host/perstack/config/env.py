@@ -1,8 +1,8 @@
-"""Environment of providers and skills: the process's own, completed from `.env` files.
+"""Environment of providers and skills: the process's own, completed from `.env` files and the user's stored keys.
 
 As in Perstack, `.env` and `.env.local` are read, or the files in `envPath` and `--env-path`. They never override a
 variable that is set, and an empty variable counts as not set. Of two files the later one wins here, so that
-`.env.local` overrides `.env`.
+`.env.local` overrides `.env`. A stored key counts only if neither sets its variable.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
+from perstack.config.keys import KeyStore
 from perstack.config.project import TRUST_VARIABLE, check_owner
 from perstack.config.source import NotRead, read_bounded
 from perstack.errors import UsageError
@@ -40,13 +41,14 @@ def read_env(
     *,
     is_confirmed: bool = False,
     owners: Collection[int] = (),
+    stored: KeyStore | None = None,
 ) -> Environment:
     """Return the variables of `environ` and of the files, without changing `os.environ`.
 
     Names are relative to `folder`; without any, `.env` and `.env.local` are read. Missing files are skipped, because
     `.env.local` is optional. `${OTHER}` in values is not expanded. `is_confirmed`: a person named these files.
     Otherwise they cannot set variables that decide what runs or who gets access, and each must belong to the user, root
-    or one of `owners`.
+    or one of `owners`. The keys in `stored` are for providers alone.
 
     Raises:
         UsageError: a file exists but cannot be read, or may be another user's.
@@ -67,6 +69,8 @@ def read_env(
             sources[name] = str(path)
     given = {name: value for name, value in environ.items() if value or name not in variables}
     variables.update(given)
+    keys = {} if stored is None else {name: key for name, key in stored.read().items() if not variables.get(name)}
+    variables.update(keys)
     unconfirmed = {} if is_confirmed else {name: file for name, file in sources.items() if name not in given}
     own = {name: f"the environment, which takes precedence over {sources[name]}" for name in given if name in sources}
     return Environment(
@@ -74,7 +78,8 @@ def read_env(
         unconfirmed=unconfirmed,
         files=(path.absolute() for path in paths),
         left_out=left_out,
-        sources={**sources, **own},
+        sources={**sources, **own, **dict.fromkeys(keys, "" if stored is None else str(stored.path))},
+        stored=keys,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Literal, assert_never
 from pydantic import JsonValue, ValidationError
 
 from perstack.config.env import read_env
+from perstack.config.keys import KeyStore
 from perstack.config.project import ProjectPlace, is_named, owner_of
 from perstack.core.base.records import Fact, JsonObject, canonical_json, texts_in
 from perstack.core.base.secrets import masked_address, masked_args, masked_line
@@ -399,13 +400,14 @@ def folder_of(project: Project, otherwise: Path) -> Path:
 def environment_of(
     project: Project, place: ProjectPlace, named: Sequence[str] = (), *, confirm: bool = True
 ) -> Environment:
-    """Return the environment with the `.env` files, or the files that a person named in place of the project's.
+    """Return the environment with the user's keys and `.env` files, or files that a person named in place of those.
 
     Addresses that a person has agreed to by `perstack trust` count as their own, unless `confirm` is False. Raises
     UsageError if a file cannot be read.
     """
     owners = () if project.path is None else owner_of(Path(project.path))
-    env = read_env(place.folder, named or project.env_path, is_confirmed=bool(named), owners=owners)
+    files, keys = named or project.env_path, KeyStore.of_user()
+    env = read_env(place.folder, files, is_confirmed=bool(named), owners=owners, stored=keys)
     if not confirm or not addresses(env):
         return env
     return confirming(env, TrustStore.of_user().digests(folder_of(project, place.folder)))

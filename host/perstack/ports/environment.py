@@ -27,12 +27,14 @@ class Environment(dict[str, str]):
         files: Iterable[Path] = (),
         left_out: Mapping[str, str] | None = None,
         sources: Mapping[str, str] | None = None,
+        stored: Iterable[str] = (),
     ) -> None:
         """Copy the variables and their origins."""
         super().__init__(variables)
         self.unconfirmed: Mapping[str, str] = dict(unconfirmed or {})  # set by a workspace file only: that file
         self.files = tuple(files)  # all files that were searched, as absolute paths
         self.sources: Mapping[str, str] = dict(sources or {})  # of variables that a file names: where the value is set
+        self.stored = frozenset(stored)  # keys that the user has stored for providers: no tool gets them
         self.left_out: Mapping[str, str] = dict(left_out or {})  # named by such a file, which must not set it
 
     @property
@@ -54,11 +56,23 @@ class Environment(dict[str, str]):
             return self
         return self.replaced({one: value for one, value in self.items() if one != name}, self.unconfirmed)
 
+    @property
+    def without_stored(self) -> Environment:
+        """The environment without the keys that the user has stored, which only providers may use."""
+        if not self.stored:
+            return self
+        return self.replaced({name: value for name, value in self.items() if name not in self.stored}, self.unconfirmed)
+
     def replaced(self, variables: Mapping[str, str], unconfirmed: Mapping[str, str]) -> Environment:
         """Return a copy with these variables, of which files set the `unconfirmed` ones."""
         unconfirmed = {name: file for name, file in unconfirmed.items() if name in variables}
         return Environment(
-            variables, unconfirmed=unconfirmed, files=self.files, left_out=self.left_out, sources=self.sources
+            variables,
+            unconfirmed=unconfirmed,
+            files=self.files,
+            left_out=self.left_out,
+            sources=self.sources,
+            stored=self.stored.intersection(variables),
         )
 
 

@@ -13,11 +13,13 @@ from typing import assert_never
 import click
 
 from perstack.core.base.text import one_line
+from perstack.doors.cli.first_run.keys import keep_key, remove_key, variable_of_provider
 from perstack.doors.cli.options import HostOptions, env_path_option, place_options, run_with, stack
 from perstack.doors.cli.terminal import LiveRows, is_attended, print_err, print_out
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstall
+from perstack.errors import UsageError
 
 # perstack install
 
@@ -88,7 +90,8 @@ class _Table:
 
 
 _skill_options = stack(
-    click.argument("skill"),
+    click.argument("skill", required=False),
+    click.option("--provider", metavar="NAME", help="The provider whose key is meant, in place of a skill."),
     click.option(
         "--expert", metavar="KEY", help=("The Expert whose skill is meant, if Experts declare it differently.")
     ),
@@ -100,11 +103,20 @@ _skill_options = stack(
 @_skill_options
 @click.option("--no-browser", is_flag=True, help="Only print the address to open.")
 @place_options
-def login_command(skill: str, expert: str | None, no_browser: bool, options: HostOptions) -> None:
-    """Log in to the server of a skill, for all later Jobs.
+def login_command(
+    skill: str | None, provider: str | None, expert: str | None, no_browser: bool, options: HostOptions
+) -> None:
+    """Log in to the server of a skill, for all later Jobs; with --provider, keep a key for a provider.
 
-    Opens a browser, and waits up to five minutes for the login.
+    Opens a browser, and waits up to five minutes for the login. A key is asked for, or read from stdin, and kept in
+    your configuration folder, where only you can read it.
     """
+    if provider is not None:
+        variable = variable_of_provider(_either(skill, provider))
+        if not keep_key(variable):
+            raise UsageError("no key was given: paste it, or send it to stdin")
+        return
+    skill = _either(skill, provider)
 
     async def present(url: str) -> None:
         print_err(f"Log in here:\n{url}")
@@ -119,10 +131,23 @@ def login_command(skill: str, expert: str | None, no_browser: bool, options: Hos
 @click.command("logout")
 @_skill_options
 @place_options
-def logout_command(skill: str, expert: str | None, options: HostOptions) -> None:
-    """Log out of the server of a skill: delete its tokens here. The server is not notified."""
+def logout_command(skill: str | None, provider: str | None, expert: str | None, options: HostOptions) -> None:
+    """Log out of the server of a skill: delete its tokens here. With --provider, delete the key that login kept.
+
+    No server is notified.
+    """
+    if provider is not None:
+        remove_key(variable_of_provider(_either(skill, provider)))
+        return
+    skill = _either(skill, provider)
     was_there = run_with(options.driver(), lambda host: host.skills.logout(skill, expert_key=expert))
     print_err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
+
+
+def _either(skill: str | None, provider: str | None) -> str:
+    if (skill is None) == (provider is None):
+        raise UsageError("name a skill, or --provider NAME: one of the two")
+    return skill or provider or ""
 
 
 def _has_browser() -> bool:

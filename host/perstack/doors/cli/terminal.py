@@ -117,8 +117,11 @@ def print_note(text: str) -> None:
         print_err(one_line(text))
 
 
-def prompt(question: str, *, default: str, choices: Sequence[str] = ()) -> str:
-    """Ask on stderr and return the typed text, repeated until in `choices`. Raises click.Abort if nobody answers."""
+def prompt(question: str, *, default: str, choices: Sequence[str] = (), is_hidden: bool = False) -> str:
+    """Ask on stderr and return the typed text, repeated until in `choices`. Raises click.Abort if nobody answers.
+
+    With `is_hidden` the terminal does not show what is typed.
+    """
 
     def chosen(said: str) -> str:
         if choices and said not in choices:
@@ -127,7 +130,13 @@ def prompt(question: str, *, default: str, choices: Sequence[str] = ()) -> str:
 
     return str(
         click.prompt(
-            one_line(question), default=default, show_default=False, prompt_suffix=" ", value_proc=chosen, err=True
+            one_line(question),
+            default=default,
+            hide_input=is_hidden,
+            show_default=False,
+            prompt_suffix=" ",
+            value_proc=chosen,
+            err=True,
         )
     )
 

@@ -126,7 +126,7 @@ async def why_it_fails(
     argv = argv_of(command)
     try:
         async with setup.ground(expert_key) as ground:
-            env = inherited(setup.env, (*variables_in(argv), *ground.variables))
+            env = inherited(setup.env.without_stored, (*variables_in(argv), *ground.variables))
             env = {**env, "PWD": str(setup.workspace), **variables}
             programs = setup.storage.programs
             said = await run_program(

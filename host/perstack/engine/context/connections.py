@@ -71,7 +71,7 @@ def state_environment(project: Project, place: ProjectPlace, named: str | None) 
     """Return the environment, with `.env` files if the address of the storage or the dispatcher contains a variable."""
     workers = () if project.workers is None or project.workers.dispatcher is None else (project.workers.dispatcher,)
     if variables_in([project.storage if named is None else named, *workers]):
-        return environment_of(project, place)
+        return environment_of(project, place).without_stored
     return os.environ
 
 

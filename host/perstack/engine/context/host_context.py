@@ -14,6 +14,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perstack.config.keys import KeyStore
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
 from perstack.config.trust import Agreement, TrustStore, skill_items
@@ -160,7 +161,7 @@ class HostContext:
         return Surroundings(
             self.workspace,
             job_id,
-            self.env,
+            self.env.without_stored,
             hidden=(
                 self.workspace / STATE_DIR,
                 *self.storage.places,
@@ -207,7 +208,7 @@ class HostContext:
     @property
     def _secret_files(self) -> tuple[Path, ...]:
         named = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
-        return (*(path.absolute() for path in named), TrustStore.of_user().folder)
+        return (*(path.absolute() for path in named), TrustStore.of_user().folder, KeyStore.of_user().path)
 
     def definition(self, expert_key: str) -> SeriesDefinition:
         """Return the definition to record for an Expert that begins now. Raises as `check_ready`."""
@@ -236,7 +237,7 @@ class HostContext:
         return SkillContext(
             self.workspace,
             job_id,
-            self.env,
+            self.env.without_stored,
             STATE_DIR,
             tasks=tasks,
             off_limits=(*self.storage.places, *self.audit.anchor_places),

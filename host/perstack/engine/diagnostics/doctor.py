@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from importlib import metadata
 from pathlib import Path
@@ -77,7 +77,7 @@ async def run_program(setup: HostContext, expert: Expert, argv: Sequence[str]) -
     Raises UsageError if it cannot be started, and the errors of `HostContext.check_sandbox`.
     """
     async with leftover_programs_ended(setup.storage), setup.ground(expert.key) as ground:
-        env = {**inherited(setup.env, ground.variables), "PWD": str(setup.workspace)}
+        env = {**inherited(setup.env.without_stored, ground.variables), "PWD": str(setup.workspace)}
         program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=setup.storage.programs)
         try:
             process = await await_start(asyncio.create_task(ground.runtime.start(program)))
@@ -106,6 +106,7 @@ class ProviderState:
     default_model: str | None
     models: tuple[OfferedModel, ...] = ()
     problem: str = ""  # reason why its models cannot be listed; empty if they can
+    credential: str = ""  # the variable of its key and where that is set; empty if it has no key in a variable
 
 
 async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
@@ -148,6 +149,7 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
         default_model=factory.default_model,
         models=models,
         problem=problem,
+        credential=(await _of_provider(factory, env, lambda one: one.credential) or "") if is_configured else "",
     )
 
 
@@ -226,7 +228,8 @@ def _providers(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
             yield DoctorFinding(about, "problem", state.problem, state.how_to_configure)
         elif state.is_configured:
             model = f", {state.default_model} if no model is named" if state.default_model else ""
-            yield DoctorFinding(about, "ok", f"{'the default' if state.is_default else 'ready'}{model}")
+            key = f"; {state.credential}" if state.credential else ""
+            yield DoctorFinding(about, "ok", f"{'the default' if state.is_default else 'ready'}{model}{key}")
         elif state.is_default:
             yield DoctorFinding(
                 about, "problem", "perstack.toml names it, and it is not set up", state.how_to_configure
@@ -244,8 +247,8 @@ async def _endpoints(setup: HostContext) -> tuple[DoctorFinding, ...]:
     usual = {name: value for name, value in setup.env.items() if not is_address_name(name) or name in unconfirmed}
     found = list[DoctorFinding]()
     for factory in setup.plugins.providers.values():
-        address = await _address(factory, setup.env) if factory.is_configured(setup.env) else None
-        if address is not None and address != await _address(factory, usual):
+        address = await _of_provider(factory, setup.env, _base_url) if factory.is_configured(setup.env) else None
+        if address is not None and address != await _of_provider(factory, usual, _base_url):
             problem = await _problem_of_connection(address)
             about, text = f"endpoint of {factory.name}", masked_words(address)
             if problem is None:
@@ -256,14 +259,20 @@ async def _endpoints(setup: HostContext) -> tuple[DoctorFinding, ...]:
     return tuple(found)
 
 
-async def _address(factory: ProviderFactory, env: Mapping[str, str]) -> str | None:
-    """Return the base URL of a provider; None if there is none, or the environment is not enough."""
+async def _of_provider(
+    factory: ProviderFactory, env: Mapping[str, str], read: Callable[[HttpProvider], str]
+) -> str | None:
+    """Return what `read` does for a provider of an endpoint; None for others, or if the environment is not enough."""
     try:
         provider = factory.create(ProviderConfig({}, env))
     except PerstackError:
         return None
     await provider.close()
-    return provider.endpoint.base_url if isinstance(provider, HttpProvider) else None
+    return read(provider) if isinstance(provider, HttpProvider) else None
+
+
+def _base_url(provider: HttpProvider) -> str:
+    return provider.endpoint.base_url
 
 
 async def _problem_of_connection(address: str) -> str | None:

@@ -318,12 +318,12 @@ class SeriesDriver:
                 case FunctionEvaluator() as evaluator:
                     async with self._sandbox() as ground:
                         found = await measure_by_function(
-                            evaluator, made, self._setup.env, iterate.timeout, programs, ground
+                            evaluator, made, self._setup.env.without_stored, iterate.timeout, programs, ground
                         )
                 case evaluator:
                     async with self._sandbox() as ground:
                         found = await measure_by_command(
-                            evaluator, made, self._setup.env, iterate.timeout, programs, ground
+                            evaluator, made, self._setup.env.without_stored, iterate.timeout, programs, ground
                         )
             _check_metrics(evaluator, series.settings, found)
         except PerstackError as error:

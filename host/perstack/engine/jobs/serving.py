@@ -220,7 +220,7 @@ def _check_skills(context: HostContext, expert: Expert) -> None:
 def _check_program(context: HostContext, skill: McpStdioSkill) -> None:
     check_known((*skill.args, *skill.env.values()), skill.name)
     named = {*skill.required_env, *variables_in((*skill.args, *skill.env.values()))}
-    missing = ", ".join(sorted(name for name in named if not context.env.get(name)))
+    missing = ", ".join(sorted(name for name in named if not context.env.without_stored.get(name)))
     if missing:
         raise UsageError(f"skill {skill.name!r} needs {missing}: set it in the environment or in a .env file")
     found = shutil.which(skill.command, path=context.env.get("PATH", os.defpath))

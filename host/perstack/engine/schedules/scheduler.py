@@ -278,7 +278,7 @@ class Scheduler:
         setup = self._source.current
         expert_key = agent_id if agent_id in setup.project.experts else None
         async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as ground:
-            env = inherited(setup.env, (*variables_in(command), *ground.variables))
+            env = inherited(setup.env.without_stored, (*variables_in(command), *ground.variables))
             return await ask_command(command, setup.workspace, env, setup.storage.programs, ground.runtime)
 
     async def _apply(self, task: TaskState, step: GoOn, known: TaskContext) -> DueWorkResult:

