@@ -20,8 +20,9 @@ from perstack.core.runs.facts import Todo, todos_json
 from perstack.core.runs.messages import TextPart, ToolCallPart
 from perstack.doors.cli import live as row_printer
 from perstack.doors.cli.live import Line, RowPrinter, line_of, lines_of
-from perstack.doors.cli.terminal import Screen, rendered
+from perstack.doors.cli.terminal import rendered
 from perstack.doors.shared.activity import JobActivity
+from perstack.doors.shared.screen import Screen
 
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")

@@ -15,7 +15,8 @@ from pydantic.alias_generators import to_camel
 
 from perstack.config.check import suggestion
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json
+from perstack.doors.cli.terminal import print_err, print_out, table, write_json
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.doctor import DoctorFinding, ProviderState, RuntimeState
 from perstack.engine.plugins.registry import PluginInfo, load_plugins

@@ -22,8 +22,9 @@ from perstack.doors.cli.options import (
     run_with,
     runtime_option,
 )
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json, write_json_line
+from perstack.doors.cli.terminal import print_err, print_out, table, write_json, write_json_line
 from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.prompt_preview import PromptPreview
 

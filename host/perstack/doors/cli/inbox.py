@@ -19,9 +19,10 @@ from perstack.doors.cli.driving import drive, drive_and_ask, job_of, report_outc
 from perstack.doors.cli.options import HostOptions, drive_options, driving_options, json_option, place_options, run_with
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import json_on_stdin, read_text
-from perstack.doors.cli.terminal import Screen, StyledText, print_err, print_out, write_json
+from perstack.doors.cli.terminal import print_err, print_out, write_json
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.questions import call_shown, is_refusal, question_shown
+from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.doors.shared.text import ago, count
 from perstack.engine.jobs.inbox import InboxItem

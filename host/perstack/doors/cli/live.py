@@ -10,8 +10,9 @@ from perstack.core.base.text import one_line, plain_text
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.log_rows import LogRow
-from perstack.doors.cli.terminal import LiveRegion, Screen, StyledText, print_err, print_out, rendered
+from perstack.doors.cli.terminal import LiveRegion, print_err, print_out, rendered
 from perstack.doors.shared.activity import JobActivity, RunActivity, timed, todos_words, totals, work_words
+from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.text import break_anywhere, cells, count, local_time, pad, shorten
 from perstack.system.clock import SYSTEM
 

@@ -23,11 +23,12 @@ from perstack.doors.cli import log_print
 from perstack.doors.cli.driving import outcome_line
 from perstack.doors.cli.live import LiveView, RowPrinter
 from perstack.doors.cli.options import HostOptions, json_option, place_options
-from perstack.doors.cli.terminal import Screen, print_out, table, write_bytes, write_json, write_json_line
+from perstack.doors.cli.terminal import print_out, table, write_bytes, write_json, write_json_line
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
 from perstack.doors.shared.job_status import run_status_of
 from perstack.doors.shared.log_view import branches, entries_of, in_order, origin_text, places_in
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count, local_time
 from perstack.engine.log.event_log import StoredLine
 from perstack.engine.log.run_log import RunLog

@@ -15,10 +15,11 @@ from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
 from perstack.dataclass import dataclass
 from perstack.doors.cli.live import RowPrinter
-from perstack.doors.cli.terminal import Screen, print_err, print_out
+from perstack.doors.cli.terminal import print_err, print_out
 from perstack.doors.shared.job_status import next_step_of_job, status_of
 from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, expert_of, is_delegate, parse_line, rows_of
 from perstack.doors.shared.next_steps import command
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import ago, count, duration, local_time, minute
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import UsageError

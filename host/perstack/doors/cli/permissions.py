@@ -19,7 +19,8 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
 from perstack.doors.cli.param_types import SINCE
-from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, write_json, write_json_line
+from perstack.doors.cli.terminal import confirm, print_err, print_out, write_json, write_json_line
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
 from perstack.engine.permissions.rule_testing import BacktestResult, ChangedRuling
 from perstack.errors import UsageError

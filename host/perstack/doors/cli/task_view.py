@@ -17,7 +17,8 @@ from perstack.core.tasks.summaries import TaskPage, TaskSummary
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
-from perstack.doors.cli.terminal import Screen, agree_to_delete, print_out, report_deleted, table, write_json_line
+from perstack.doors.cli.terminal import agree_to_delete, print_out, report_deleted, table, write_json_line
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import ago, local_time
 from perstack.errors import UsageError
 from perstack.support.storage import pages

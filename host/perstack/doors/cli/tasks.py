@@ -21,7 +21,8 @@ from perstack.dataclass import dataclass
 from perstack.doors.cli.param_types import ANSWER, ERROR, MOMENT, SPAN, STATE
 from perstack.doors.cli.scheduler import run_due
 from perstack.doors.cli.task_view import Tasks, delete, show_all, show_task, task_options, text, when
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import print_err, print_out, table, write_json_line
+from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
 from perstack.ports.tasks import read_command
 

@@ -9,7 +9,6 @@ stream that never blocks the event loop (`doors/shared/output_stream.py`).
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,87 +18,33 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn, TextIO, TypeVar,
 import click
 
 from perstack.core.base.text import one_line, plain_json, plain_text
-from perstack.dataclass import dataclass
 from perstack.doors.shared.output_stream import channel_of, finish_output, pending_bytes, unblocked
-from perstack.doors.shared.text import GAP, cells, count, fit_columns, pad, shorten
+from perstack.doors.shared.screen import WIDEST, Screen, StyledText, is_closed, is_terminal, sanitized, size_of
+from perstack.doors.shared.text import GAP, cells, count, fit_columns, pad
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 
-WIDEST = 1000  # line width if the output is not a terminal
 LIVE_BYTES = 1 << 20  # bytes queued for the reader of stdout beyond which streamed text and reasoning are left out
-
-
-@dataclass(frozen=True, slots=True)
-class StyledText:
-    """Styled text. As a plain string it has no style."""
-
-    text: str
-    style: dict[str, str | bool]
-
-    def __str__(self) -> str:
-        """Return the text without its style."""
-        return self.text
-
-    def render(self) -> str:
-        """Return the sanitized text with our escape sequences around it."""
-        text = plain_text(self.text)
-        return click.style(text, **self.style) if self.style and text else text  # type: ignore[arg-type]  # click's own
-
-
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """The properties of an output stream."""
-
-    width: int  # cells that a line may have
-    colours: bool
-
-    height: int = 0  # number of lines; 0 without a terminal, or if it only appends lines
-
-    @classmethod
-    def of_stdout(cls) -> Screen:
-        """Return the screen of stdout. Colours are used only on a terminal without NO_COLOR."""
-        return cls._of(sys.stdout)
-
-    @classmethod
-    def of_stderr(cls) -> Screen:
-        """Return the screen of stderr."""
-        return cls._of(sys.stderr)
-
-    @classmethod
-    def _of(cls, stream: TextIO) -> Screen:
-        if not _is_terminal(stream):
-            return cls(WIDEST, False)
-        is_dumb = os.environ.get("TERM", "dumb") == "dumb"
-        width, height = _size(stream)
-        return cls(width, not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb", 0 if is_dumb else height)
-
-    def styled(self, text: str, **style: str | bool) -> StyledText:
-        """Return the text in a style of `click.style`; without style if there are no colours."""
-        return StyledText(text, style if self.colours else {})
-
-    def fit(self, text: str, used: int) -> str:
-        """Return the text on one line, cut to the width left after `used` cells."""
-        return shorten(text, max(10, self.width - used))
 
 
 def print_out(*parts: str | StyledText) -> None:
     """Write a line, or several, to stdout; parts are joined without a space."""
-    _put(sys.stdout, _rendered(parts).rstrip(" ") + "\n")
+    _put(sys.stdout, sanitized(parts).rstrip(" ") + "\n")
 
 
 def print_err(*parts: str | StyledText) -> None:
     """Write a line, or several, to stderr; parts are joined without a space."""
-    _put(sys.stderr, _rendered(parts) + "\n")
+    _put(sys.stderr, sanitized(parts) + "\n")
 
 
 def print_result(text: str) -> None:
     """Write a requested text to stdout: unchanged in a pipe or file, sanitized at a terminal."""
-    if _is_terminal(sys.stdout):
+    if is_terminal(sys.stdout):
         print_out(text)
-    elif not _is_closed(sys.stdout):
+    elif not is_closed(sys.stdout):
         stream = _beneath(sys.stdout)
         stream.flush()
         stream.buffer.write(text.encode("utf-8", "replace") + b"\n")
@@ -108,7 +53,7 @@ def print_result(text: str) -> None:
 
 def rendered(*parts: str | StyledText) -> str:
     """Return the line that `out` would write."""
-    return _rendered(parts).rstrip(" ") + "\n"
+    return sanitized(parts).rstrip(" ") + "\n"
 
 
 def print_note(text: str) -> None:
@@ -143,12 +88,12 @@ def prompt(question: str, *, default: str, choices: Sequence[str] = (), is_hidde
 
 def is_attended() -> bool:
     """Return whether stderr is a terminal."""
-    return _is_terminal(sys.stderr)
+    return is_terminal(sys.stderr)
 
 
 def has_screen() -> bool:
     """Return whether stdout is a terminal."""
-    return _is_terminal(sys.stdout)
+    return is_terminal(sys.stdout)
 
 
 def write_json(value: object) -> None:
@@ -164,7 +109,7 @@ def write_json_line(line: str | bytes) -> None:
 
 def write_bytes(content: bytes) -> None:
     """Write several lines of JSON, with their newlines, as `data` does."""
-    if _is_closed(sys.stdout):
+    if is_closed(sys.stdout):
         return
     stream = _beneath(sys.stdout)
     stream.flush()
@@ -174,25 +119,25 @@ def write_bytes(content: bytes) -> None:
 
 def finish_stdout() -> None:
     """Write the rest of stdout at the end of the process. Raises OSError."""
-    if not _is_closed(sys.stdout):
+    if not is_closed(sys.stdout):
         finish_output(_beneath(sys.stdout), is_stdout=True)
 
 
 def finish_stderr() -> None:
     """Write the rest of stderr at the end of the process, if it is being read."""
-    if not _is_closed(sys.stderr):
+    if not is_closed(sys.stderr):
         with suppress(OSError):
             finish_output(_beneath(sys.stderr), is_stdout=False)
 
 
 def is_stdout_behind() -> bool:
     """Return whether so much is queued for the reader of stdout that streamed events are left out."""
-    return not _is_closed(sys.stdout) and pending_bytes(_beneath(sys.stdout)) > LIVE_BYTES
+    return not is_closed(sys.stdout) and pending_bytes(_beneath(sys.stdout)) > LIVE_BYTES
 
 
 def discard_stdout() -> None:
     """Drop the rest of stdout's buffer, which Python would fail to write at exit."""
-    channel = None if _is_closed(sys.stdout) else channel_of(_beneath(sys.stdout))
+    channel = None if is_closed(sys.stdout) else channel_of(_beneath(sys.stdout))
     if channel is not None:
         channel.discard()
 
@@ -249,7 +194,7 @@ class LiveRegion:
         """Draw these lines, each narrower than the screen, unless earlier output is still queued. Raises OSError."""
         if lines and pending_bytes(self._stream):
             return
-        text = self._erasing() + self._above + "\n".join(_rendered(line) for line in lines)
+        text = self._erasing() + self._above + "\n".join(sanitized(line) for line in lines)
         self._above = ""
         self._cells = [cells("".join(map(str, line))) for line in lines]
         LiveRegion._shown = self if lines else None
@@ -276,7 +221,7 @@ class LiveRegion:
         """Return the sequence that erases the lines. A narrowed window has wrapped them."""
         if not self._cells:
             return ""
-        width = max(1, _size(self._stream)[0])
+        width = max(1, size_of(self._stream)[0])
         rows = sum(max(1, -(-one // width)) for one in self._cells)
         return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "") + "\x1b[J"
 
@@ -342,9 +287,9 @@ class _SanitizedStream(TextIOBase):
 
 def guard_streams() -> None:
     """Sanitize everything written to stdout or stderr from now on, up to the last traceback of the process."""
-    if not _is_closed(sys.stdout):
+    if not is_closed(sys.stdout):
         sys.stdout = _guarded(unblocked(sys.stdout))
-    if not _is_closed(sys.stderr):
+    if not is_closed(sys.stderr):
         sys.stderr = _guarded(unblocked(sys.stderr))
 
 
@@ -353,38 +298,12 @@ def _guarded(stream: TextIO) -> TextIO:
     return cast("TextIO", _SanitizedStream(stream))
 
 
-def _is_terminal(stream: TextIO) -> bool:
-    return not _is_closed(stream) and stream.isatty()
-
-
-def _size(stream: TextIO) -> tuple[int, int]:
-    """Return columns and lines: of COLUMNS and LINES if set, otherwise of the terminal."""
-    columns, lines = (os.environ.get(name, "") for name in ("COLUMNS", "LINES"))
-    try:
-        found = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):
-        found = os.terminal_size((80, 24))
-    return (
-        int(columns) if columns.isdecimal() and int(columns) else found.columns or 80,
-        int(lines) if lines.isdecimal() and int(lines) else found.lines or 24,
-    )
-
-
-def _is_closed(stream: TextIO | None) -> bool:
-    """Return whether the process was started without the stream (`>&-`), a None that typeshed does not know."""
-    return stream is None
-
-
 def _beneath(stream: TextIO) -> TextIO:
     return stream.beneath if isinstance(stream, _SanitizedStream) else stream
 
 
-def _rendered(parts: Sequence[str | StyledText]) -> str:
-    return "".join(part.render() if isinstance(part, StyledText) else plain_text(part) for part in parts)
-
-
 def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
-    if _is_closed(stream):
+    if is_closed(stream):
         return
     stream = _beneath(stream)
     LiveRegion.make_way()

@@ -20,9 +20,10 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.tool_search import tokens_of
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_bytes, write_json
+from perstack.doors.cli.terminal import print_err, print_out, table, write_bytes, write_json
 from perstack.doors.create import validate_definition
 from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.prompt_preview import OfferedTools
 from perstack.errors import Problem, SkillError

@@ -27,7 +27,8 @@ from perstack.doors.cli.options import (
     place_options,
 )
 from perstack.doors.cli.param_types import read_span
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json
+from perstack.doors.cli.terminal import print_err, print_out, table, write_json
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import exit_now, handle_stop_signals
 from perstack.doors.shared.text import ago, count, local_time
 from perstack.engine.context.job_limit import slots_for
