@@ -14,8 +14,8 @@ from tmux import PERSTACK, tmux
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.events import Event
 from perstack.doors.shared.activity import JobActivity
+from perstack.doors.shared.job_printer import Printer
 from perstack.doors.tui.actions import COMMANDS
-from perstack.doors.tui.plain.printer import Printer
 from perstack.testing.scripted import text, tool, turn
 
 ROOT = Path(__file__).parents[3]

@@ -18,8 +18,8 @@ from perstack.core.runs.display_events import StreamText
 from perstack.core.runs.events import Event
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.activity import CallActivity, JobActivity
+from perstack.doors.shared.job_printer import Printer
 from perstack.doors.shared.text import cells
-from perstack.doors.tui.plain.printer import Printer
 from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
 from perstack.doors.tui.view.items import CallItem, MessageItem, NoteItem, RunBranch, Stream, summary_line
 from perstack.doors.tui.view.lines import EACH, FIRST, Tab, filtered, tabs_line

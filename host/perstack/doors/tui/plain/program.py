@@ -9,12 +9,13 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import DENIES, asked_by, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.job_printer import Printer
 from perstack.doors.shared.log_view import is_delegate, open_question_at
 from perstack.doors.shared.next_steps import said_plainly
 from perstack.doors.shared.questions import call_shown, chosen, question_shown
 from perstack.doors.shared.text import count
 from perstack.doors.tui.actions import COMMANDS, OTHERS
-from perstack.doors.tui.plain.printer import Lists, Printer, status_lines
+from perstack.doors.tui.plain.lists import Lists, status_lines
 from perstack.doors.tui.session import Session, nothing_held
 from perstack.doors.tui.view.lines import STATES, filtered, hint_of
 from perstack.doors.tui.view.questions import SETTLEMENTS, asking_hint, decision

@@ -1,24 +1,17 @@
-"""What the linear mode prints: events of a Job, and numbered lists of Jobs, questions and checkpoints."""
+"""Events of a Job as lines, which are only ever appended."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from perstack.core.base.text import one_line
 from perstack.core.runs import display_events, events
 from perstack.core.runs.log_rows import LogRow, run_label
 from perstack.dataclass import dataclass
-from perstack.doors.shared.activity import JobActivity, LogLine, timed, todos_words, totals, work_words
+from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.file_edits import edit_by
-from perstack.doors.shared.job_status import status_of
-from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
 from perstack.doors.shared.next_steps import said_plainly
-from perstack.doors.shared.text import ago, count, shorten
-from perstack.doors.tui.session import Session
-from perstack.doors.tui.view.history import matching, name_of, name_of_place
-from perstack.doors.tui.view.lines import STATES
-from perstack.host import Host
+from perstack.doors.shared.text import count, shorten
 
 _ROW_CELLS = 300  # cells of a row. Text of the model and of a person is never cut.
 _MAX_CHANGE_LINES = 40  # maximum lines of an edit
@@ -173,99 +166,3 @@ class Printer:
         elif not is_said and event.text.strip():
             self._text("", event.text.strip("\n").split("\n"))
         self._rows(told[1:])
-
-
-# The status of the shown Job, as lines.
-
-_STATUS_CELLS = 200
-
-
-def status_lines(session: Session, now: int) -> list[str]:
-    """Return the status, each Run's activity and its duration, the todos, and the totals."""
-    live = session.transcript.live
-    found = [STATES[session.state]]
-    for lane in live.lanes.values():
-        works = [work_words(work, now, _STATUS_CELLS) for work in lane.work.values()]
-        doing = "the model writes" if lane.text else timed(lane.doing or "begins", lane.since, now, _STATUS_CELLS)
-        found += [f"{lane.label}: {one}" for one in works or [doing]]
-    first = next(iter(live.lanes.values()), None) or live.latest
-    if first is not None and first.todos:
-        found.append(todos_words(first))
-    if live.steps:
-        found.append(", ".join(totals(live, now if session.is_busy else live.began or now)))
-    return found
-
-
-_SEARCHED_JOBS = 1_000  # number of newest Jobs that are searched
-_SHOWN = 20
-_WIDEST = 200
-
-
-# Numbered lists to choose from.
-
-
-class Lists:
-    """The latest lists, so that a number identifies an entry."""
-
-    def __init__(self, host: Host) -> None:
-        """List Jobs, questions and checkpoints of `host`."""
-        self._host = host
-        self._jobs: list[str | None] = []
-        self._places: Sequence[CheckpointRef] = ()
-        self._of: str | None = None
-
-    async def history(self, words: str) -> list[str]:
-        """Return past Jobs as lines, newest first. Raises PerstackError."""
-        page = await self._host.jobs.list(limit=_SEARCHED_JOBS)
-        found = matching(page.jobs, words)
-        self._jobs = [job.id for job in found[:_SHOWN]]
-        lines = [
-            shorten(f"{number}. {name_of(job)} {status_of(job)}: {job.query}", _WIDEST)
-            for number, job in enumerate(found[:_SHOWN], 1)
-        ]
-        more = len(found) - _SHOWN
-        if more > 0:
-            lines.append(f"{count(more, 'more Job')}; /history WORDS finds them")
-        if not lines and page.next is not None:
-            return [f"none of the newest {len(page.jobs):,} Jobs has these words"]
-        return [*lines, "/open NUMBER opens one"] if lines else ["no Job has these words" if words else "no Jobs yet"]
-
-    async def inbox(self) -> list[str]:
-        """Return every open question as lines, oldest first. Raises PerstackError."""
-        items, now = await self._host.inbox(), self._host.clock.now()
-        self._jobs = [item.job_id for item in items]
-        lines: list[str] = []
-        for number, item in enumerate(items, 1):
-            lines.append(shorten(f"{number}. {item.who}: {item.text} ({ago(item.since, now)})", _WIDEST))
-            if item.task_id is not None and not item.damaged:
-                lines.append(one_line(f"  a task is answered by: perstack answer {item.task_id} ANSWER"))
-        return [*lines, "/open NUMBER opens one"] if lines else ["nothing waits for you"]
-
-    async def checkpoints(self, job_id: str | None) -> list[str]:
-        """Return the checkpoints of a Job as lines. Raises PerstackError."""
-        self._places, self._of = () if job_id is None else places_of(await self._host.jobs.logs(job_id)), job_id
-        lines = [
-            shorten(f"{number}. {name_of_place(one)} {one.expert}{_asks(one)}", _WIDEST)
-            for number, one in enumerate(self._places, 1)
-        ]
-        return [*lines, "/branch NUMBER begins another way there"] if lines else ["this Job has no checkpoint yet"]
-
-    def job(self, typed: str) -> str | None:
-        """Return the id of the Job with that number; None if there is none."""
-        at = _number(typed, len(self._jobs))
-        return None if at is None else self._jobs[at]
-
-    def place(self, typed: str, job_id: str | None) -> CheckpointRef | None:
-        """Return the checkpoint with that number, if the last list was of this Job; otherwise None."""
-        at = _number(typed, len(self._places)) if job_id == self._of else None
-        return None if at is None else self._places[at]
-
-
-def _asks(place: CheckpointRef) -> str:
-    return f" asks {question_at(place)}".rstrip() if place.asks else ""
-
-
-def _number(typed: str, most: int) -> int | None:
-    if not (typed.isascii() and typed.isdecimal() and len(typed) < 6):
-        return None
-    return int(typed) - 1 if 0 < int(typed) <= most else None
