@@ -66,7 +66,7 @@ def on_a_terminal() -> subprocess.Popen[bytes]:
 
 async def streamed(seconds: float) -> float:
     """The share of one core that a text takes which comes token by token."""
-    view = LiveView()
+    view = LiveView(is_compact=False)
     common = {"id": "e", "job_id": "job", "run_id": "job-1", "expert_key": "writer", "step_number": 1}
     view.take(StartGeneration(timestamp=int(time.time() * 1000), **common))  # type: ignore[arg-type]
     began, used = time.monotonic(), time.process_time()
@@ -83,7 +83,7 @@ async def streamed(seconds: float) -> float:
 
 async def stepped(events: list[Event], steps: int) -> float:
     """Milliseconds of processor time for one step."""
-    view = LiveView()
+    view = LiveView(is_compact=False)
     used = time.process_time()
     for event in events:
         view.take(event)

@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8
 ROOT = click.Context(perstack, info_name="perstack", **perstack.context_settings)
 WHERE = ("config", "workspace", "storage")
 MODEL = (*options(), "env_path", "permissions")
-SHOW = ("output", "stream", "quiet", "no_input")
+SHOW = ("output", "stream", "quiet", "compact", "no_input")
 TASK = ("expected_version", "as_json")
 GROUPS = (("where", WHERE), ("model", MODEL), ("show", SHOW), ("task", TASK))
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from perstack.doors.shared.screen import Screen, StyledText, sanitized
 from perstack.doors.tui.plain.program import PlainProgram
 from perstack.host import Host
 
@@ -18,7 +19,10 @@ class Person:
     def __init__(self, host: Host) -> None:
         self.lines: list[str] = []
         self.dropped = 0
-        self.program = PlainProgram(host, None, self.lines.append, discard=self._discard)
+        self.program = PlainProgram(host, None, self._put, screen=lambda: Screen(80, False), discard=self._discard)
+
+    def _put(self, *parts: str | StyledText) -> None:
+        self.lines.append(sanitized(parts).rstrip())
 
     def _discard(self) -> None:
         self.dropped += 1

@@ -276,7 +276,7 @@ def test_ctrl_c_leaves_no_half_of_a_definition_and_the_job_continues(empty: Term
     empty.env["TMPDIR"] = str(room)
     with tmux(empty) as window:
         window.type(f'{PERSTACK} create "Tasks from notes" --provider scripted')
-        window.sees("calls     tryExpert")
+        window.sees("calls: tryExpert")
         window.press("C-c")
         window.sees("perstack create --resume")
     assert definition(empty) == GOOD

@@ -149,6 +149,7 @@ WRITERS = {
     "plugins/perstack_bubblewrap/bridge.py": "a program of its own, inside the sandbox, whose output is the program's",
     "plugins/perstack_bubblewrap/proxy_main.py": "a program of its own, which answers its parent through a pipe",
     "host/perstack/doors/tui/plain/run.py": "the lines of the linear mode, each cleaned",
+    "host/perstack/doors/shared/markdown.py": "a console that draws into memory",
     "host/perstack/doors/shared/screen.py": "it only measures the streams",
     "host/perstack/doors/shared/stdio.py": "the protocol, cleaned if a terminal shows it",
 }

@@ -47,11 +47,20 @@ def test_text_says_on_stderr_why_there_is_no_result(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"}))])
     done = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea", "--output", "text")
     assert (done.code, done.out) == (3, "")
-    assert done.err == 'guest asks: Tea?; answer with: perstack answer tea "ANSWER"\n'
+    assert done.err == 'guest is waiting for an answer: Tea?; answer with: perstack answer tea "ANSWER"\n'
 
 
-def test_for_a_person_a_pipe_gets_the_rows_of_the_log_and_the_result_in_full(terminal: Terminal) -> None:
+def test_for_a_person_a_pipe_gets_what_the_model_says_as_it_wrote_it_and_the_result_once(terminal: Terminal) -> None:
     done = ran(terminal, "--output", "human")
+    assert done.code == 0
+    assert done.out == (
+        'solo · scripted · Job job\nquery: q\n  I look.\ncalls: todo ["a"]\n  First.\n\n  Last.\n'
+        "solo completed: 2 steps, 0 tokens; perstack log --job job\n"
+    )
+
+
+def test_the_compact_view_has_the_rows_of_the_log_and_the_result_in_full(terminal: Terminal) -> None:
+    done = ran(terminal, "--output", "human", "--compact")
     rows = terminal.call("log", "--job", "job").out.partition("\n\n")[2]
     assert done.code == 0
     assert done.out == f"{rows}\nFirst.\n\nLast.\nsolo completed: 2 steps, 0 tokens; perstack log --job job\n"
@@ -67,7 +76,7 @@ def test_the_rows_of_several_runs_are_those_of_the_log(terminal: Terminal) -> No
         ],
         helper=[reply("", ("think", {"thought": "hm"}), thinking="hm"), reply("done")],
     )
-    live = terminal.call("run", "lead", "q", *SCRIPTED, "--job-id", "job", "--output", "human").out
+    live = terminal.call("run", "lead", "q", *SCRIPTED, "--job-id", "job", "--output", "human", "--compact").out
     logged = terminal.call("log", "--job", "job").out
 
     def rows(text: str) -> dict[str, list[str]]:
@@ -87,12 +96,23 @@ def test_progress_is_on_stderr_if_that_is_a_terminal_and_stdout_has_only_what_it
     assert {event["type"] for event in ran(terminal, "--job-id", "two", attended=True).events} >= {"finishRun"}
 
 
-def test_quiet_turns_progress_off(terminal: Terminal) -> None:
-    done = ran(terminal, "--quiet", attended=True)
-    assert done.err == "solo completed: 2 steps, 0 tokens; perstack log --job job\n"
-    terminal.script(solo=[reply("Result.")])
-    human = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "two", "--output", "human", "--quiet")
-    assert human.out == "Result.\nsolo completed: 1 step, 0 tokens; perstack log --job two\n"
+@pytest.mark.parametrize("attended", [False, True])
+@pytest.mark.parametrize("form", [(), ("--output", "human"), ("--output", "text")])
+def test_quiet_prints_the_result_and_nothing_else(terminal: Terminal, form: tuple[str, ...], attended: bool) -> None:
+    done = ran(terminal, "--quiet", *form, attended=attended)
+    assert (done.code, done.out, done.err) == (0, "First.\n\nLast.\n", "")
+
+
+def test_quiet_says_why_there_is_no_result(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("Well.", ("askUser", {"question": "Tea?"}))])
+    done = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea", "--quiet", "--output", "human")
+    assert (done.code, done.out) == (3, "")
+    assert done.err == 'guest is waiting for an answer: Tea?; answer with: perstack answer tea "ANSWER"\n'
+
+
+def test_a_job_in_json_is_not_reduced_to_its_result_by_quiet(terminal: Terminal) -> None:
+    done = ran(terminal, "--quiet", "--output", "jsonl", attended=True)
+    assert (done.events[-1]["type"], done.err) == ("finishRun", "")
 
 
 def test_at_a_terminal_json_is_there_for_who_asks_for_it(terminal: Terminal) -> None:
@@ -109,7 +129,7 @@ def test_without_colours_a_terminal_gets_none(terminal: Terminal) -> None:
     plain = terminal.look("run", "solo", "q", *SCRIPTED)
     assert "\x1b[2m" in coloured
     assert not re.search(r"\x1b\[[0-9;]*m", plain)
-    assert "completed Result." in plain
+    assert "  Result." in plain
 
 
 def test_what_was_spent_before_counts_when_a_job_is_driven_on(terminal: Terminal) -> None:

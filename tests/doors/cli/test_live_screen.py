@@ -18,11 +18,11 @@ def test_text_streams_a_tool_is_seen_at_work_and_the_result_stands_in_full(termi
     with tmux(terminal) as window:
         before = window.state()
         window.type(RUN)
-        window.sees("solo#1    1 says      I look.", "solo#1 exec sh", "1 step, 1,200 + 30 tokens", "context")
+        window.sees("\n  I look.\ncalls: exec sh", "solo#1 exec sh", "1 step, 1,200 + 30 tokens", "context")
         gate.touch()
         seen = window.sees("exit 0")
-        assert "First line.\n\nLast line.\n" in seen
-        assert "solo completed: 2 steps" in seen
+        assert "\n  First line.\n\n  Last line.\nsolo completed: 2 steps" in seen
+        assert seen.count("Last line.") == 1
         assert "solo#1 exec" not in seen, "what was going on is gone"
         assert window.state() == before
 
@@ -32,16 +32,15 @@ def test_words_are_seen_as_they_come_and_ctrl_c_leaves_the_terminal_as_it_was(te
     with tmux(terminal) as window:
         before = window.state()
         window.type(RUN)
-        window.sees("solo#1 Once", "1 step, ")
+        window.sees("\n  Once\n1 step, ")
         window.press("C-c")
         seen = window.sees("exit 130")
-        assert "stopped   by interrupt" in seen
+        assert "\n  Once …\nstopped: by interrupt" in seen, "what had come stays"
         assert "continue with: perstack resume job" in seen
-        assert "solo#1 Once" not in seen
         assert window.state() == before
         terminal.script(solo=[reply("Well, the end.")])
         window.type("clear; " + RUN.replace('run solo "Make it"', "resume").replace("--job-id", ""))
-        assert "resumes   after an interrupt" in window.sees("Well, the end.\n", "exit 0")
+        assert "resumes: after an interrupt" in window.sees("  Well, the end.\n", "exit 0")
 
 
 def test_a_second_ctrl_c_and_a_kill_leave_the_terminal_as_it_was(terminal: Terminal) -> None:
@@ -58,7 +57,7 @@ def test_a_second_ctrl_c_and_a_kill_leave_the_terminal_as_it_was(terminal: Termi
         assert window.state() == before
         terminal.script(solo=[{**reply("Once upon a time"), **SLOW}])
         window.type(RUN.replace("--job-id job", "--job-id other"))
-        window.sees("solo#1 Once")
+        window.sees("\n  Once\n")
         window.press("C-z")
         window.sees("Stopped")
         window.type("kill -9 %1; wait %1; clear")
@@ -86,7 +85,7 @@ def test_a_narrow_or_dumb_terminal_only_gets_line_after_line(
         )
         seen = window.sees("exit 0", "Word Word")
         assert "step," not in seen
-        assert "says" in seen
+        assert "calls: todo" in seen
 
 
 def test_a_window_that_is_made_narrower_keeps_no_old_lines(terminal: Terminal) -> None:

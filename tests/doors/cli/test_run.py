@@ -56,7 +56,7 @@ def test_a_query_of_a_dash_is_read_from_stdin(terminal: Terminal) -> None:
 def test_each_way_a_job_ends_has_its_exit_status_and_says_what_to_do_next(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"})), reply("Served.")])
     asks = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea", attended=True)
-    assert (asks.code, 'asks: Tea?; answer with: perstack answer tea "ANSWER"' in asks.err) == (
+    assert (asks.code, 'is waiting for an answer: Tea?; answer with: perstack answer tea "ANSWER"' in asks.err) == (
         3,
         True,
     )

@@ -14,7 +14,9 @@ from tmux import PERSTACK, tmux
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.events import Event
 from perstack.doors.shared.activity import JobActivity
-from perstack.doors.shared.job_printer import Printer
+from perstack.doors.shared.job_printer import JobPrinter
+from perstack.doors.shared.next_steps import said_plainly
+from perstack.doors.shared.screen import Screen
 from perstack.doors.tui.actions import COMMANDS
 from perstack.testing.scripted import text, tool, turn
 
@@ -37,7 +39,8 @@ def test_an_expert_is_chosen_by_number_name_or_words_and_a_follow_up_is_the_next
             await one.types("2", "> what should writer do?")
             await one.types("First line\\")
             seen = await one.types("second line", "completed: 1 step", "> a follow-up")
-            assert seen.splitlines()[1:3] == ["  Old pond.", "  A frog."]
+            assert seen.splitlines()[2:4] == ["  Old pond.", "  A frog."]
+            assert re.match(r"writer · scripted · Job \S+\n", seen)
             assert "query: First line second line" in seen
             await one.types("More", "  Another.", "completed: 2 steps")
         (job,) = (await host.jobs.list()).jobs
@@ -52,12 +55,13 @@ def test_what_the_model_says_comes_line_by_line_and_each_line_once(bench: Bench)
     host = bench.host([text("One.\nTwo.\nThree.")], WRITER)
     wait_for(host.run("writer", "Go", on_event=lambda event, _: events.append(event)))
     lines: list[str] = []
-    printer, state = Printer(lines.append), JobActivity()
+    put = lambda *parts: lines.append("".join(map(str, parts)))  # noqa: E731
+    printer, state = JobPrinter(put, lambda: Screen(80, False), said_plainly), JobActivity()
     seen: list[list[str]] = []
     for event in events:
         printer.heard(event, state.apply(event), state)
         if event.type in ("streamText", "finishGeneration"):
-            seen.append(lines[1:])
+            seen.append(lines[2:])
     assert seen == [
         [],
         ["  One."],

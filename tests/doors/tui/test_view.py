@@ -18,7 +18,9 @@ from perstack.core.runs.display_events import StreamText
 from perstack.core.runs.events import Event
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.activity import CallActivity, JobActivity
-from perstack.doors.shared.job_printer import Printer
+from perstack.doors.shared.job_printer import JobPrinter
+from perstack.doors.shared.next_steps import said_plainly
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import cells
 from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
 from perstack.doors.tui.view.items import CallItem, MessageItem, NoteItem, RunBranch, Stream, summary_line
@@ -69,6 +71,10 @@ def test_delegates_are_lanes_below_the_call_and_fold(bench: Bench) -> None:
     assert seen[-2:] == ["  All done.", ""]
 
 
+def _printer(lines: list[str]) -> JobPrinter:
+    return JobPrinter(lambda *parts: lines.append("".join(map(str, parts))), lambda: Screen(80, False), said_plainly)
+
+
 def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_asked_for(bench: Bench) -> None:
     script = {
         "lead": [turn(tool("helper", {"query": "one"}), tool("releaser", {"query": "two"}))],
@@ -83,11 +89,11 @@ def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_aske
     transcript, wide = folded([*others[:asks], at_work[0], others[asks]]), RenderContext(80, 0)
     assert "│   └ needs your approval when the other delegates have stopped (writeTextFile)" in shown(transcript, wide)
     lines: list[str] = []
-    printer, live = Printer(lines.append), JobActivity()
+    printer, live = _printer(lines), JobActivity()
     for event in [*others[:asks], at_work[0], others[asks]]:
         live.apply(event)
         printer.heard(event, (), live)
-    assert lines == [
+    assert lines[1:] == [
         "releaser#3 waits: for your approval of writeTextFile (writeTextFile) when the other delegates have stopped"
     ]
     for event in [*at_work[1:], *others[asks + 1 :]]:
@@ -106,7 +112,7 @@ def test_what_a_delegate_asks_waits_for_no_others_where_they_only_wait_for_it(be
     events = run(bench, script, lead, helper, releaser)
     assert "requestApproval" in [event.type for event in events]
     transcript, lines = Transcript(), list[str]()
-    printer = Printer(lines.append)
+    printer = _printer(lines)
     for event in events:
         printer.heard(event, transcript.take(event), transcript.live)
         assert "when the other delegates" not in "\n".join(shown(transcript, RenderContext(100, 0)))

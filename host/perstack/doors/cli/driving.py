@@ -220,7 +220,7 @@ def outcome_line(job: JobSummary, then: str | None = None) -> str:
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
         "stoppedByError": f"failed after {did}: {job.error}",
-        "stoppedByInteractiveTool": f"asks: {job.asks}",
+        "stoppedByInteractiveTool": f"is waiting for an answer: {job.asks}",
         "stoppedByMaxSteps": f"step limit reached ({did})",
         "stoppedByBudget": f"stopped by its budget ({did}): {job.exceeded}",
         "stoppedByInterrupt": f"{_why_stopped(job)} after {did}",

@@ -12,19 +12,29 @@ from perstack.core.runs.events import Event
 from perstack.core.runs.log_rows import LogRow
 from perstack.doors.cli.terminal import LiveRegion, print_err, print_out, rendered
 from perstack.doors.shared.activity import JobActivity, RunActivity, timed, todos_words, totals, work_words
-from perstack.doors.shared.screen import Screen, StyledText
+from perstack.doors.shared.job_printer import JobPrinter, Put
+from perstack.doors.shared.markdown import Line
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.screen import Screen, StyledText, style_of
 from perstack.doors.shared.text import break_anywhere, cells, count, local_time, pad, shorten
 from perstack.system.clock import SYSTEM
-
-Line = tuple[str | StyledText, ...]
 
 _MAX_RUNS = 8
 _MAX_TEXT_LINES = 6  # maximum lines of a streamed text
 _MAX_LABEL_CELLS = 24
 
 
-def lines_of(state: JobActivity, screen: Screen, now: int, colour: Callable[[str], str]) -> list[Line]:
-    """Return as many lines as fit, each narrower than the screen. `colour` returns a Run's colour."""
+def lines_of(
+    state: JobActivity,
+    screen: Screen,
+    now: int,
+    colour: Callable[[str], str],
+    unfinished: Callable[[str], list[Line]] | None = None,
+) -> list[Line]:
+    """Return as many lines as fit, each narrower than the screen. `colour` returns a Run's colour.
+
+    `unfinished` returns the lines of a Run's text that are not printed yet; without it, the end of its text is shown.
+    """
     lanes = list(state.lanes.values())
     if not lanes and not state.skills:
         return []
@@ -35,6 +45,10 @@ def lines_of(state: JobActivity, screen: Screen, now: int, colour: Callable[[str
         found.append((screen.styled(_cut(f"{count(len(lanes) - len(shown), 'more Run')} at work", screen), dim=True),))
     label = min(_MAX_LABEL_CELLS, screen.width // 4, max((cells(lane.label) for lane in shown), default=0))
     for lane in shown:
+        if unfinished is not None and len(lanes) == 1 and lane.text and not lane.is_thinking:
+            doing = (pad(lane.label, label), " ", screen.styled("the model writes", dim=True))
+            found += unfinished(lane.run_id)[-room:] or [doing]
+            continue
         found += _lane(lane, screen, now, label, colour(lane.run_id), room if len(lanes) == 1 else 1)
     found += [(_cut(todos_words(lane), screen),) for lane in lanes[:1] if lane.todos]
     found.append((screen.styled(_cut(", ".join(totals(state, now)), screen), dim=True),))
@@ -101,8 +115,6 @@ _WORD = 9
 _NARROW = 60  # screen width below which the time and the step are left out
 _LOUD = ("red", "green", "magenta", "bold", "dim")  # colours that apply to a row's text as well as its word
 
-Put = Callable[..., None]  # a function that takes the parts of a line, as `terminal.out` does
-
 
 class RowPrinter:
     """A printer of rows with their time, Run and step; each Run has one colour."""
@@ -134,15 +146,14 @@ class RowPrinter:
         width = min(self._width, max(6, screen.width // 4)) if is_narrow else self._width
         used = width + 1 + _WORD + 1 + (0 if is_narrow else 8 + 1 + 4 + 1)
         text = row.text.replace("\n", "\n" + " " * used) if self._full else screen.fit(row.text, used)
-        style = {"bold": True} if row.colour == "bold" else {"dim": True} if row.colour == "dim" else {}
-        named = {} if style or not row.colour else {"fg": row.colour}
+        style = style_of(row.colour)
         self.put(
             *(() if is_narrow else (screen.styled(f"{at:%H:%M:%S}", dim=True), " ")),
             screen.styled(_label(label, width), fg=self.colour(run_id)),
             mark if is_narrow else f" {step:>4}{mark}",
-            screen.styled(f"{row.word:<{_WORD}}", **style, **named),
+            screen.styled(f"{row.word:<{_WORD}}", **style),
             " ",
-            screen.styled(text, **style, **named) if row.colour in _LOUD else text.rstrip(),
+            screen.styled(text, **style) if row.colour in _LOUD else text.rstrip(),
         )
 
 
@@ -164,18 +175,30 @@ class LiveView:
     """The live view on stdout, or on stderr in one line, since a reader of stdout may use the terminal too."""
 
     def __init__(
-        self, *, to_stderr: bool = False, rows: RowPrinter | None = None, state: JobActivity | None = None
+        self,
+        *,
+        to_stderr: bool = False,
+        rows: RowPrinter | None = None,
+        state: JobActivity | None = None,
+        is_compact: bool = True,
     ) -> None:
-        """Show rows and state, new ones unless given."""
+        """Show rows and state, new ones unless given; without `is_compact` what the model says instead of rows."""
         self._of_screen = Screen.of_stderr if to_stderr else Screen.of_stdout
         self._is_one_line = to_stderr
         screen = self._of_screen()
         self.state = state or JobActivity()
         self._region = LiveRegion(to_stderr=to_stderr) if screen.height and screen.width >= _NARROWEST else None
+        put = (print_err if to_stderr else print_out) if self._region is None else self._add
         self._rows = rows or RowPrinter(screen)
-        self._rows.put = (print_err if to_stderr else print_out) if self._region is None else self._add
+        self._rows.put = put
+        self._page = None if is_compact else JobPrinter(put, self._of_screen, cli_phrase)
         self._timer: asyncio.TimerHandle | None = None
         self._drawn = 0.0
+
+    @property
+    def result(self) -> str | None:
+        """The result that was shown in full; None if none was."""
+        return None if self._page is None else self._page.result
 
     def begin(self, job: JobSummary) -> None:
         """Start with the totals of a Job that was driven before."""
@@ -184,7 +207,9 @@ class LiveView:
     def take(self, event: Event, *, has_rows: bool = True) -> None:
         """Show an event, with its rows if `has_rows`. Raises OSError."""
         told = self.state.apply(event)
-        if has_rows:
+        if self._page is not None:
+            self._page.heard(event, told, self.state)
+        elif has_rows:
             self._rows.widen(one.label for one in told)
             for one in told:
                 self._rows.print(*one)
@@ -229,5 +254,6 @@ class LiveView:
             if self._is_one_line:
                 region.draw([line_of(self.state, screen, now)] if self.state.lanes else [])
             else:
-                region.draw(lines_of(self.state, screen, now, self._rows.colour))
+                unfinished = None if self._page is None else self._page.unfinished
+                region.draw(lines_of(self.state, screen, now, self._rows.colour, unfinished))
             self._draw_within(_CLOCK_FRAME_S)

@@ -45,11 +45,14 @@ class OutputOptions:
     output: Form | None = None  # None for human at a terminal, otherwise jsonl
     stream: bool = False
     quiet: bool = False
+    compact: bool = False
     no_input: bool = False
 
     @property
     def form(self) -> Form:
         """The form of stdout."""
+        if self.quiet and self.output != "jsonl":
+            return "text"
         return self.output or ("human" if has_screen() else "jsonl")
 
 
@@ -57,15 +60,20 @@ def output_options(command: _F) -> _F:
     """Add the output options of a command that drives a Job, as `showing: Showing`."""
 
     @wraps(command)
-    def gather(*, output: Form | None, stream: bool, quiet: bool, no_input: bool, **others: object) -> None:
-        command(showing=OutputOptions(output, stream, quiet, no_input), **others)
+    def gather(
+        *, output: Form | None, stream: bool, quiet: bool, compact: bool, no_input: bool, **others: object
+    ) -> None:
+        command(showing=OutputOptions(output, stream, quiet, compact, no_input), **others)
 
     found: Callable[..., object] = gather
     for option in (
         click.option(
             "--no-input", is_flag=True, help=("Do not ask questions at the terminal; exit with status 3 instead.")
         ),
-        click.option("--quiet", is_flag=True, help="Print only the result and errors, no progress."),
+        click.option(
+            "--compact", is_flag=True, help="Show the rows of `perstack log` instead of what the model says in full."
+        ),
+        click.option("--quiet", is_flag=True, help="Print only the result, and why there is none; no progress."),
         click.option(
             "--stream", is_flag=True, help=("With jsonl: also print text and reasoning while they are generated.")
         ),
@@ -103,7 +111,7 @@ class JobOutput:
             return None
         from perstack.doors.cli.live import LiveView  # imported late: a pipe does not need it
 
-        return LiveView(to_stderr=is_beside)
+        return LiveView(to_stderr=is_beside, is_compact=is_beside or self._showing.compact)
 
     async def begin(self, job: Callable[[], Awaitable[JobSummary]]) -> None:
         """Start with the totals of a Job that was driven before."""
@@ -127,8 +135,8 @@ class JobOutput:
             self._put(lambda: write_json_line(line))
 
     def result(self, text: str | None) -> None:
-        """Show the result in full, unless stdout has the events."""
-        if self.form == "jsonl" or text is None:
+        """Show the result in full, unless stdout has it already."""
+        if self.form == "jsonl" or text is None or (self.view is not None and self.view.result == text):
             return
         if self.form == "human" and self.view is not None:
             self._put(print_out)
@@ -136,6 +144,8 @@ class JobOutput:
 
     def remark(self, text: str) -> None:
         """Show a message on stderr if that is a terminal, otherwise on stdout if that is for people, otherwise not."""
+        if self._showing.quiet:
+            return
         if self.form == "human" and not is_attended():
             self._put(lambda: print_out(one_line(text)))
         else:

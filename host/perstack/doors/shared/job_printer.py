@@ -1,93 +1,114 @@
-"""Events of a Job as lines, which are only ever appended."""
+"""Events of a Job as lines: what the model says in full, each call as one short line, and what else happened.
+
+Lines are only appended. `perstack run` and the linear mode of the terminal program print them; `run` draws below them
+what is not complete yet. On a terminal with cursor control the text is rendered as Markdown; otherwise it stays as the
+model wrote it.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 
+from perstack.core.base.text import one_line
 from perstack.core.runs import display_events, events
 from perstack.core.runs.log_rows import LogRow, run_label
+from perstack.core.runs.messages import ToolCallPart
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.file_edits import edit_by
-from perstack.doors.shared.next_steps import said_plainly
-from perstack.doors.shared.text import count, shorten
+from perstack.doors.shared.markdown import Block, Line, TextStream, lines_of
+from perstack.doors.shared.screen import Screen, style_of
+from perstack.doors.shared.text import brief, shorten
+from perstack.next_steps import NextStep
 
-_ROW_CELLS = 300  # cells of a row. Text of the model and of a person is never cut.
-_MAX_CHANGE_LINES = 40  # maximum lines of an edit
-_SHOWN_EVENTS = 30  # maximum lines shown of events stored before the Job was opened
+_ROW_CELLS = 300  # cells of a row that no screen limits. Text of the model and of a person is never cut.
 _MAX_KEPT_CHARS = 100_000  # maximum characters kept of the last text that was cut
+_INDENT = "  "
+_QUIET = ("", "dim", "cyan", "bold")  # colours of rows whose text is dimmed beside that of the model
+_SHOWN_THOUGHT_CHARS = 1_000  # characters kept of a thought, of which one line is shown
+
+Put = Callable[..., None]  # a function that writes the parts of a line
+
+_ABANDONS_REPLY = (
+    events.StartGeneration
+    | events.Retry
+    | events.SwitchModel
+    | events.ResumeRun
+    | events.ErrorRun
+    | events.StopRunByInterrupt
+)
 
 
 @dataclass(slots=True)
-class _Coming:
-    printed: str = ""
-    left: str = ""
+class _Reply:
+    """A reply that is being streamed."""
+
+    stream: TextStream
+    deltas: list[str] = field(default_factory=list[str])
+    thought: str = ""
+    is_thought_shown: bool = False
+    is_begun: bool = False  # True once a line of its text was printed
 
 
-class Printer:
+class JobPrinter:
     """The lines of one Job. Text from outside is indented, so that it cannot be mistaken for a line of the program."""
 
-    def __init__(self, put: Callable[[str], None]) -> None:
-        """Write lines with `put`."""
-        self._put = put
-        self._is_shown = True
-        self._held: deque[str] = deque(maxlen=_SHOWN_EVENTS)
-        self._left_out = 0
+    def __init__(self, put: Put, screen: Callable[[], Screen], said: Callable[[NextStep], str]) -> None:
+        """Write lines with `put`, for the screen of that moment; `said` words next steps."""
+        self.put = put
+        self._screen = screen
+        self._said = said
         self._live = JobActivity()
-        self._coming: dict[str, _Coming] = {}
+        self._replies: dict[str, _Reply] = {}  # by Run
+        self._heading = ""
         self.cut = ""  # the full text of the line that was cut last
-
-    # --- holding output -------------------------------------------------------------------------------------------
-
-    def hold(self) -> None:
-        """Keep only the end of the following lines until `show`."""
-        self._is_shown = False
-
-    def show(self) -> None:
-        """Print the kept lines, and each following line at once."""
-        self._is_shown = True
-        if self._left_out:
-            self._put(f"{count(self._left_out, 'line')} before these left out; `perstack log` shows all of it")
-        for line in self._held:
-            self._put(line)
-        self._held.clear()
-        self._left_out = 0
-
-    def line(self, text: str) -> None:
-        """Print a line, now or when the Job is shown."""
-        if self._is_shown:
-            self._put(text)
-            return
-        self._left_out += len(self._held) == _SHOWN_EVENTS
-        self._held.append(text)
+        self.result: str | None = None  # the result whose text was printed last
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def remarked(self, word: str, text: str) -> None:
-        """Print a message of this program."""
-        self.line(f"{word}: {text}")
-
     def heard(self, event: events.Event, told: Sequence[LogLine], live: JobActivity) -> None:
-        """Print an event."""
+        """Print an event. Raises what `put` raises."""
         self._live = live
-        if isinstance(event, events.ErrorRun | events.StopRunByInterrupt):
+        if isinstance(event, _ABANDONS_REPLY):
             self._break_off(event.run_id)
         match event:
-            case display_events.StreamText():
+            case display_events.InitializeRuntime():
+                self._head(event)
+            case display_events.StreamText() | display_events.StreamReasoning():
                 self._hear(event)
             case events.FinishGeneration():
-                self._reply(event, told)
+                self._finish_reply(event, told)
             case events.CallTools():
                 self._call(event, told)
+            case events.FinishToolCall():
+                self._return(event, told)
             case events.FinishRun():
                 self._finish(event, told)
             case display_events.SkillDisconnected() if event.reason:
-                self.line(f"skill: {event.said(said_plainly)}")
+                self._row("", LogRow("skill", event.said(self._said)))
             case events.RequestApproval() | events.CallInteractiveTool():
                 self._asks_later(event)
             case _:
-                self._rows([one for one in told if one.row.item != "place"])
+                self._rows(one for one in told if one.row.item != "place")
+
+    def remarked(self, word: str, text: str) -> None:
+        """Print a message of the program."""
+        self._row("", LogRow(word, text))
+
+    def unfinished(self, run_id: str) -> list[Line]:
+        """Return the lines of the Run's block that is not complete, as they would be printed."""
+        reply = self._replies.get(run_id)
+        block = None if reply is None else reply.stream.rest
+        return [] if block is None else self._lines_of(run_id, block)
+
+    def _head(self, event: display_events.InitializeRuntime) -> None:
+        words = f" · {event.model} · Job {event.job_id}"
+        heading = shorten(f"{event.expert_key}{words}", self._width)
+        if heading != self._heading:  # a Job that was answered is driven on
+            self._heading = heading
+            screen, key = self._screen(), shorten(event.expert_key, self._width)
+            self.put(screen.styled(key, bold=True), screen.styled(heading.removeprefix(key), dim=True))
 
     def _asks_later(self, event: events.RequestApproval | events.CallInteractiveTool) -> None:
         """Print that a question must wait. Questions that can be answered now are shown in full below."""
@@ -95,74 +116,127 @@ class Printer:
             what = "your answer"
             if isinstance(event, events.RequestApproval):
                 what = f"your approval of {event.tool_name} ({event.rule})"
-            label = run_label(event.expert_key, event.run_id)
-            self._row(event.run_id, label, LogRow("waits", f"for {what} when the other delegates have stopped"))
+            row = LogRow("waits", f"for {what} when the other delegates have stopped")
+            self._row(self._of(event.run_id, run_label(event.expert_key, event.run_id)), row)
 
-    def _rows(self, told: Sequence[LogLine]) -> None:
+    # --- rows -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _width(self) -> int:
+        screen = self._screen()
+        return screen.width - 1 if screen.height else _ROW_CELLS
+
+    def _rows(self, told: Iterable[LogLine]) -> None:
         for one in told:
-            self._row(one.run_id, one.label, one.row)
+            self._row(self._of(one.run_id, one.label), one.row)
 
-    def _row(self, run_id: str, label: str, row: LogRow) -> None:
-        shown = shorten(row.text, _ROW_CELLS)
-        if shown.endswith("…") and not row.text.endswith("…"):
-            self.cut = row.text[:_MAX_KEPT_CHARS]
-        self.line(f"{self._of(run_id, label)}{row.word}: {shown}".rstrip(": "))
+    def _row(self, prefix: str, row: LogRow, *, full: str = "") -> None:
+        """Print a row in one line; `full` is what was cut if that is more than its text."""
+        screen, start = self._screen(), f"{prefix}{row.word}"
+        text = shorten(row.text, max(8, self._width - len(start) - 2))
+        if full or (text.endswith("…") and not row.text.endswith("…")):
+            self.cut = (full or row.text)[:_MAX_KEPT_CHARS]
+        word = screen.styled(f"{start}:" if text else start, **(style_of(row.colour) or {"dim": True}))
+        quiet = {"dim": True} if row.colour in _QUIET else {}
+        self.put(word, screen.styled(f" {text}" if text else "", **quiet))
 
     def _of(self, run_id: str, label: str) -> str:
         """Return the prefix of a delegate's line; empty for the Coordinator."""
         return f"{label} " if self._live.is_delegate(run_id) else ""
 
-    def _text(self, prefix: str, lines: Sequence[str]) -> None:
-        for one in lines:
-            self.line(f"  {prefix}{one}" if one.strip() else "")
-
-    def _hear(self, event: display_events.StreamText) -> None:
-        coming = self._coming.setdefault(event.run_id, _Coming())
-        whole, end, coming.left = (coming.left + event.delta).rpartition("\n")
-        if end:
-            coming.printed += whole + end
-            self._text(self._of(event.run_id, run_label(event.expert_key, event.run_id)), whole.split("\n"))
-
-    def _break_off(self, run_id: str) -> None:
-        coming = self._coming.pop(run_id, None)
-        if coming is not None and coming.left.strip():
-            self._text("", [f"{coming.left} …"])
-
-    def _reply(self, event: events.FinishGeneration, told: Sequence[LogLine]) -> None:
-        label = run_label(event.expert_key, event.run_id)
-        coming = self._coming.pop(event.run_id, _Coming())
-        self._rows([one for one in told if one.row.item == "thought"])
-        text = event.message.text
-        rest = text.removeprefix(coming.printed)
-        if coming.printed and rest == text:  # the stream was cut off, and started again
-            self._row(event.run_id, label, LogRow("again", "the whole of the reply"))
-        if rest.strip():
-            self._text(self._of(event.run_id, label), rest.strip("\n").split("\n"))
-        self._rows([one for one in told if one.row.item is None])
-
     def _call(self, event: events.CallTools, told: Sequence[LogLine]) -> None:
         run = self._live.run(event.run_id)
         calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
         for one, decided in zip(told, calls, strict=False):
+            if decided.kind == "attemptCompletion":  # its text follows, as the result
+                continue
             call = None if run is None else run.calls.get(decided.id)
             part = None if call is None else call.part
+            words = one.row.text if part is None else f"{part.tool_name} {_words(part)}"
             change = () if part is None or part.raw_args is not None else edit_by(part.tool_name, part.args).lines
-            if not change or part is None:
-                self._row(one.run_id, one.label, one.row)
-                continue
-            self._row(
-                one.run_id, one.label, LogRow("calls", f"{part.tool_name} {part.args.get('path')}, which changes")
-            )
-            more = len(change) - _MAX_CHANGE_LINES
-            self._text("", [*change[:_MAX_CHANGE_LINES], *([f"… {count(more, 'more line')}"] if more > 0 else [])])
-            if more > 0:
-                self.cut = "\n".join(change)[:_MAX_KEPT_CHARS]
+            self._row(self._of(one.run_id, one.label), one.row._replace(text=words), full="\n".join(change))
+
+    def _return(self, event: events.FinishToolCall, told: Sequence[LogLine]) -> None:
+        """Print a result only if it is an error, or what a person answered."""
+        if event.by is not None and not event.is_error:
+            self._rows(told[:1])
+        else:
+            self._rows(one for one in told if event.is_error or one.row.item != "result")
+
+    # --- text of the model ----------------------------------------------------------------------------------------
+
+    def _reply(self, run_id: str) -> _Reply:
+        return self._replies.setdefault(run_id, self._new_reply())
+
+    def _new_reply(self) -> _Reply:
+        return _Reply(TextStream(is_source=not self._screen().height))
+
+    def _lines_of(self, run_id: str, block: Block) -> list[Line]:
+        run = self._live.run(run_id)
+        start = _INDENT + self._of(run_id, "" if run is None else run.label)
+        screen = self._screen()
+        if not screen.height:
+            return [(start, line) for line in block.text.split("\n")]
+        return [(start, *line) for line in lines_of(block, screen, self._width - len(start))]
+
+    def _print(self, run_id: str, reply: _Reply, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            if block.begins and reply.is_begun:
+                self.put("")
+            reply.is_begun = True
+            for line in self._lines_of(run_id, block):
+                self.put(*(line if "".join(map(str, line[1:])).strip() else ()))
+
+    def _hear(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:
+        reply = self._reply(event.run_id)
+        if isinstance(event, display_events.StreamReasoning):
+            reply.thought += event.delta[: max(0, _SHOWN_THOUGHT_CHARS - len(reply.thought))]
+            return
+        if reply.thought.strip() and not reply.is_thought_shown:
+            reply.is_thought_shown = True
+            prefix = self._of(event.run_id, run_label(event.expert_key, event.run_id))
+            self._row(prefix, LogRow("thinks", reply.thought, "dim"))
+        reply.deltas.append(event.delta)
+        self._print(event.run_id, reply, reply.stream.add(event.delta))
+
+    def _break_off(self, run_id: str) -> None:
+        """Print the end of a reply that will never be complete."""
+        reply = self._replies.pop(run_id, None)
+        if reply is not None and reply.deltas:
+            self._print(run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
+
+    def _finish_reply(self, event: events.FinishGeneration, told: Sequence[LogLine]) -> None:
+        label, text = run_label(event.expert_key, event.run_id), event.message.text
+        reply = self._replies.pop(event.run_id, None) or self._new_reply()
+        streamed = "".join(reply.deltas)
+        if not reply.is_thought_shown:
+            self._rows(one for one in told if one.row.item == "thought")
+        if text.startswith(streamed):
+            self._print(event.run_id, reply, [*reply.stream.add(text[len(streamed) :]), *reply.stream.end()])
+        else:  # a worker's host leaves out parts when its reader is slow
+            self._print(event.run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
+            self._row(self._of(event.run_id, label), LogRow("again", "the whole of the reply"))
+            self._print_whole(event.run_id, text)
+        self._rows(one for one in told if one.row.item is None)
+
+    def _print_whole(self, run_id: str, text: str) -> None:
+        reply = self._new_reply()
+        self._print(run_id, reply, [*reply.stream.add(text.strip("\n")), *reply.stream.end()])
 
     def _finish(self, event: events.FinishRun, told: Sequence[LogLine]) -> None:
         run = self._live.run(event.run_id)
-        is_said = run is not None and event.text == run.said
         if self._live.is_delegate(event.run_id):
             self._rows([one._replace(row=one.row._replace(text="")) for one in told[:1]])
-        elif not is_said and event.text.strip():
-            self._text("", event.text.strip("\n").split("\n"))
+        else:
+            if (run is None or event.text != run.said) and event.text.strip():
+                self._print_whole(event.run_id, event.text)
+            self.result = event.text
         self._rows(told[1:])
+
+
+def _words(part: ToolCallPart) -> str:
+    """Return the arguments of a call on one line; a program and its arguments as a command line."""
+    program, args = part.args.get("command"), part.args.get("args")
+    if isinstance(program, str) and isinstance(args, list) and all(isinstance(arg, str) for arg in args):
+        return one_line(" ".join(map(str, (program, *args))))
+    return one_line(brief(part))

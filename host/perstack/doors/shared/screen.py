@@ -73,6 +73,11 @@ class Screen:
         return shorten(text, max(10, self.width - used))
 
 
+def style_of(colour: str) -> dict[str, str | bool]:
+    """Return the style for the colour of a log row: a colour, `bold`, `dim` or nothing."""
+    return {} if not colour else {colour: True} if colour in ("bold", "dim") else {"fg": colour}
+
+
 def is_terminal(stream: TextIO) -> bool:
     """Return whether the stream is open and a terminal."""
     return not is_closed(stream) and stream.isatty()

@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from perstack.core.base.text import one_line
 from perstack.doors.shared.activity import timed, todos_words, totals, work_words
+from perstack.doors.shared.job_printer import Put
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
+from perstack.doors.shared.screen import StyledText
 from perstack.doors.shared.text import ago, count, shorten
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.history import matching, name_of, name_of_place
 from perstack.doors.tui.view.lines import STATES
 from perstack.host import Host
+
+_SHOWN_EVENTS = 30  # maximum lines shown of events stored before the Job was opened
+
+
+class HeldLines:
+    """The lines of one Job, which are printed at once, or held while another Job is shown."""
+
+    def __init__(self, put: Put) -> None:
+        """Write lines with `put`."""
+        self._put = put
+        self._is_shown = True
+        self._held: deque[tuple[str | StyledText, ...]] = deque(maxlen=_SHOWN_EVENTS)
+        self._left_out = 0
+
+    def hold(self) -> None:
+        """Keep only the end of the following lines until `show`."""
+        self._is_shown = False
+
+    def show(self) -> None:
+        """Print the kept lines, and each following line at once."""
+        self._is_shown = True
+        if self._left_out:
+            self._put(f"{count(self._left_out, 'line')} before these left out; `perstack log` shows all of it")
+        for line in self._held:
+            self._put(*line)
+        self._held.clear()
+        self._left_out = 0
+
+    def put(self, *parts: str | StyledText) -> None:
+        """Print a line, now or when the Job is shown."""
+        if self._is_shown:
+            self._put(*parts)
+            return
+        self._left_out += len(self._held) == _SHOWN_EVENTS
+        self._held.append(parts)
+
 
 # The status of the shown Job, as lines.
 

@@ -9,13 +9,14 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import DENIES, asked_by, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.job_printer import Printer
+from perstack.doors.shared.job_printer import JobPrinter, Put
 from perstack.doors.shared.log_view import is_delegate, open_question_at
 from perstack.doors.shared.next_steps import said_plainly
 from perstack.doors.shared.questions import call_shown, chosen, question_shown
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
 from perstack.doors.tui.actions import COMMANDS, OTHERS
-from perstack.doors.tui.plain.lists import Lists, status_lines
+from perstack.doors.tui.plain.lists import HeldLines, Lists, status_lines
 from perstack.doors.tui.session import Session, nothing_held
 from perstack.doors.tui.view.lines import STATES, filtered, hint_of
 from perstack.doors.tui.view.questions import SETTLEMENTS, asking_hint, decision
@@ -30,9 +31,16 @@ _STOPS = "Ctrl-C"
 
 class _OpenJob:
     def __init__(
-        self, host: Host, put: Callable[[str], None], on_change: Callable[[Session], None], *, drives: bool
+        self,
+        host: Host,
+        put: Put,
+        screen: Callable[[], Screen],
+        on_change: Callable[[Session], None],
+        *,
+        drives: bool,
     ) -> None:
-        self.printer = Printer(put)
+        self.lines = HeldLines(put)
+        self.printer = JobPrinter(self.lines.put, screen, said_plainly)
         self.session = Session(host, None, on_change, self.printer, said_plainly, drives=drives)
         self.was_busy = False
         self.asked: str | None = None  # the id of the question that was shown
@@ -49,16 +57,21 @@ class PlainProgram:
         self,
         host: Host,
         live: ReloadedProject | None,
-        put: Callable[[str], None],
+        put: Put,
         *,
+        screen: Callable[[], Screen],
         discard: Callable[[], None] = lambda: None,
         drives: bool = False,
     ) -> None:
-        """`discard` drops typed input before a question. `drives`: answered Jobs are driven here, not by workers."""
+        """Write the parts of a line with `put`, for the screen of that moment.
+
+        `discard` drops typed input before a question. `drives`: answered Jobs are driven here, not by workers.
+        """
         self.host = host
         self.live = live
         self.left: asyncio.Event = asyncio.Event()  # set at the end, when no Job is running any more
         self._write = put
+        self._screen = screen
         self._discard = discard
         self._drives = drives
         self._rooms: list[_OpenJob] = []
@@ -103,8 +116,8 @@ class PlainProgram:
 
     def _add(self) -> _OpenJob:
         if self._rooms:
-            self.room.printer.hold()
-        room = _OpenJob(self.host, self.put, self._on_change, drives=self._drives)
+            self.room.lines.hold()
+        room = _OpenJob(self.host, self._write, self._screen, self._on_change, drives=self._drives)
         self._rooms.append(room)
         self._front = len(self._rooms) - 1
         return room
@@ -116,9 +129,9 @@ class PlainProgram:
         was_busy, room.was_busy = room.was_busy, session.is_busy
         is_shown = room is self.room
         if session.is_reading or not is_shown:
-            room.printer.hold()
+            room.lines.hold()
         else:
-            room.printer.show()
+            room.lines.show()
         asking = session.asking if is_shown and session.is_driven else None
         if asking is not None and room.asked != asking.id:
             self._say_what_next()
@@ -364,13 +377,13 @@ class PlainProgram:
         self._show(int(rest) - 1)
 
     def _show(self, at: int) -> None:
-        self.room.printer.hold()
+        self.room.lines.hold()
         self._front, self._settles = at, None
         session = self.room.session
         self.room.asked = None
         self.put(f"Job {at + 1}, {one_line(self.room.name)}: {STATES[session.state]}")
         if not session.is_reading:
-            self.room.printer.show()
+            self.room.lines.show()
         if not session.is_busy:
             self._say_what_next()
 

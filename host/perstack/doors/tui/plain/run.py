@@ -7,10 +7,11 @@ import os
 import sys
 import termios
 from contextlib import suppress
+from dataclasses import replace
 
 from perstack.config.load import LoadedProject
-from perstack.core.base.text import plain_text
 from perstack.doors.shared.next_steps import said_plainly
+from perstack.doors.shared.screen import Screen, StyledText, sanitized
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.doors.tui.plain.program import PlainProgram
 from perstack.engine.permissions.live_project import ReloadedProject
@@ -97,9 +98,9 @@ async def _run(
         code = INTERRUPTED
         leaving.append(asyncio.ensure_future(program.leave()))
 
-    def put(line: str) -> None:
+    def put(*parts: str | StyledText) -> None:
         try:
-            print(plain_text(line), flush=True)  # noqa: T201 - printing is the purpose of this mode
+            print(sanitized(parts).rstrip(" "), flush=True)  # noqa: T201 - printing is the purpose of this mode
         except OSError:  # the reader is gone
             if not leaving:
                 stop()
@@ -112,7 +113,7 @@ async def _run(
     async with host:
         job_id = await host.jobs.find(job)
         with handle_stop_signals(stop, interrupt=interrupt), _LineReader(sys.stdin.fileno()) as keyboard:
-            program = PlainProgram(host, live, put, discard=keyboard.discard, drives=drives)
+            program = PlainProgram(host, live, put, screen=_screen, discard=keyboard.discard, drives=drives)
             async with asyncio.TaskGroup() as group:
                 others = [group.create_task(_typing(program, keyboard)), group.create_task(_following(program, live))]
                 try:
@@ -123,6 +124,10 @@ async def _run(
                         task.cancel()
                     await program.leave()
     return code
+
+
+def _screen() -> Screen:
+    return replace(Screen.of_stdout(), colours=False)  # a screen reader reads none
 
 
 async def _typing(program: PlainProgram, keyboard: _LineReader) -> None:
