@@ -106,7 +106,7 @@ matrix: $(DEV)
 PIN = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
   --no-header --upgrade --no-emit-package perstack $(addprefix --no-emit-package ,$(notdir $(PLUGINS))) pyproject.toml
 lock: $(DEV)
-	$(PIN) --extra local --extra start constraints/run.in -o constraints/run.txt
+	$(PIN) --extra local constraints/run.in -o constraints/run.txt
 	$(PIN) -c constraints/run.txt --all-extras constraints/dev.in -o constraints/dev.txt
 	$(PIN) -c constraints/dev.txt --extra workers --extra postgres constraints/run.in -o constraints/workers.txt
 

@@ -27,7 +27,6 @@ OF_PLUGINS = {path: tomllib.loads((path / "pyproject.toml").read_text()) for pat
 
 EXTRAS = {
     "host/perstack/doors/acp": "acp",
-    "host/perstack/doors/tui": "start",
     "host/perstack/doors/http": "workers",
     "host/perstack/testing": "testing",
     "plugins/perstack_bubblewrap": "sandbox",

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from hosting import OPENED, Bench, wait_for
 
-pytest.importorskip("textual", reason="the library that draws it is not there: pip install 'perstack[start]'")
-
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:

@@ -258,18 +258,11 @@ ask = ["writeTextFile"]
 
 
 def without_textual(terminal: Terminal) -> None:
-    """As where the extra is not installed."""
+    """As where the library that draws cannot be imported."""
     folder = terminal.workspace / "hides"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import sys\nsys.modules['textual'] = None\n")
     terminal.env["PYTHONPATH"] = str(folder)
-
-
-def test_without_the_library_the_command_says_in_a_line_how_to_get_it(terminal: Terminal) -> None:
-    without_textual(terminal.project(TOML))
-    assert terminal.look("start") == (
-        "error: `perstack start` needs the library that draws it: pip install 'perstack[start]'; or use --plain\n"
-    )
 
 
 @pytest.mark.parametrize("how", ["TERM=dumb", "--plain"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 
 import click
 
@@ -44,10 +43,6 @@ def start_command(
     if not plain and _is_dumb():
         print_err("note: this terminal cannot be drawn on (TERM is dumb), so this is --plain")
         plain = True
-    if not plain and find_spec("textual") is None:
-        raise UsageError(
-            "`perstack start` needs the library that draws it: pip install 'perstack[start]'; or use --plain"
-        )
     loaded = options.load()
     host = options.driver(loaded.project)
     if options.dispatcher is not None:
