@@ -16,6 +16,7 @@ from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks.state import TaskState
 from perstack.doors.cli.driving import drive, drive_and_ask, job_of, report_outcome, run_interruptible
+from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import HostOptions, drive_options, driving_options, json_option, place_options, run_with
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import json_on_stdin, read_text
@@ -36,7 +37,7 @@ from perstack.system.user import this_user
 _CALL_ID = "PERSTACK_CALL_ID"  # environment variable that is set in processes of tools
 
 
-@click.command("answer")
+@click.command("answer", cls=GroupedCommand)
 @click.argument("ident", metavar="ID")
 @click.argument("text")
 @drive_options
@@ -218,7 +219,7 @@ def _wanted(item: InboxItem) -> str:
 # perstack signal
 
 
-@click.command("signal")
+@click.command("signal", cls=GroupedCommand)
 @click.argument("target", metavar="JOB|TASK")
 @drive_options
 @output_options

@@ -14,6 +14,7 @@ from perstack.core.base.usage import cost
 from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
 from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
 from perstack.doors.cli.driving import EXIT_STATUS, drive_series_and_ask, run_interruptible
+from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import (
     HostOptions,
     driving_options,
@@ -194,7 +195,7 @@ def chart(scores: Sequence[float]) -> str:
 # perstack iterate
 
 
-@click.command("iterate")
+@click.command("iterate", cls=GroupedCommand)
 @click.argument("expert")
 @click.argument("query", required=False)
 @click.option("--max-iterations", type=click.IntRange(min=1), metavar="N", help="Maximum iterations.")

@@ -13,6 +13,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
 from perstack.doors.cli.driving import drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.iterations import SeriesOutput, check_target, report_series
+from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options, total_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.terminal import print_err, print_out, write_json_line
@@ -59,7 +60,7 @@ def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: H
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
 
 
-@click.command("resume")
+@click.command("resume", cls=GroupedCommand)
 @click.argument("typed", metavar="[JOB]", required=False)
 @click.option(
     "--settle",

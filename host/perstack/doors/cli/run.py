@@ -12,6 +12,7 @@ from perstack.core.base.ids import check_job_id
 from perstack.core.jobs.queries import parse_labels
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import drive, report_outcome, run_interruptible
+from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import HostOptions, dispatcher_option, driving_options, json_option, new_job_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import MOMENT, read_query, read_schema
@@ -23,7 +24,7 @@ from perstack.host import Host
 from perstack.system.user import this_user
 
 
-@click.command("run")
+@click.command("run", cls=GroupedCommand)
 @click.argument("expert")
 @click.argument("query", required=False)
 @click.option("--continue", "go_on", is_flag=True, help="Continue the latest Job with a new Run.")
@@ -132,7 +133,7 @@ def _check_combination(
         check_job_id(job_id)
 
 
-@click.command("submit")
+@click.command("submit", cls=GroupedCommand)
 @click.argument("expert")
 @click.argument("query", required=False)
 @click.option(

@@ -16,6 +16,7 @@ from perstack.config.load import LoadedProject
 from perstack.config.project import find_config
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
+from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import HostOptions, driving_options
 from perstack.doors.cli.terminal import print_err, print_out
 from perstack.doors.mcp.client_config import CLIENTS, command_of
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _HTTP = "Serve over HTTP instead of stdin and stdout: an address, or a Unix socket for programs of your own user."
 
 
-@click.command("mcp")
+@click.command("mcp", cls=GroupedCommand)
 @click.option("--experts", metavar="KEY[,KEY]", help="Serve only these Experts and their Jobs.")
 @click.option(
     "--print-config",
@@ -240,7 +241,7 @@ def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ..
     return [*arguments, *flags]
 
 
-@click.command("acp")
+@click.command("acp", cls=GroupedCommand)
 @click.option("--expert", metavar="KEY", help="The Expert of new sessions; editors show all Experts as modes.")
 @driving_options
 def acp_command(expert: str | None, options: HostOptions) -> None:

@@ -7,12 +7,13 @@ import sys
 
 import click
 
+from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import HostOptions, dispatcher_of, drive_options, driving_options
 from perstack.doors.cli.terminal import print_err
 from perstack.errors import UsageError
 
 
-@click.command("start")
+@click.command("start", cls=GroupedCommand)
 @click.argument("expert", required=False)
 @click.argument("query", required=False)
 @click.option("--job", metavar="JOB", help="Open this Job, to resume it, answer it or continue it.")
