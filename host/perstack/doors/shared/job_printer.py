@@ -16,7 +16,6 @@ from perstack.core.runs.log_rows import LogRow, run_label
 from perstack.core.runs.messages import ToolCallPart
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity, LogLine
-from perstack.doors.shared.file_edits import edit_by
 from perstack.doors.shared.markdown import Block, Line, TextStream, lines_of
 from perstack.doors.shared.screen import Screen, style_of
 from perstack.doors.shared.text import brief, shorten
@@ -145,6 +144,8 @@ class JobPrinter:
         return f"{label} " if self._live.is_delegate(run_id) else ""
 
     def _call(self, event: events.CallTools, told: Sequence[LogLine]) -> None:
+        from perstack.doors.shared.file_edits import edit_by  # imported late: the first frame comes without
+
         run = self._live.run(event.run_id)
         calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
         for one, decided in zip(told, calls, strict=False):
