@@ -35,7 +35,7 @@ def test_it_plays_a_job_and_leaves_nothing(newcomer: Terminal) -> None:
     done = newcomer.run("demo", env={"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"})
     assert (done.code, done.err) == (0, "")
     assert '$ perstack run checker "Check data/orders.csv against rules.md"' in done.lines
-    for words in ("delegates reporter", "decided   yes", "snapshot  +7", "| 6 | date 2026-02-30 | 3: a date exists |"):
+    for words in ("delegates: reporter", "decided: yes", "snapshot: +7", "| 6 | date 2026-02-30 | 3: a date exists |"):
         assert words in done.out
     assert left(newcomer) == before
     last = done.lines[-1].rpartition(": perstack ")[2]

@@ -15,6 +15,7 @@ from perstack.config.load import load_project
 from perstack.config.project import templates
 
 TEMPLATES = sorted(templates())
+GALLERY = [name for name in TEMPLATES if any(path.startswith("tests/") for path in templates()[name].files)]
 
 
 @pytest.fixture
@@ -40,9 +41,34 @@ def test_what_it_writes_validates_without_a_warning(newcomer: Terminal, name: st
     done = newcomer.run("init", "--template", name)
     assert done.code == 0, done.err
     assert "no provider is set up here yet" in done.err
-    checked = newcomer.run("validate")
+    checked = newcomer.run("validate", "--strict")
     assert (checked.code, checked.err) == (0, "")
     assert checked.lines[-1].startswith("ok: ")
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_each_expert_of_the_gallery_passes_its_test_without_a_key_and_a_network(newcomer: Terminal, name: str) -> None:
+    done = newcomer.run("init", "new", "--template", name)
+    assert done.code == 0, done.err
+    newcomer.workspace /= "new"
+    assert name.replace("-", " ") in (newcomer.workspace / "README.md").read_text().splitlines()[0].lower()
+    command = done.lines[-1].rpartition(" && ")[2]
+    assert command in (newcomer.workspace / "README.md").read_text()
+    tested = newcomer.run("test", env={"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"})
+    assert tested.code == 0, tested.out
+    assert tested.lines[-1].startswith("1 of 1 test passed")
+    project = load_project(newcomer.workspace / "perstack.toml").project
+    assert project.snapshots is not None
+    rules = project.permissions
+    assert rules is not None
+    assert any(rule.startswith("exec") for rule in (*rules.allow, *rules.ask, *rules.deny))
+
+
+def test_without_a_name_the_templates_are_listed(newcomer: Terminal) -> None:
+    shown = newcomer.run("init", "--template")
+    assert (shown.code, shown.err) == (0, "")
+    assert [line.split()[0] for line in shown.lines] == ["template", *templates()]
+    assert not (newcomer.workspace / "perstack.toml").exists()
 
 
 @pytest.mark.parametrize("name", ["writer", "team", "iterate", "skills"])
@@ -100,7 +126,7 @@ def test_a_provider_that_is_chosen_is_named_with_its_model(newcomer: Terminal) -
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--template", "x"), "choose one of writer, data-checker, iterate, mcp, skills, team"),
+        (("--template", "x"), "choose one of writer, code-reviewer, data-checker, iterate, mcp, "),
         (("--provider", "x"), "there is no provider 'x': choose one of anthropic"),
         (("--provider", "azure-openai"), "name one with --model"),
         (("--provider", "openai", "--model", "a\x1bb"), "cannot be the name of a model"),

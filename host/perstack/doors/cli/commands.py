@@ -95,7 +95,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack record @last --to - | jq '.runs[].replies[].reply'",
     ),
     "demo": ("perstack demo", "perstack demo --to checked"),
-    "init": ("perstack init", "perstack init notes --template team --provider anthropic"),
+    "init": (
+        "perstack init",
+        "perstack init --template",
+        "perstack init review --template code-reviewer",
+        "perstack init notes --template team --provider anthropic",
+    ),
     "create": (
         'perstack create "An Expert that turns meeting notes into a list of tasks, in tasks.md"',
         'perstack create "Let the writer ask which language to use" --max-cost 0.50',

@@ -17,18 +17,25 @@ from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.doors.cli.first_run.keys import choose_provider
-from perstack.doors.cli.terminal import print_err, print_out, prompt
+from perstack.doors.cli.terminal import Screen, print_err, print_out, prompt, table
 from perstack.engine.diagnostics.doctor import ProviderState
 from perstack.errors import UsageError
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
+_LIST = "?"  # the value of --template without a name
 _IGNORED = (".env", "perstack/")
 _UNSET = "# No provider is set up here yet: .env.example has what each needs, `perstack models` lists them."
 
 
 @click.command("init")
 @click.argument("folder", default=".")
-@click.option("--template", metavar="NAME", help="The template: writer (the default), team, mcp, skills or iterate.")
+@click.option(
+    "--template",
+    metavar="NAME",
+    is_flag=False,
+    flag_value=_LIST,
+    help="The template, by default writer; without NAME, list all of them.",
+)
 @click.option(
     "--provider",
     metavar="NAME",
@@ -43,6 +50,9 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     server and the embedded model; at a terminal it asks which one to use, or for a key if there is none. Existing
     files are not changed.
     """
+    if template == _LIST:
+        table(Screen.of_stdout(), ("template", "what"), [(one.name, one.about) for one in templates().values()])
+        return
     place = Path(folder)
     if place.exists() and not place.is_dir():
         raise UsageError(f"{place} is not a folder: name another one")
@@ -80,7 +90,7 @@ def _template(name: str | None, *, asks: bool) -> Template:
     plainest = next(iter(known))
     if name is None and asks:
         for one in known.values():
-            print_err(f"  {one.name:<8} {one.about}")
+            print_err(f"  {one.name.ljust(max(map(len, known)))}  {one.about}")
         name = prompt(f"Which of these [{plainest}]", default=plainest, choices=[*known])
     name = name or plainest
     if name not in known:
