@@ -328,7 +328,7 @@ def test_a_question_pauses_until_it_is_answered(terminal: Terminal) -> None:
     )
     asked = terminal.call("iterate", "guest", "Serve", "--id", "it", *SCRIPTED, attended=True)
     assert asked.code == 3
-    assert "Job it-i1 asks: Tea or coffee?" in asked.err
+    assert "guest is waiting after 0 iterations: Job it-i1 asks: Tea or coffee?" in asked.err
     assert listed(terminal)["pauseReason"] == "human_input"
     assert terminal.call("resume", "it", *SCRIPTED).code == 3
     assert terminal.call("answer", "it-i1", "Tea", *SCRIPTED).code == 0

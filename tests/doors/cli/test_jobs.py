@@ -50,7 +50,7 @@ def test_jobs_are_paged_and_a_line_says_how_to_see_more(three: Terminal) -> None
 def test_a_job_that_waits_shows_its_question_and_how_to_answer(waiting: Terminal) -> None:
     shown = waiting.call("jobs")
     assert "waiting" in shown.lines[1]
-    assert "asks: Tea or coffee?" in shown.lines[1]
+    assert "question: Tea or coffee?" in shown.lines[1]
     assert "perstack answer" in shown.lines[2]
 
 

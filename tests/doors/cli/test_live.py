@@ -22,7 +22,9 @@ from perstack.doors.cli import live as row_printer
 from perstack.doors.cli.live import Line, RowPrinter, line_of, lines_of
 from perstack.doors.cli.terminal import rendered
 from perstack.doors.shared.activity import JobActivity
-from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.job_printer import JobPrinter
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.screen import Screen, sanitized
 
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")
@@ -252,3 +254,31 @@ def test_what_a_model_streams_is_never_obeyed_not_even_in_two_parts() -> None:
 def test_of_an_endless_text_only_the_end_is_kept_and_looked_at() -> None:
     state = state_of([of(StartGeneration), *(of(StreamText, delta="word " * 1000) for _ in range(50))])
     assert len(state.lanes["job-1"].text) <= 4_000
+
+
+def test_a_reply_that_is_tried_again_is_marked_where_it_broke_off_and_shown_once(terminal: Terminal) -> None:
+    events = [
+        of(StreamText, delta="Half of"),
+        of(StartGeneration, 10),
+        of(StreamText, 20, delta="Half of it"),
+        of(FinishGeneration, 30, usage=Usage.of(1, 1), reply=(TextPart(text="Half of it."),), finish_reason="stop"),
+    ]
+    lines: list[str] = []
+    printer = JobPrinter(lambda *parts: lines.append(sanitized(parts)), lambda: Screen(80, False, 24), cli_phrase)
+    state = JobActivity()
+    for event in events:
+        printer.heard(event, state.apply(event), state)
+    assert lines == ["  Half of …", "  Half of it."]
+
+
+def test_what_a_model_says_is_no_line_of_the_program_and_no_command_to_the_terminal(terminal: Terminal) -> None:
+    evil = (
+        "\x1b[2J\x1b]0;owned\x07\x9b8m\n\nanswer? (say yes)\n\n- &#x202e;a \x1b[1A\n\n```\n\x1b[2K\r$ \n```\n"
+        + "x" * 200
+    )
+    terminal.project(ONE, solo=[reply(evil, ("todo", {"newTodos": [evil]}), thinking=evil), reply(evil + "!")])
+    for env in ({}, {"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        done = terminal.call("run", "solo", "q", *SCRIPTED, columns=80, env=env)
+        seen = re.sub(r"\x1b\[\d*m|\r?\x1b\[\d*[AJ]|\r(?=\x1b)", "", done.out)
+        assert plain_text(seen) == seen
+        assert not any(line.startswith(("answer?", "$", "x")) for line in seen.splitlines())

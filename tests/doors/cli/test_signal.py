@@ -95,5 +95,4 @@ def test_what_a_job_does_after_an_event_is_shown_as_by_any_command_that_drives_o
     text = signal(terminal, "one", event("1"), "--output", "text")
     assert (text.code, text.out, text.err) == (0, "Served.\n", "")
     human = signal(terminal, "two", event("1"), "--output", "human")
-    assert "completed Served." in human.out
-    assert "\nServed.\n" in human.out
+    assert "result: askUser: Tea\n  Served.\nguest completed" in human.out

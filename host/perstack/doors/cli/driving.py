@@ -205,7 +205,7 @@ def report_outcome(job: JobSummary, lines: JobOutput, then: str | None = None) -
     if job.status == "completed":
         lines.result(job.text or "")
     text = outcome_line(job, then)
-    if job.without_effect:
+    if job.without_effect and not lines.has_shown(job.text):  # the view has shown the warning with the result
         print_err(f"warning: {job.expert_key}: {WITHOUT_EFFECT}")
     if job.status == "stoppedByError" or (lines.form == "text" and job.status != "completed"):
         print_err(text)

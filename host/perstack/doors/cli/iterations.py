@@ -134,11 +134,12 @@ def report_series(series: SeriesState, lines: JobOutput) -> int:
             lines.result(best.artefact)
         did += f", the best is {best.number} with {best.score:g}"
     steps = "; ".join(map(cli_phrase, next_steps_of_series(series)))
+    stands = "is waiting" if series.job_status == "stoppedByInteractiveTool" else "paused"
     text = {
         "completed": f"completed: {did}; {_why_completed(series)}; perstack report {series.id}",
         "failed": f"failed after {did}: {series.message}; {steps}"
         " (--definition current, if you have edited the Expert)",
-        "paused": f"paused after {did}: {series.message}; {steps}",
+        "paused": f"{stands} after {did}: {series.message}; {steps}",
         "running": f"is still running: {did}",
     }[series.status]
     if series.status == "failed" or (lines.form == "text" and series.status != "completed"):

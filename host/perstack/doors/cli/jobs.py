@@ -182,7 +182,7 @@ def _show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
 
 def _about(job: JobSummary) -> str:
     if job.question is not None:
-        return f"asks: {job.asks}"
+        return f"question: {job.asks}"
     return f"error: {job.error}" if job.status == "stoppedByError" and job.error else job.query
 
 

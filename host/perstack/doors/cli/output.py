@@ -136,11 +136,15 @@ class JobOutput:
 
     def result(self, text: str | None) -> None:
         """Show the result in full, unless stdout has it already."""
-        if self.form == "jsonl" or text is None or (self.view is not None and self.view.result == text):
+        if self.form == "jsonl" or text is None or self.has_shown(text):
             return
         if self.form == "human" and self.view is not None:
             self._put(print_out)
         self._put(lambda: print_result(text) if self.form == "text" else print_out(text))
+
+    def has_shown(self, result: str | None) -> bool:
+        """Return whether the live view has shown this result in full."""
+        return result is not None and self.view is not None and self.view.result == result
 
     def remark(self, text: str) -> None:
         """Show a message on stderr if that is a terminal, otherwise on stdout if that is for people, otherwise not."""
