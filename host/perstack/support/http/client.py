@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from typing import cast
 
 import httpx
 from httpx_sse import EventSource
@@ -216,7 +217,9 @@ def _transport_error(error: httpx.HTTPError, url: str) -> ProviderError:
 
 def _cause_of(error: BaseException) -> str:
     """Return the system's reason for a failed connection, such as `connection refused`; empty if it gives none."""
-    cause = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__ or error.__context__
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, BaseExceptionGroup):
+        cause = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if cause is not None:
         return _cause_of(cause)
     number = error.errno if isinstance(error, OSError) else None

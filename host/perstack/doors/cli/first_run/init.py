@@ -17,7 +17,8 @@ from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.doors.cli.first_run.keys import choose_provider
-from perstack.doors.cli.terminal import Screen, print_err, print_out, prompt, table
+from perstack.doors.cli.terminal import print_err, print_out, prompt, table
+from perstack.doors.shared.screen import Screen
 from perstack.engine.diagnostics.doctor import ProviderState
 from perstack.errors import UsageError
 
