@@ -28,7 +28,7 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import dispatching_of, open_state
-from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
 from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.files.rewind_lock import repair_on_open
 from perstack.engine.jobs.jobs import Jobs
@@ -74,13 +74,15 @@ class Host:
         clock: Clock | None = None,
         dispatcher: str | Dispatcher | None = None,
         agreement: Agreement | None = None,
+        is_attended: Callable[[], bool] | None = None,
     ) -> None:
         """Create a Host for a project.
 
         `workspace`: `.` is the project's own workspace, or the current folder if it names none. A relative storage of
         the project is resolved against its `place`, or the workspace without one. `clock`: None is the system's.
         `dispatcher` takes precedence over that of `[workers]`. `agreement`: None is what a person has agreed to by
-        `perstack trust`, for a project that was read from a file.
+        `perstack trust`, for a project that was read from a file. `is_attended`, called in the task that drives a Job:
+        whether a person answers what the Job asks meanwhile; otherwise `exec` that no definition names is sandboxed.
         """
         place = place or ProjectPlace(named_or_own(project, workspace), None)
         folder = place.workspace(project, workspace)
@@ -107,6 +109,7 @@ class Host:
                 clock=clock,
                 dispatching=dispatching_of(loaded, project, dispatcher, address, public, agreement),
                 agreement=agreement,
+                is_attended=is_attended or not_attended,
             )
         )
         self.jobs = Jobs(self._source, lambda: self.tasks)
@@ -125,6 +128,7 @@ class Host:
         overrides: Overrides | None = None,
         plugins: Iterable[object] = (),
         dispatcher: str | Dispatcher | None = None,
+        is_attended: Callable[[], bool] | None = None,
     ) -> Host:
         """Create a Host from the given perstack.toml, or one found from the workspace upward.
 
@@ -150,6 +154,7 @@ class Host:
             plugins=plugins,
             place=place,
             dispatcher=dispatcher,
+            is_attended=is_attended,
         )
         for text in given.warnings if isinstance(given, Environment) else ():
             warnings.warn(str(text), stacklevel=2)
@@ -189,6 +194,14 @@ class Host:
     def storage(self) -> Storage:
         """The storage of all logs."""
         return self._source.current.storage
+
+    @property
+    def programs_note(self) -> str:
+        """A line for whoever starts a Job, if `exec` runs every program without a question; empty otherwise."""
+        from perstack.config.settings import why_open
+
+        why = why_open(self.project, self._source.current.overrides)
+        return f"programs run without a question and outside a sandbox ({why})" if why else ""
 
     @property
     def dispatcher(self) -> Dispatcher | None:

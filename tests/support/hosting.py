@@ -187,9 +187,10 @@ class Bench:
         wrap: Callable[[Storage], Storage] | None = None,
         clock: Clock | None = None,
         dispatcher: Dispatcher | None = None,
+        attended: bool = False,
         **overrides,
     ) -> Host:
-        """Return a Host. `wrap` replaces its storage by a wrapper.
+        """Return a Host on which `exec` is open. `wrap` replaces its storage by a wrapper.
 
         `clock` None means the clock of the bench.
         """
@@ -199,10 +200,11 @@ class Bench:
             workspace=self.workspace,
             storage=self.storage if wrap is None else wrap(opened(self.storage, self.workspace)),
             env={"PATH": "/usr/bin:/bin"},
-            overrides=Overrides(provider="scripted", **overrides),
+            overrides=Overrides(**{"provider": "scripted", "open": True, **overrides}),
             plugins=[provider, *plugins],
             clock=clock or self.clock,
             dispatcher=dispatcher,
+            is_attended=lambda: attended,
         )
         OPENED.append(host)
         return host

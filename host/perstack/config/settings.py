@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import cache
 from posixpath import basename
@@ -11,12 +11,13 @@ from typing import Any
 from pydantic.alias_generators import to_snake
 
 from perstack.core.base.records import fields_of
+from perstack.core.definitions.exec_grant import ExecGrant, exec_grant, names_exec, offers_exec, ungranted
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import Key
 from perstack.core.definitions.models import ModelChoice, UnknownName, wanted
-from perstack.core.definitions.permissions import RuleSet
+from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.sandbox import SandboxPolicy, policy_of, runtime_of
+from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy, policy_of, runtime_of
 from perstack.core.definitions.settings import (
     Budget,
     Compaction,
@@ -68,6 +69,7 @@ def recalled(overrides: Overrides, start: StartRun) -> Overrides:
         "reasoning_budget": start.reasoning_budget,
         "max_steps": limits.max_steps or 0,
         "strict_skills": True,
+        "open": True,
         "compaction": _compaction_of(limits),
     }
     if overrides.provider not in (None, start.provider):
@@ -148,6 +150,46 @@ def rule_sets(project: Project, expert: Expert) -> tuple[RuleSet, ...]:
         source = f"[experts.{expert.key}.permissions]"
         found.append(RuleSet(source=source, expert=expert.key, permissions=expert.permissions))
     return tuple(found)
+
+
+def exec_grant_of(
+    project: Project,
+    expert: Expert,
+    sandbox: SandboxPolicy | None,
+    widenings: Iterable[Widening] = (),
+    *,
+    is_open: bool = False,
+) -> ExecGrant:
+    """Return the grant of `exec` for a Run of the Expert that begins now, with this sandbox."""
+    tables = (project.permissions, project.recorded_permissions, expert.permissions, *widenings)
+    return exec_grant(expert, tables, sandbox, is_open=is_open)
+
+
+def why_open(project: Project, overrides: Overrides) -> str:
+    """Return what lets `exec` run every program without a question; empty if nothing does."""
+    if overrides.open:
+        return "--open"
+    table = project.permissions
+    narrowing = () if table is None else (*table.ask, *table.deny)
+    is_wide = table is not None and table.default == "allow" and not names_exec(Permissions(ask=narrowing))
+    is_sandboxed = (overrides.runtime or runtime_of(project.runtime)) != LOCAL
+    return '[permissions] default = "allow"' if is_wide and not is_sandboxed else ""
+
+
+def asking_experts(project: Project) -> tuple[str, ...]:
+    """Return the keys of Experts that have `exec` and do not name it."""
+    return tuple(
+        key
+        for key, expert in project.experts.items()
+        if offers_exec(expert) and exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
+    )
+
+
+def chain_of(project: Project, expert: Expert, above: Iterable[Expert] = ()) -> tuple[RuleSet, ...]:
+    """Return all rule sets of a Run that begins now, below Runs of the Experts in `above`."""
+    found = {one.source: one for each in (*above, expert) for one in rule_sets(project, each)}
+    asks = exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
+    return (*found.values(), ungranted(expert)) if asks else tuple(found.values())
 
 
 def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from perstack.core.base.patterns import Glob
-from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, canonical_json, falsy
+from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, canonical_json, falsy, fields_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.keys import Key, Rule
 from perstack.dataclass import dataclass
@@ -28,10 +28,16 @@ VERSION = "v1"  # version of the hashed form; another form needs another version
 
 UNATTENDED = "unattended"  # door of a decision made without a person, because nobody is present
 
-ApprovalDecision = Literal["once", "job", "no"]
-"""`once`: this call. `job`: calls of this Job with an equal digest, or calls that a rule names. `no`: do not run it."""
+ApprovalDecision = Literal["once", "job", "sandboxed", "no"]
+"""`once`: this call. `job`: calls of this Job with an equal digest, or calls that a rule names. `sandboxed`: this call,
+in a sandbox, because nobody could be asked. `no`: do not run it."""
 
-DECISION_WORDS: dict[ApprovalDecision, str] = {"once": "yes", "job": "yes, for the whole Job", "no": "no"}
+DECISION_WORDS: dict[ApprovalDecision, str] = {
+    "once": "yes",
+    "job": "yes, for the whole Job",
+    "sandboxed": "in a sandbox",
+    "no": "no",
+}
 
 
 class Approval(Fact):
@@ -68,7 +74,8 @@ def call_digest(skill_name: str, tool_name: str, args: JsonObject) -> str:
 def refusal(rule: str, text: str, *, is_unattended: bool) -> str:
     """Return the text that the model sees for a call that was not approved."""
     if is_unattended:
-        return f"Not run: it needs a person's approval ({rule}), and nobody is there to give it."
+        remedy = f" {text}" if text else ""
+        return f"Not run: it needs a person's approval ({rule}), and nobody is there to give it.{remedy}"
     said = f": {text}" if text else "."
     return f"Not run: a person did not approve this call{said}"
 
@@ -183,12 +190,22 @@ _Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
 class Permissions(Fact):
     """Rules as written. Of several tables that apply to a call the strictest decides."""
 
-    default: Annotated[Decision, Key("decision about calls that match no rule")] = "allow"
+    default: Annotated[Decision | None, Key("decision about calls that match no rule")] = None  # None: allow
     deny: Annotated[_Rules, Field(exclude_if=falsy), Key("calls that never run (rules)")] = ()
     ask: Annotated[_Rules, Field(exclude_if=falsy), Key("calls that a person is asked about (rules)")] = ()
     allow: Annotated[
         _Rules, Field(exclude_if=falsy), Key("calls that run although a less specific rule, or `default`, asks")
     ] = ()
+
+    @property
+    def otherwise(self) -> Decision:
+        """Decision about calls that match no rule."""
+        return self.default or "allow"
+
+    @property
+    def written(self) -> "Permissions":
+        """The table with its default, to compare tables by what they decide."""
+        return self if self.default is not None else self.model_copy(update={"default": self.otherwise})
 
 
 class RuleSet(Fact):
@@ -220,8 +237,7 @@ class Widening(Fact):
     @classmethod
     def of(cls, permissions: Permissions, source: str) -> "Widening":
         """Return a table as a widening; a default that the table does not state changes nothing."""
-        default = permissions.default if "default" in permissions.model_fields_set else None
-        return cls(source=source, default=default, deny=permissions.deny, ask=permissions.ask, allow=permissions.allow)
+        return cls(source=source, **fields_of(permissions, Permissions))
 
 
 def laid_over(rule_set: RuleSet, widening: Widening) -> RuleSet:
@@ -244,9 +260,7 @@ def all_laid_over(chain: Sequence[RuleSet], widening: Widening) -> tuple[RuleSet
     found = tuple(laid_over(one, widening) for one in chain)
     if any(not one.expert for one in chain):
         return found
-    permissions = Permissions(
-        default=widening.default or "allow", deny=widening.deny, ask=widening.ask, allow=widening.allow
-    )
+    permissions = Permissions(default=widening.default, deny=widening.deny, ask=widening.ask, allow=widening.allow)
     return (RuleSet(source=widening.source, permissions=permissions), *found)
 
 
@@ -280,12 +294,13 @@ def not_in_force(
     today: Iterable[RuleSet], chain: Sequence[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
     """Return today's rules that a Run does not have yet, as written or with later widenings applied."""
-    known = [(one.expert, one.permissions) for one in chain]
+    known = [(one.expert, one.permissions.written) for one in chain]
     return tuple(
         one
         for one in today
         if not any(
-            (one.expert, under(one, widenings[since:]).permissions) in known for since in range(len(widenings) + 1)
+            (one.expert, under(one, widenings[since:]).permissions.written) in known
+            for since in range(len(widenings) + 1)
         )
     )
 
@@ -293,8 +308,8 @@ def not_in_force(
 def missing_from(chain: Sequence[RuleSet], above: Iterable[RuleSet], widening: Widening | None) -> tuple[RuleSet, ...]:
     """Return the parent Run's rules that a Run is missing; `widening` will be applied to the latter next."""
     laid = () if widening is None else all_laid_over(chain, widening)
-    known = [(one.expert, one.permissions) for one in (*chain, *laid)]
-    return tuple(one for one in above if (one.expert, one.permissions) not in known)
+    known = [(one.expert, one.permissions.written) for one in (*chain, *laid)]
+    return tuple(one for one in above if (one.expert, one.permissions.written) not in known)
 
 
 def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:

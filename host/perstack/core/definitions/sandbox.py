@@ -13,6 +13,8 @@ from perstack.errors import UsageError
 
 LOCAL = "local"  # runtime that confines nothing: programs have the rights of the host's user
 
+SANDBOX = "bubblewrap"  # runtime of programs that nobody could be asked about
+
 _SIZE = r"(\d{1,15})\s?([KMGT]i?B|B)?"
 _PORT = r"[1-9][0-9]{0,4}"
 _NUMBER = r"[0-9]+|0[xX][0-9a-fA-F]*"

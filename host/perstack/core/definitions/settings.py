@@ -241,6 +241,11 @@ class Overrides:
         Field(exclude=True),
         Option("No person answers: decline questions of tools, and deny calls that need approval.", is_repeated=False),
     ] = False
+    open: Annotated[
+        bool,
+        Field(exclude_if=falsy),
+        Option("Run the programs of `exec` without a question or a sandbox."),
+    ] = False
     strict_skills: Annotated[
         bool,
         Field(exclude=True),

@@ -114,7 +114,7 @@ def strictest(rulings: Iterable[Ruling]) -> Ruling:
 def rules_of(rule_set: RuleSet) -> ParsedRules:
     """Parse a rule set. Raises ValueError for a rule that cannot be parsed."""
     own = rule_set.permissions
-    return _read(rule_set.source, rule_set.expert, own.default, own.deny, own.ask, own.allow)
+    return _read(rule_set.source, rule_set.expert, own.otherwise, own.deny, own.ask, own.allow)
 
 
 @lru_cache(maxsize=256)

@@ -182,10 +182,18 @@ def asked(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tu
     return question, events.StopRunByInteractiveTool(**at_checkpoint(stamp(1)))
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Decision on a call that needs approval, made without a question to a person."""
+
+    approval: Approval
+    door: str = UNATTENDED  # where it comes from
+
+
 def approval_asked(
-    call: commands.Call, leads_to: tuple[str, ...], offers: tuple[str, ...], stamp: Stamps, *, is_unattended: bool
+    call: commands.Call, leads_to: tuple[str, ...], offers: tuple[str, ...], stamp: Stamps, settled: Settled | None
 ) -> tuple[events.StoredEvent, ...]:
-    """Return the request for approval, if not recorded yet, and the stop; or, if unattended, the refusal."""
+    """Return the request for approval, if not recorded yet, and the stop; or the decision, if nobody need be asked."""
     digest = call.digest
     request = events.RequestApproval(
         **stamp(),
@@ -200,16 +208,18 @@ def approval_asked(
     )
     requested = () if call.requested is not None else (request,)
     after = stamp(len(requested))
-    if not is_unattended:
+    if settled is None:
         return *requested, events.StopRunByInteractiveTool(**at_checkpoint(after))
-    nobody = events.DecideApproval(
+    decision = events.DecideApproval(
         **after,
         tool_call_id=call.decided.id,
         call_digest=call.requested or digest,
-        decision="no",
-        by=By(door=UNATTENDED),
+        decision=settled.approval.decision,
+        by=By(door=settled.door),
+        rule=settled.approval.rule,
+        text=settled.approval.text,
     )
-    return *requested, nobody
+    return *requested, decision
 
 
 def call_started(call: commands.Call, stamp: Stamps) -> events.StartToolCall:

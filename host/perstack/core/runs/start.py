@@ -10,6 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy
+from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.permissions import RuleSets
 from perstack.core.definitions.project import SnapshotPolicy
@@ -50,6 +51,7 @@ class StartRun(RunEvent):
     fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # in order, as `provider/model`
     snapshots: SnapshotPolicy | None = None  # policy for recording the workspace; None if it is not recorded
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
+    exec_grant: ExecGrant | None = None  # None in logs of earlier versions: programs run without a question
 
     @property
     def named_runs(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ A stop (a question, an interrupt, the step limit, an error) changes `status`, no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from enum import Enum
 from typing import Literal
@@ -22,11 +23,13 @@ from pydantic import JsonValue
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NOTHING_SPENT, Exceeded, Spending
+from perstack.core.definitions.exec_grant import is_exec, names_exec, ungranted
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import full_name, parts_of
 from perstack.core.definitions.permissions import RuleSet, Standing, Widening
 from perstack.core.definitions.settings import Limits
+from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import Call
 from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo
 from perstack.core.runs.messages import (
@@ -223,6 +226,21 @@ class Run:
         return parts_of(self.stand_in)[1] if self.stand_in else self.start.model
 
     @property
+    def asks_exec(self) -> bool:
+        """True if a person is asked about each program: neither the definition nor a widening names `exec`."""
+        return self.start.exec_grant == "asks" and not any(map(names_exec, self.widenings))
+
+    @property
+    def rules(self) -> tuple[RuleSet, ...]:
+        """The rule sets that decide its calls, in which `exec` is asked about unless it is granted."""
+        return (*self.permissions, ungranted(self.start.expert)) if self.asks_exec else self.permissions
+
+    def rules_for(self, calls: Iterable[DecidedCall]) -> tuple[RuleSet, ...]:
+        """Return the rule sets that may decide these calls: few replies need those of `exec`."""
+        needs_all = self.asks_exec and any(is_exec(call, self.start.expert) for call in calls)
+        return self.rules if needs_all else self.permissions
+
+    @property
     def may_be_redefined(self) -> bool:
         """True if today's definition may replace the Run's: it is queued or failed, and the model never replied."""
         return self.status in ("stoppedByError", "queued") and not self.has_generated
@@ -358,7 +376,7 @@ def _taken_over(start: StartRun, head: Head, base: Run) -> Run:
         updated_at=start.timestamp,
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
-        is_tightened=start.permissions != base.permissions,
+        is_tightened=start.permissions != base.permissions or (start.exec_grant == "asks" and not base.asks_exec),
     )
 
 

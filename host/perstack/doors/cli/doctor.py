@@ -14,6 +14,8 @@ import click
 from pydantic.alias_generators import to_camel
 
 from perstack.config.check import suggestion
+from perstack.config.settings import asking_experts
+from perstack.core.definitions.exec_grant import ASKS_NOTE
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json
 from perstack.doors.shared.screen import Screen
@@ -49,6 +51,8 @@ def doctor_command(as_json: bool, shows_all: bool, options: HostOptions) -> None
         write_json(found)
     else:
         _print(findings)
+        if asking := asking_experts(project):
+            print_out(f"note: {', '.join(asking)}: {ASKS_NOTE}")
         if shows_all:
             _print_all(findings, runtimes)
     sys.exit(int(any(one.state == "problem" for one in findings)))

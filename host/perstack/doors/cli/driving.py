@@ -7,13 +7,16 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from perstack.core.base.lifecycle import JobStatus
+from perstack.core.definitions.project import Project
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.cli.output import JobOutput
+from perstack.doors.cli.options import HostOptions
+from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import is_attended, print_err
 from perstack.doors.shared.job_status import next_step_of_job, spent
 from perstack.doors.shared.next_steps import cli_phrase
@@ -30,13 +33,22 @@ if TYPE_CHECKING:
 
 # Questions and approvals of a Job, answered at the terminal.
 
+
+def open_driver(options: HostOptions, showing: OutputOptions, project: Project | None = None) -> Host:
+    """Return the Host of a command whose Job may ask the user at the terminal. Says if programs run without that."""
+    host = replace(options, is_attended=lambda: can_ask(asks=not showing.no_input)).driver(project)
+    if not showing.quiet and (note := host.programs_note):
+        print_err(f"note: {note}")
+    return host
+
+
 _MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 
 async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: JobOutput) -> JobSummary:
     """Drive a Job and ask what it waits for. Without an answer, and with Ctrl-C, it stays as it is."""
     job = await work(lines)
-    while (asking := job.asking) is not None and can_ask(lines):
+    while (asking := job.asking) is not None and can_ask(asks=lines.asks):
         lines.pause()
         lines.is_asking = True
         answer = await _asked(asking, host, spent(job))
@@ -60,7 +72,7 @@ async def drive_series_and_ask(
     resume: Callable[[str], Awaitable[SeriesState]],
 ) -> SeriesState:
     """Ask what a Job of iterations waits for, and continue the iterations with `resume`."""
-    while series.status == "paused" and series.job_id is not None and can_ask(lines):
+    while series.status == "paused" and series.job_id is not None and can_ask(asks=lines.asks):
         waiting = await host.job(series.job_id)
         if waiting.asking is None:
             break
@@ -75,10 +87,10 @@ async def drive_series_and_ask(
     return series
 
 
-def can_ask(lines: JobOutput) -> bool:
-    """Return whether a user at the terminal can read and answer questions."""
+def can_ask(*, asks: bool) -> bool:
+    """Return whether a user at the terminal can read and answer questions; `asks` is false with `--no-input`."""
     is_typed = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # `<&-`
-    return lines.asks and is_typed and is_attended()
+    return asks and is_typed and is_attended()
 
 
 async def _asked(asking: OpenQuestion, host: Host, used: str) -> str:

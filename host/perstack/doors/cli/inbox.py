@@ -15,7 +15,7 @@ from perstack.core.jobs.cloud_events import CloudEvent, read_cloud_event
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks.state import TaskState
-from perstack.doors.cli.driving import drive, drive_and_ask, job_of, report_outcome, run_interruptible
+from perstack.doors.cli.driving import drive, drive_and_ask, job_of, open_driver, report_outcome, run_interruptible
 from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import HostOptions, drive_options, driving_options, json_option, place_options, run_with
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
@@ -56,8 +56,7 @@ def answer_command(ident: str, text: str, is_driven: bool, showing: OutputOption
     if found is None:
         print_err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
-    host = options.driver()
-
+    host = open_driver(options, showing)
     lines = JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
@@ -245,7 +244,7 @@ def signal_command(target: str, is_driven: bool, showing: OutputOptions, options
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 
-    host, lines = options.driver(), JobOutput(showing)
+    host, lines = open_driver(options, showing), JobOutput(showing)
     job = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
     if job is not None and job.status == "running" and lines.job_id is None:
         print_err(f"Job {target} has taken this event already, and another process drives it")

@@ -13,7 +13,7 @@ import click
 from perstack.core.base.usage import cost
 from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
 from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
-from perstack.doors.cli.driving import EXIT_STATUS, drive_series_and_ask, run_interruptible
+from perstack.doors.cli.driving import EXIT_STATUS, drive_series_and_ask, open_driver, run_interruptible
 from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import (
     HostOptions,
@@ -224,7 +224,7 @@ def iterate_command(
     """
     check_target(target)
     said = read_query(query)
-    host = options.driver()
+    host = open_driver(options, showing)
     lines = SeriesOutput(showing)
 
     async def work() -> SeriesState:

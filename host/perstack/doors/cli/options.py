@@ -57,6 +57,7 @@ class HostOptions:
     env_path: tuple[str, ...] = ()
     overrides: Overrides = Overrides()
     folder: str = "."  # the current folder, used if no workspace is named
+    is_attended: Callable[[], bool] | None = None  # whether a person answers questions while a Job is driven
     branch_folder: Path | None = None  # a folder to work in that does not change where the project is found
 
     @classmethod
@@ -185,6 +186,7 @@ class HostOptions:
             place=self.find(),
             dispatcher=self.dispatcher,
             agreement=agreement,
+            is_attended=self.is_attended,
         )
 
 
@@ -352,7 +354,7 @@ _DRIVING = {
 }
 _FIRST = (  # in the order of the help
     *("provider", "model", "reasoning_budget", *Budget.model_fields, "max_steps", "max_retries", "timeout"),
-    *("env_path", "compaction", "runtime", "recording", "permissions", "strict_skills", "unattended"),
+    *("env_path", "compaction", "runtime", "recording", "permissions", "open", "strict_skills", "unattended"),
 )
 
 

@@ -11,7 +11,7 @@ from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
-from perstack.doors.cli.driving import drive_and_ask, job_of, report_outcome, run_interruptible
+from perstack.doors.cli.driving import drive_and_ask, job_of, open_driver, report_outcome, run_interruptible
 from perstack.doors.cli.iterations import SeriesOutput, check_target, report_series
 from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options, total_options
@@ -117,7 +117,7 @@ def resume_command(
     check_target(target)
     is_more = bool(settled) or max_iterations is not None or target is not None
     _check_options(resume_from, answer, before_compaction, is_more=is_more)
-    host = options.driver()
+    host = open_driver(options, showing)
     lines = SeriesOutput(showing)
 
     async def work() -> JobSummary | SeriesState:

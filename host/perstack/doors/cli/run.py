@@ -11,7 +11,7 @@ import click
 from perstack.core.base.ids import check_job_id
 from perstack.core.jobs.queries import parse_labels
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.cli.driving import drive, report_outcome, run_interruptible
+from perstack.doors.cli.driving import drive, open_driver, report_outcome, run_interruptible
 from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import HostOptions, dispatcher_option, driving_options, json_option, new_job_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
@@ -82,7 +82,7 @@ def run_command(
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
     options = _with_files(options, expert, continue_job, resume_from, yes) if with_files else options
-    host = options.driver(options.load(strict=strict).project)
+    host = open_driver(options, showing, options.load(strict=strict).project)
 
     lines = JobOutput(showing)
 

@@ -91,9 +91,11 @@ class _Serving:
 
     def open(self, loaded: LoadedProject) -> Workspace:
         """Return the workspace of a loaded project. Raises UsageError."""
+        from perstack.doors.mcp.elicitation import ASKS
         from perstack.doors.mcp.sampling import SamplingPlugin
 
-        return self.options.driver(loaded.project, plugins=[SamplingPlugin()]), loaded
+        options = replace(self.options, is_attended=ASKS.get)
+        return options.driver(loaded.project, plugins=[SamplingPlugin()]), loaded
 
     def open_root(self, folder: Path) -> Workspace:
         """Return the workspace of another folder. Raises DefinitionError and UsageError."""
@@ -255,6 +257,6 @@ def acp_command(expert: str | None, options: HostOptions) -> None:
     def make_host(folder: Path) -> tuple[Host, LoadedProject]:
         there = replace(options, workspace=None, folder=str(folder))
         loaded = there.load()
-        return there.driver(loaded.project), loaded
+        return replace(there, is_attended=lambda: True).driver(loaded.project), loaded
 
     asyncio.run(serve_acp(make_host, expert))

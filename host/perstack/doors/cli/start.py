@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 import click
 
@@ -45,12 +46,14 @@ def start_command(
         print_err("note: this terminal cannot be drawn on (TERM is dumb), so this is --plain")
         plain = True
     loaded = options.load()
-    host = options.driver(loaded.project)
+    host = replace(options, is_attended=lambda: True).driver(loaded.project)
     if options.dispatcher is not None:
         dispatcher_of(host)  # reports a missing dispatcher now, not at the first answer
     if expert is not None:
         host.experts.get(expert)
     if plain:
+        if note := host.programs_note:
+            print_err(f"note: {note}")
         from perstack.doors.tui.plain.run import run_plain
 
         sys.exit(run_plain(host, loaded, expert=expert, query=query, job=job, drives=is_driven))

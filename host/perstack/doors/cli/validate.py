@@ -11,9 +11,11 @@ import click
 
 from perstack.config.load import DefinitionFile
 from perstack.config.project import SHIPPED_SCHEMA
+from perstack.config.settings import asking_experts
 from perstack.config.source import describe_problems, problems_to_json
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
+from perstack.core.definitions.exec_grant import ASKS_NOTE
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Models
 from perstack.core.definitions.project import Project
@@ -129,8 +131,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
     is_usable = project is not None and not (strict and problems)
     offered = _tools_of(project, options) if with_tools and is_usable and project is not None else {}
     if as_json:
-        experts = [] if project is None else list(project.experts.values())
-        found = _to_json(path, is_usable, problems, experts)
+        found = _to_json(path, is_usable, problems, project)
         write_json({**found, "tools": _tools_to_json(offered)} if with_tools else found)
     else:
         _print(project, problems, is_usable)
@@ -156,6 +157,9 @@ def _print(project: Project | None, problems: Sequence[Problem], is_usable: bool
     if project.experts:
         rows = [_row(project, expert) for expert in project.experts.values()]
         table(Screen.of_stdout(), ("Expert", "version", "delegates", "skills", "model"), rows, texts=(2, 3))
+    asking = asking_experts(project)
+    if asking:
+        print_out(f"note: {', '.join(asking)}: {ASKS_NOTE}")
     print_out(f"ok: {count(len(project.experts), 'Expert')}")
 
 
@@ -174,11 +178,13 @@ def _models(written: Models) -> str:
     return written if isinstance(written, str) else ", ".join(written)
 
 
-def _to_json(path: Path, is_usable: bool, problems: Sequence[Problem], experts: Sequence[Expert]) -> dict[str, object]:
+def _to_json(path: Path, is_usable: bool, problems: Sequence[Problem], project: Project | None) -> dict[str, object]:
+    experts = [] if project is None else list(project.experts.values())
     return {
         "file": str(path),
         "ok": is_usable,
         "problems": problems_to_json(problems),
+        "asksExec": [] if project is None else list(asking_experts(project)),
         "experts": [
             {
                 "key": expert.key,

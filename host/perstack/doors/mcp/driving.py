@@ -100,6 +100,7 @@ class ClientCall(OperationCall[Outcome]):
 
     async def _converse(self, begin: Callable[[Progress | None], Awaitable[JobSummary]]) -> Outcome:
         """Ask the questions of a Job while the user answers. A question that the call answers is not asked again."""
+        elicitation.ASKS.set(elicitation.can_ask(self.context))
         async with progress_reports(_teller(self.context)) as progress:
             before = elicitation.returned(self.params)
             if before is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, TypeAlias, assert_never
 
 import mcp_types as types
@@ -44,6 +45,9 @@ class PendingAnswer:
     def job_id(self) -> str:
         """The Job that asked the question."""
         return place_of(self.question_id)[0]
+
+
+ASKS: ContextVar[bool] = ContextVar("ASKS", default=False)  # True in a call whose client shows the Job's questions
 
 
 def can_ask(context: Context) -> bool:

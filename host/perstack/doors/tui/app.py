@@ -154,6 +154,8 @@ class StartApp(App[int]):
         """Show the first tab."""
         expert, query, job_id = self._begin_with
         self._show_problem()
+        if note := self.host.programs_note:
+            self.notify(note, severity="warning", markup=False)
         if self.live is not None:
             for problem in self.live.loaded.warnings:
                 self.notify(str(problem), severity="warning", markup=False)

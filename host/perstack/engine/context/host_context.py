@@ -52,6 +52,12 @@ if TYPE_CHECKING:
 
 _MOST_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
 
+
+def not_attended() -> bool:
+    """Return False: nobody answers questions while a Job is driven."""
+    return False
+
+
 STATE_DIR = "perstack"  # the directory of a workspace that tools must not touch
 
 
@@ -70,6 +76,8 @@ class HostContext:
     clock: Clock
     dispatching: Dispatching
     agreement: Agreement
+    is_attended: Callable[[], bool] = not_attended
+    """Return whether a person answers questions of the Job that this task drives, while it is driven."""
     laid_out: tuple[UnpackedSkill, ...] | None = None
     """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
     vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])

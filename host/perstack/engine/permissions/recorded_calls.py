@@ -130,7 +130,7 @@ class RulingReplay:
 
     async def difference(self, run: Run, event: StoredEvent) -> str | None:
         """Return what is wrong with `callTools` as the next event; None if it is right or cannot be judged."""
-        if not isinstance(event, CallTools) or not run.permissions:
+        if not isinstance(event, CallTools) or not run.rules_for(event.calls):
             return None
         parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
         standing = await self._approvals.all() if any(call.approved_by for call in event.calls) else ()
@@ -163,7 +163,7 @@ class RulingReplay:
             return None
         try:
             found = difference_of(
-                run.permissions,
+                run.rules,
                 standing,
                 decided,
                 readings,

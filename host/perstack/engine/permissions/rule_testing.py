@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from perstack.config.check import suggestion
 from perstack.config.load import DefinitionFile
-from perstack.config.settings import rule_sets
+from perstack.config.settings import chain_of
 from perstack.config.source import Reporter
 from perstack.core.base.records import JsonObject
+from perstack.core.definitions.exec_grant import UNGRANTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import DELEGATE, Permissions, RuleSet
@@ -135,16 +136,14 @@ class Backtest:
         return BacktestResult(job_id, calls, unknown, tuple(found))
 
     def _chain(self, run: PastRun, runs: Mapping[str, PastRun]) -> Sequence[RuleSet]:
-        found: dict[str, RuleSet] = {}
-        above: PastRun | None = run
-        seen: set[str] = set()
-        while above is not None and above.id not in seen:
-            seen.add(above.id)
-            key = key_of(above)
-            expert = self._project.expert(key) or Expert(key=key, instruction="")
-            found.update((one.source, one) for one in rule_sets(self._project, expert))
-            above = runs.get(above.works_for or "")
-        return list(found.values())
+        callers: dict[str, Expert] = {}
+        one: PastRun | None = run
+        while one is not None and one.id not in callers:
+            key = key_of(one)
+            callers[one.id] = self._project.expert(key) or Expert(key=key, instruction="")
+            one = runs.get(one.works_for or "")
+        expert, *above = callers.values()
+        return chain_of(self._project, expert, above)
 
 
 async def _logs(storage: Storage, job_id: str) -> _ReadLogs:
@@ -196,10 +195,11 @@ def judge_call(
     project = definition.loaded(strict=False).project
     expert = _expert(project, expert_key)
     runs = dict.fromkeys([*(_expert(project, key).key for key in above), expert.key])
-    chain = {one.source: one for key in runs for one in rule_sets(project, project.experts[key])}
+    callers = [project.experts[key] for key in runs if key != expert.key]
+    chain = chain_of(project, expert, callers)
     call = described_call(project, factories, expert, tool, args, workspace)
-    ruling = decide_call(list(chain.values()), call)
-    places = {one.source: _place(definition, one.expert) for one in chain.values()}
+    ruling = decide_call(chain, call)
+    places = {one.source: _place(definition, one.expert) for one in chain if one.source != UNGRANTED}
     source, _, name = ruling.source.rpartition(".")
     place = places.get(source) or places.get(ruling.source)
     if place is None:

@@ -102,7 +102,7 @@ class Rulings:
         """
         waiting = [call for call in run.open_calls if _has_not_begun(call)]
         decided = await self.of(
-            [call.part for call in waiting], [call.decided for call in waiting], catalogue, run.permissions, ()
+            [call.part for call in waiting], [call.decided for call in waiting], catalogue, run.rules, ()
         )
         found: list[tuple[Call, str]] = []
         for call, now in zip(waiting, decided, strict=True):
@@ -118,6 +118,13 @@ class Rulings:
 
         seen = self._policy_call(call.part, call.decided, catalogue)
         return () if seen is None else await asyncio.to_thread(offers, chain, seen)
+
+    async def is_allowed(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> bool:
+        """Return whether these rules allow a call without a question."""
+        from perstack.core.permissions.decisions import decide_call
+
+        seen = self._policy_call(call.part, call.decided, catalogue)
+        return seen is not None and (await asyncio.to_thread(decide_call, chain, seen)).decision == "allow"
 
     async def leads_to(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
         """Return where the paths of a call lead now."""

@@ -254,6 +254,13 @@ class JobSkills:
         await skills.refresh()
         return skills
 
+    async def sandboxed(self, expert: Expert, run_id: str, sandbox: SandboxPolicy) -> SkillSession:
+        """Return the Expert's base skill with its programs in a sandbox. Raises SkillError and UsageError."""
+        definition = next(one for one in with_base(expert.skills) if is_base_skill(one))
+        opening = self._opening(definition, run_id, sandbox, None)
+        opening.may_start.set()
+        return await asyncio.shield(opening.session)
+
     def _loading(self, expert: Expert, project: Project) -> tuple[OfferedTool, ...]:
         known = agent_skills(expert.skills)
         if not known:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TypedDict
 
-from perstack.config.settings import masks_secrets, recalled, resolve_sandbox, rule_sets, wants_agents_md
+from perstack.config.settings import exec_grant_of, masks_secrets, recalled, resolve_sandbox, rule_sets, wants_agents_md
 from perstack.core.base.ids import run_id_of
 from perstack.core.base.records import JsonObject
+from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import AgentsMdFile, render_instruction
 from perstack.core.definitions.permissions import RuleSet, begun_under, missing_from, not_in_force
@@ -87,6 +88,7 @@ class RunStarter:
         parent = None if by is None else job.job.runs.get(by.run_id)
         held = (None if parent is None else parent.start, None if base is None else base.start)
         masks = masks_secrets(host.project, expert, *held)
+        sandbox = _sandbox(job, expert, new.within, base)
         if job.is_driven_here:
             host.providers.check(settings, host.project, expert)
         run_id = new.run_id or run_id_of(job.job.id, job.job.next_number)
@@ -110,10 +112,11 @@ class RunStarter:
                 overrides=host.overrides.chosen,
                 permissions=begun_under(above, rule_sets(host.project, expert), job.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
-                sandbox=_sandbox(job, expert, new.within, base),
+                sandbox=sandbox,
                 output=output,
                 attachments=new.attachments,
                 snapshots=job.host.project.snapshots if parent is None else parent.start.snapshots,
+                exec_grant=_exec_grant(job, expert, sandbox, *held),
             )
         )
         if by is None:  # delegates inherit it
@@ -235,6 +238,22 @@ def _sandbox(job: JobContext, expert: Expert, within: SandboxPolicy | None, base
     if base is not None and job.host.overrides.runtime is None:
         within = base.start.sandbox
     return narrowed(own, within)
+
+
+def _exec_grant(
+    job: JobContext, expert: Expert, sandbox: SandboxPolicy | None, *held: StartRun | None
+) -> ExecGrant | None:
+    """Return the grant of `exec` for a new Run. `held`: the start of the parent, and of the Run that it continues.
+
+    A Job of an earlier version, which has no grant, continues without one.
+    """
+    earlier = [start for start in held if start is not None]
+    if any(start.exec_grant is None for start in earlier):
+        return None
+    chosen = job.host.overrides
+    widenings = (*job.job.widenings, *(() if chosen.widening is None else (chosen.widening,)))
+    is_open = chosen.open or any(start.exec_grant == "open" for start in earlier)
+    return exec_grant_of(job.host.project, expert, sandbox, widenings, is_open=is_open)
 
 
 def _stricter_today(job: JobContext, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:

@@ -53,13 +53,14 @@ from perstack.core.runs.commands import (
     Switch,
     Work,
 )
-from perstack.core.runs.decide import approval_asked, asked, interrupted, noted, result_event, stopped_by_budget
+from perstack.core.runs.decide import asked, interrupted, noted, result_event, stopped_by_budget
 from perstack.core.runs.events import CallTools, QueueRun
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.pending import begins_step, pending
 from perstack.core.runs.state import ACTIVE, Phase
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
+from perstack.engine.runs.approvals import ask_approval
 from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
@@ -161,11 +162,7 @@ class RunLoop:
                 session.record_all(asked(session.run, command.call, session.stamp, approval=approval))
                 await session.flush()
             case AskApproval():
-                places = await job.rulings.leads_to(command.call, run.catalogue)
-                offers = await job.rulings.offers(command.call, run.catalogue, session.run.permissions)
-                alone = job.host.overrides.unattended
-                session.record_all(approval_asked(command.call, places, offers, session.stamp, is_unattended=alone))
-                await session.flush()
+                await ask_approval(run, command.call)
             case JudgeResult():
                 judged = await _judge_result(command.text, command.schema)
                 session.record(result_event(session.run, command.text, judged, session.stamp))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -13,21 +14,20 @@ from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
 from perstack.core.runs.decide import call_started, result_of
-from perstack.core.runs.display_events import ToolProgress
 from perstack.core.runs.events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import History, ToolCallPart, estimated_tokens
+from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens
 from perstack.core.runs.state import Run, call_key
 from perstack.dataclass import dataclass
-from perstack.engine.log.run_session import Emitter, RunSession
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import through
 from perstack.engine.plugins.tool_catalogue import OfferedTool
+from perstack.engine.runs.approvals import SANDBOXED, sandboxed_session, show_progress
 from perstack.engine.runs.generation import error_info
 from perstack.engine.runs.job_context import JobContext, RunContext
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.provider import Generation, GenerationRequest
 from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, ToolResult, Toolset
-from perstack.system.clock import Clock
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
@@ -40,9 +40,9 @@ async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Se
     """Return what the catalogue and the permission rules decide about the calls of a reply."""
     decided = [await context.catalogue.decide(part) for part in parts]
     run, vault, job = context.session.run, context.vault, context.job
-    if not run.permissions:
+    catalogue, rules, standing = context.catalogue, run.rules_for(decided), job.job.standing
+    if not rules:
         return decided
-    catalogue, rules, standing = context.catalogue, run.permissions, job.job.standing
     shown = await job.rulings.of(parts, decided, catalogue, rules, standing)
     if vault is None:
         return shown
@@ -258,27 +258,6 @@ async def _begins(context: RunContext, call: Call) -> bool:
     return is_same
 
 
-def _show_progress(run: Run, call: Call, emit: Emitter, clock: Clock) -> Callable[[str], None]:
-    numbers = count(1)
-
-    def show(message: str) -> None:
-        emit.display(
-            ToolProgress(
-                id=f"{call_key(run, call)}-{next(numbers)}",
-                timestamp=clock.now(),
-                job_id=run.start.job_id,
-                run_id=run.id,
-                expert_key=run.start.expert_key,
-                step_number=run.step,
-                tool_call_id=call.decided.id,
-                tool_name=call.decided.tool_name,
-                message=message,
-            )
-        )
-
-    return show
-
-
 def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
     result = outcome.result
     assumed = None if outcome.sampling is None else outcome.sampling.assumed
@@ -330,16 +309,23 @@ async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
         run_id=run.id,
         expert_key=run.start.expert_key,
         blobs=job.blobs,
-        on_progress=_show_progress(run, call, job.emit, job.host.clock),
+        on_progress=show_progress(context, call),
         answers=call.answers,
         may_ask=not job.host.overrides.unattended,
         opens=call.decided.opens,
         sample=sampling,
     )
+    is_confined = call.approval is not None and call.approval.decision == "sandboxed"
+    try:
+        session = await sandboxed_session(context) if is_confined else offered.session
+    except PerstackError as error:
+        return ToolOutcome(ToolResult.text(f"Not run: {error}", is_error=True))
     if context.vault is None:
-        result = await _called(offered.session, request)
+        result = await _called(session, request)
     else:
-        result = await _called_masked(offered, offered.session, request, context.vault)
+        result = await _called_masked(offered, session, request, context.vault)
+    if is_confined and isinstance(result, ToolResult):
+        result = replace(result, contents=(*result.contents, TextPart(text=SANDBOXED)))
     spent = sampling.usage if sampling is not None else None
     highest = 0 if context.vault is None else context.vault.highest
     return ToolOutcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)

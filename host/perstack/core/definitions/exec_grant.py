@@ -1,0 +1,77 @@
+"""Grant of `exec`: what a definition must say before programs run without a question.
+
+`exec` runs any program that a model writes, so it is the one tool of the base skill that a definition must name: by a
+rule that allows it or asks about it, by `default` in `[permissions]`, by a `pick`, or by a runtime that is a sandbox.
+For a Run whose definition does not name it, `ungranted` is one more rule set, which asks a person. Where nobody can be
+asked, the call runs in a sandbox or not at all (`engine.permissions.settling`).
+
+The grant is decided when a Run starts and recorded with it, so a Job keeps the grant that it began with. Runs in logs
+of earlier versions have none and are not asked about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.permissions import Permissions, RuleSet, Widening, read_rule
+from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
+from perstack.core.definitions.skills import BASE_SKILL, DecidedCall, is_base_skill, picked, with_base
+
+EXEC = "exec"
+
+ExecGrant = Literal["named", "open", "asks"]
+"""`named`: the definition names `exec`. `open`: the caller allowed all programs. `asks`: a person is asked."""
+
+UNGRANTED = "the definition does not name exec"  # source of the rule set that asks
+
+REMEDY = '[permissions] allow = ["exec"]'
+"""The shortest addition to a definition that grants `exec`."""
+
+ASKS_NOTE = f"exec is not named, so each program asks a person, or runs in a sandbox; to have it run: {REMEDY}"
+
+
+def exec_grant(
+    expert: Expert, tables: Iterable[Permissions | Widening | None], sandbox: SandboxPolicy | None, *, is_open: bool
+) -> ExecGrant:
+    """Return the grant of a new Run. `tables`: all permission tables that are about the Expert."""
+    if is_open:
+        return "open"
+    if sandbox is not None and sandbox.runtime != LOCAL:
+        return "named"
+    skill = _base_skill(expert)
+    is_named = any(EXEC in one.pick for one in with_base(expert.skills) if is_base_skill(one))
+    return "named" if is_named or any(names_exec(table, skill) for table in tables if table is not None) else "asks"
+
+
+def names_exec(table: Permissions | Widening, skill: str = BASE_SKILL) -> bool:
+    """Return whether a table says how calls of `exec` are decided; a rule that only denies some does not."""
+    rules = map(read_rule, (*table.allow, *table.ask))
+    return table.default is not None or any(
+        not rule.is_delegate and rule.tool.matches(EXEC) and (rule.skill is None or rule.skill.matches(skill))
+        for rule in rules
+    )
+
+
+def offers_exec(expert: Expert) -> bool:
+    """Return whether the Expert has the tool at all."""
+    return any(picked(EXEC, one.pick, one.omit) for one in with_base(expert.skills) if is_base_skill(one))
+
+
+def ungranted(expert: Expert) -> RuleSet:
+    """Return the rule set that asks about each program of this Expert."""
+    skill = _base_skill(expert)
+    # a name that has no form in a rule: ask about every tool of that name rather than about none
+    rule = f"{skill}/{EXEC}" if re.fullmatch(r"[@\w./-]+", skill) else EXEC
+    return RuleSet(source=UNGRANTED, expert=expert.key, permissions=Permissions(ask=(rule,)))
+
+
+def is_exec(call: DecidedCall, expert: Expert) -> bool:
+    """Return whether a decided call may be one of the base skill's `exec`, under whatever name it was offered."""
+    return call.tool_name.endswith(EXEC) and call.skill_name == _base_skill(expert)
+
+
+def _base_skill(expert: Expert) -> str:
+    return next(one.name for one in with_base(expert.skills) if is_base_skill(one))

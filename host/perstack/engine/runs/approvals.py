@@ -1,0 +1,92 @@
+"""Approvals of calls: ask a person, or settle what needs no question or has nobody to ask.
+
+A call that only the missing grant of `exec` makes wait (`core.definitions.exec_grant`) never waits for a person who is
+not there: it runs in a sandbox, or, where none works, not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from perstack.core.definitions.exec_grant import REMEDY
+from perstack.core.definitions.permissions import Approval
+from perstack.core.definitions.sandbox import SANDBOX, SandboxPolicy
+from perstack.core.runs.commands import Call
+from perstack.core.runs.decide import Settled, approval_asked
+from perstack.core.runs.display_events import ToolProgress
+from perstack.core.runs.state import Run, call_key
+from perstack.engine.runs.job_context import RunContext
+from perstack.errors import UsageError
+from perstack.ports.skill import SkillSession
+
+SANDBOXED = "(This ran in a sandbox, which sees only the workspace and no network: the definition does not name exec.)"
+
+_REMEDY = f"To have it run, add {REMEDY} to the definition."
+_NOTICE = f"exec runs in a sandbox, because the definition does not name it and nobody can be asked here. {_REMEDY}"
+
+
+async def ask_approval(context: RunContext, call: Call) -> None:
+    """Record that a call waits for approval, or the decision if no person is asked."""
+    session, job = context.session, context.job
+    places = await job.rulings.leads_to(call, context.catalogue)
+    offers = await job.rulings.offers(call, context.catalogue, session.run.rules)
+    settled = await _settled(context, call)
+    if settled is not None and settled.approval.decision == "sandboxed" and not job.has_sandboxed:
+        job.has_sandboxed = True
+        show_progress(context, call)(_NOTICE)
+    session.record_all(approval_asked(call, places, offers, session.stamp, settled))
+    await session.flush()
+
+
+def show_progress(context: RunContext, call: Call) -> Callable[[str], None]:
+    """Return a function that shows a line about a call to the person who watches the Job."""
+    run, job, numbers = context.session.run, context.job, count(1)
+
+    def show(message: str) -> None:
+        job.emit.display(
+            ToolProgress(
+                id=f"{call_key(run, call)}-{next(numbers)}",
+                timestamp=job.host.clock.now(),
+                job_id=run.start.job_id,
+                run_id=run.id,
+                expert_key=run.start.expert_key,
+                step_number=run.step,
+                tool_call_id=call.decided.id,
+                tool_name=call.decided.tool_name,
+                message=message,
+            )
+        )
+
+    return show
+
+
+async def sandboxed_session(context: RunContext) -> SkillSession:
+    """Return the base skill with its programs in a sandbox. Raises SkillError and UsageError."""
+    run = context.session.run
+    return await context.job.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
+
+
+async def _settled(context: RunContext, call: Call) -> Settled | None:
+    run, host = context.session.run, context.job.host
+    is_alone = host.overrides.unattended or not host.is_attended()
+    if run.asks_exec and await context.job.rulings.is_allowed(call, context.catalogue, run.permissions):
+        if not is_alone and run.start.sandbox is None:
+            return None
+        if context.plays_recording or await _has_sandbox(context):
+            return Settled(Approval(decision="sandboxed"))
+        return Settled(Approval(decision="no", text=_REMEDY)) if is_alone else None
+    return Settled(Approval(decision="no")) if host.overrides.unattended else None
+
+
+async def _has_sandbox(context: RunContext) -> bool:
+    try:
+        await context.job.host.check_policies((_sandbox(context.session.run),))
+    except UsageError:
+        return False
+    return True
+
+
+def _sandbox(run: Run) -> SandboxPolicy:
+    """Return the policy of `[sandbox]`, which otherwise holds for no program without a `runtime`, or the default."""
+    return (run.start.sandbox or SandboxPolicy()).model_copy(update={"runtime": SANDBOX})
