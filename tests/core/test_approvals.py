@@ -130,6 +130,7 @@ ASKING = OpenQuestion(
         ("always", Approval(decision="job")),
         ("Always.", Approval(decision="job")),
         ("always: exec(git push *)", Approval(decision="job", rule="exec(git push *)")),
+        ("always in this project: exec(git push *)", Approval(decision="project", rule="exec(git push *)")),
         ("no", Approval(decision="no")),
         ("No: use a branch", Approval(decision="no", text="use a branch")),
     ],
@@ -140,5 +141,8 @@ def test_an_approval_is_said_in_a_word(said: str, meant: Approval) -> None:
 
 @pytest.mark.parametrize("said", ["", "perhaps", "always: exec(*)", "yes: but to a branch", "{}", "always exec"])
 def test_what_is_no_clear_approval_is_refused_and_says_what_is_taken(said: str) -> None:
-    with pytest.raises(UsageError, match=r"say yes, always, always: exec\(git push \*\), no; a text for the model"):
+    with pytest.raises(
+        UsageError,
+        match=r"say yes, always, always: exec\(git push \*\), always in this project: .*, no; a text for the model",
+    ):
         read_job_answer(ASKING, said)

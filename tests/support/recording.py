@@ -121,7 +121,7 @@ def player(
     **overrides: object,
 ) -> Host:
     """Return a Host that plays a recording, with no script, no key and only the base skill."""
-    given = Overrides(recording=str(recording), **overrides)  # type: ignore[arg-type]
+    given = Overrides(**{"recording": str(recording), "open": True, **overrides})  # type: ignore[arg-type]
     project = project or project_of(*(experts or team()))
     host = Host(project, workspace=workspace, storage=storage, env={"PATH": "/usr/bin:/bin"}, overrides=given)
     OPENED.append(host)

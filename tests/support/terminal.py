@@ -79,9 +79,8 @@ class Terminal:
 
     def project(self, toml: str, **turns: list[dict[str, Any]]) -> Terminal:
         """Write perstack.toml and each Expert's turns. If they call `exec`, the definition allows it."""
-        names = (
-            "" if "permissions" in toml or "exec" not in json.dumps(turns) else '\n[permissions]\nallow = ["exec"]\n'
-        )
+        is_named = "permissions" in toml or '"exec"' in toml or "exec" not in json.dumps(turns)
+        names = "" if is_named else '\n[permissions]\nallow = ["exec"]\n'
         (self.workspace / "perstack.toml").write_text(toml + names)
         return self.script(**turns)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from perstack.core.definitions.expert_tests import ExpertTest
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-from perstack.system.files import sync
+from perstack.system.files import locked_folder, sync
 
 _Value = str | int | Sequence[str] | Mapping[str, str]
 
@@ -25,15 +24,12 @@ _Value = str | int | Sequence[str] | Mapping[str, str]
 def add_test(path: Path, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]) -> None:
     """Append a test to a definition file, atomically and under a lock. Raises UsageError if it cannot, and OSError."""
     real = path.resolve()
-    folder = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        old = read_bounded(real)
-        _replace(real, _with_test(path, old, expert, test, expect))
+        with locked_folder(real.parent):
+            old = read_bounded(real)
+            _replace(real, _with_test(path, old, expert, test, expect))
     except NotRead as error:
         raise UsageError(f"{path} {error}") from None
-    finally:
-        os.close(folder)
 
 
 def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]) -> bytes:

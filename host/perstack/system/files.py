@@ -214,6 +214,17 @@ def opened(name: str | bytes | Path, folder: int | None = None, *, follow: bool 
         os.close(file)
 
 
+@contextmanager
+def locked_folder(folder: Path) -> Generator[None]:
+    """Exclude other processes that lock the folder for the duration of the block. Raises OSError."""
+    handle = os.open(folder, FOLDER)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def read_regular(path: Path, most: int) -> bytes:
     """Return a file's content; it may be a link. Raises OSError, NotRegular, and FileTooLarge above `most` bytes."""
     with opened(path, follow=True) as file:

@@ -202,6 +202,7 @@ def test_the_recording_and_its_tools_may_stand_in_perstack_toml(bench: Bench) ->
         workspace=fresh(bench),
         storage=bench.storage,
         env={"PATH": "/usr/bin:/bin"},
+        overrides=Overrides(open=True),
     )
     assert wait_for(host.run("a", "q")).text == "done"
     assert (host.workspace / "ran.txt").exists()

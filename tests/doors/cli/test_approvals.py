@@ -27,7 +27,7 @@ def test_at_a_terminal_a_call_is_shown_with_its_change_and_approved_in_place(tmp
     assert "a wants to call editTextFile of skill @perstack/base, which needs approval (editTextFile)" in seen
     assert "  path: a.txt\n" in seen
     assert "  -old\n  +new\n" in seen
-    assert "approve? (say yes, always, always: editTextFile, no;" in seen
+    assert "approve? (say yes, always, always: editTextFile, always in this project: editTextFile, no;" in seen
     assert (tmp_path / "a.txt").read_text() == "new\n"
     decided = json.loads(terminal.call("log", "--job", "job", "--type", "decideApproval", "--json").lines[0])
     assert (decided["decision"], decided["by"]["door"]) == ("once", "cli")

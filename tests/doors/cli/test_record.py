@@ -14,6 +14,7 @@ SERVED = f"""
 [experts.mechanic]
 instruction = "You mend."
 maxSteps = 9
+permissions = {{ allow = ["exec"] }}
 
 [experts.mechanic.skills.bench]
 type = "mcpStdioSkill"

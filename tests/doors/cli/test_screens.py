@@ -146,7 +146,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     """Jobs, tasks and iterations of every kind, with the same ids and times on each day."""
     terminal = Terminal(tmp_path_factory.mktemp("screens"))
     terminal.project(PROJECT, **SCRIPT)
-    (terminal.workspace / "stricter.toml").write_text('[permissions]\ndeny = ["todo"]\n')
+    (terminal.workspace / "stricter.toml").write_text('[permissions]\ndefault = "allow"\ndeny = ["todo"]\n')
     (terminal.workspace / "wrong.toml").write_text('modle = "x"\n[experts.a]\ninstruction = 3\ndelegates = ["b"]\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")

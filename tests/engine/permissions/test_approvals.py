@@ -92,7 +92,9 @@ def test_always_with_a_rule_that_is_offered_holds_for_what_it_names(bench: Bench
     assert job.asking is not None
     assert job.asking.offers == ("exec(echo hi *)",)
     host, seen = hosted(bench, script, rules=rules), Seen()
-    with pytest.raises(UsageError, match=r"say yes, always, always: exec\(echo hi \*\), no"):
+    with pytest.raises(
+        UsageError, match=r"say yes, always, always: exec\(echo hi \*\), always in this project: .*, no"
+    ):
         answer(host, job, "always: exec(*)")
     job = answer(host, job, "always: exec(echo hi *)", on_event=seen)
     assert len(results(seen)) == 2

@@ -52,7 +52,7 @@ def _host(bed: Bed, provider: ScriptedProvider, *experts: Expert, rules: Permiss
         workspace=bed.workspace,
         storage="file:perstack",
         env=bed.env,
-        overrides=Overrides(provider="scripted"),
+        overrides=Overrides(provider="scripted", open=True),
         plugins=[provider],
     )
     host.use(host.project.model_copy(update={"permissions": rules}))

@@ -28,13 +28,19 @@ VERSION = "v1"  # version of the hashed form; another form needs another version
 
 UNATTENDED = "unattended"  # door of a decision made without a person, because nobody is present
 
-ApprovalDecision = Literal["once", "job", "sandboxed", "no"]
-"""`once`: this call. `job`: calls of this Job with an equal digest, or calls that a rule names. `sandboxed`: this call,
-in a sandbox, because nobody could be asked. `no`: do not run it."""
+GRANT = "project grant"  # door of a decision that a person has made for the whole project
+
+ApprovalDecision = Literal["once", "job", "project", "sandboxed", "no"]
+"""`once`: this call. `job`: calls of this Job with an equal digest, or calls that a rule names. `project`: calls that a
+rule names, in this Job and in later ones of the project. `sandboxed`: this call, in a sandbox, because nobody could be
+asked. `no`: do not run it."""
+
+STANDING_DECISIONS: frozenset[ApprovalDecision] = frozenset(("job", "project"))  # hold for the rest of the Job
 
 DECISION_WORDS: dict[ApprovalDecision, str] = {
     "once": "yes",
     "job": "yes, for the whole Job",
+    "project": "yes, in this project",
     "sandboxed": "in a sandbox",
     "no": "no",
 }
@@ -44,7 +50,7 @@ class Approval(Fact):
     """Person's answer to a call that waits for approval."""
 
     decision: ApprovalDecision
-    rule: str = Field(default="", exclude_if=falsy)  # chosen rule of a `job` decision; empty: calls of an equal digest
+    rule: str = Field(default="", exclude_if=falsy)  # of a standing decision; empty: calls of an equal digest
     text: str = Field(default="", exclude_if=falsy)  # additional words for the model
 
     @property

@@ -82,6 +82,7 @@ ApprovalWord = Literal["yes", "always", "no"]
 
 DENIES: ApprovalWord = "no"
 ALWAYS: ApprovalWord = "always"  # for the whole Job; with a colon and an offered rule: all calls of that rule
+ALWAYS_HERE = "always in this project"  # with a colon and an offered rule: its calls in later Jobs, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def yes_or_no(text: str) -> YesNo | None:
 def asked_by(asking: OpenQuestion) -> AcceptedAnswers:
     """Return the answers that a Job's open question accepts; options of an interactive tool may allow others."""
     if asking.call_digest:
-        options = ("yes", ALWAYS, *(f"{ALWAYS}: {rule}" for rule in asking.offers), "no")
+        options = ("yes", ALWAYS, *wider_answers(asking), "no")
         return AcceptedAnswers(options=options, allows_other=False, is_approval=True)
     if asking.requested_schema is not None:
         return AcceptedAnswers(schema=asking.requested_schema)
@@ -133,6 +134,11 @@ def asked_by(asking: OpenQuestion) -> AcceptedAnswers:
     allows = asking.args.get(_ALLOW_OTHER)
     allows_other = allows if isinstance(allows, bool) else not is_yes_no
     return AcceptedAnswers(is_yes_no=is_yes_no, options=options, allows_other=allows_other or not options)
+
+
+def wider_answers(asking: OpenQuestion) -> tuple[str, ...]:
+    """Return the answers that approve all calls of an offered rule, in the Job and in the project."""
+    return tuple(f"{word}: {rule}" for word in (ALWAYS, ALWAYS_HERE) for rule in asking.offers)
 
 
 def options_in(args: JsonObject) -> tuple[str, ...]:
@@ -170,6 +176,8 @@ def read_approval(asking: OpenQuestion, text: str) -> Approval:
     word, _, rule = (part.strip() for part in alone.partition(":"))
     if word.casefold().rstrip(".!") == ALWAYS and (not rule or rule in asking.offers):
         return Approval(decision="job", rule=rule)
+    if word.casefold() == ALWAYS_HERE and rule in asking.offers:
+        return Approval(decision="project", rule=rule)
     found = yes_or_no(alone)
     if found is None or (found.is_yes and found.words):  # «yes: but to another branch» is not a yes to this call
         raise UsageError(f"the answer does not fit: {accepted(asked_by(asking))}")

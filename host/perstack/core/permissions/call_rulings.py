@@ -56,7 +56,7 @@ def offers(chain: Sequence[RuleSet], call: PolicyCall) -> tuple[str, ...]:
     is_wide = bool(call.command) and "(" not in ruling.rule  # it would cover every program
     own = ruling.rule if ruling.list == "ask" and not is_wide else ""
     found = dict.fromkeys((own, _suggested(call)))
-    return tuple(rule for rule in found if rule and len(rule) <= _LONGEST and _is_enough(chain, call, rule))
+    return tuple(rule for rule in found if rule and len(rule) <= _LONGEST and is_enough(chain, call, rule))
 
 
 def _covering(
@@ -68,7 +68,7 @@ def _covering(
             one
             for one in standing
             if (
-                _is_enough(chain, call, one.rule)
+                is_enough(chain, call, one.rule)
                 if one.rule
                 else one.call_digest == digest and one.leads_to == leads_to(call)
             )
@@ -77,7 +77,7 @@ def _covering(
     )
 
 
-def _is_enough(chain: Sequence[RuleSet], call: PolicyCall, rule: str) -> bool:
+def is_enough(chain: Sequence[RuleSet], call: PolicyCall, rule: str) -> bool:
     """Return whether the call would run if this rule allowed all that it matches."""
     return decide_call(with_approved(chain, rule), call).decision == "allow"
 

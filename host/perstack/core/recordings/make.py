@@ -170,13 +170,18 @@ class _LogReader:
             case events.AnswerQuestion():
                 self._answered(event)
             case events.DecideApproval():
-                words = self._hiding.text(event.text)
-                said = SaidApproval(decision=event.decision, rule=self._hiding.text(event.rule), words=words)
-                self._said(event.tool_call_id, said)
+                self._decision(event)
             case events.CompactHistory():
                 self._summary(event)
             case _:
                 pass  # the loop decides everything else again during playback
+
+    def _decision(self, event: events.DecideApproval) -> None:
+        if event.decision == "sandboxed":
+            return  # decided again during playback, where nothing runs
+        decision = "job" if event.decision == "project" else event.decision
+        words, rule = self._hiding.text(event.text), self._hiding.text(event.rule)
+        self._said(event.tool_call_id, SaidApproval(decision=decision, rule=rule, words=words))
 
     def _reply(self, event: events.FinishGeneration) -> None:
         begun = self._begun

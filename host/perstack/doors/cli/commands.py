@@ -258,6 +258,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "expert list": ("perstack expert list", "perstack expert list --json | jq -r .key"),
     "expert show": ("perstack expert show writer", "perstack expert show researcher --as-delegate --json"),
     "permissions": ("perstack permissions backtest --since 30d",),
+    "permissions list": ("perstack permissions list",),
+    "permissions revoke": ('perstack permissions revoke "exec(git push *)"',),
     "permissions backtest": ("perstack permissions backtest --rules stricter.toml --since 30d",),
     "permissions test": ("""perstack permissions test writer exec '{"command": "git", "args": ["push", "origin"]}'""",),
     "sandbox": ("perstack sandbox builder -- sh -c 'ls -la; env'",),

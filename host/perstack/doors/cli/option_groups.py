@@ -16,7 +16,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {  # the options under each heading, by pa
     "Output": ("output", "stream", "quiet", "compact", "no_input"),
     "Model": ("provider", "model", "reasoning_budget", "max_retries", "timeout", "compaction", "recording"),
     "Limits": (*Budget.model_fields, "max_steps", "total_cost", "total_tokens"),
-    "Tools": ("runtime", "permissions", "strict_skills", "unattended"),
+    "Tools": ("runtime", "permissions", "open", "strict_skills", "unattended"),
     "Project": ("config", "workspace", "storage", "env_path", "dispatcher", "is_driven"),
 }
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perstack.config.grants import ProjectGrants
 from perstack.config.load import DefinitionFile, read_permissions
 from perstack.config.project import named_or_own
 from perstack.config.trust import Agreed, Item, TrustStore, addresses, digests_of, executed, folder_of
@@ -19,9 +20,9 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
 from perstack.doors.cli.param_types import SINCE
-from perstack.doors.cli.terminal import confirm, print_err, print_out, write_json, write_json_line
+from perstack.doors.cli.terminal import confirm, print_err, print_out, table, write_json, write_json_line
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import count
+from perstack.doors.shared.text import count, minute
 from perstack.engine.permissions.rule_testing import BacktestResult, ChangedRuling
 from perstack.errors import UsageError
 
@@ -33,7 +34,7 @@ _File = tuple[str, Permissions] | None
 
 @click.group("permissions")
 def permissions_command() -> None:
-    """Test permission rules without running anything."""
+    """Test permission rules without running anything, and list and revoke what was granted to a project."""
 
 
 @permissions_command.command("test")
@@ -76,6 +77,44 @@ def test_command(
     print_out(f"{ruling.decision}: {ruling.said}{about}")
     if tried.file is not None:
         print_out(screen.styled(f"{Path(tried.file)}:{tried.line}", dim=True))
+
+
+@permissions_command.command("list")
+@json_option("Print each grant as a line of JSON.")
+@definition_options
+def list_command(as_json: bool, options: HostOptions) -> None:
+    """Show the rules that a person has approved for this project, by «always in this project»."""
+    grants = _grants(options).all()
+    if as_json:
+        for one in grants:
+            write_json_line(one.to_json())
+    elif grants:
+        rows = [(one.rule, one.by.user, minute(one.granted_at)) for one in grants]
+        table(Screen.of_stdout(), ("rule", "granted by", "when"), rows, texts=(0,))
+    else:
+        print_err("nothing was granted to this project")
+
+
+@permissions_command.command("revoke")
+@click.argument("rules", metavar="[RULE]...", nargs=-1)
+@click.option("--all", "is_all", is_flag=True, help="Revoke all grants of this project.")
+@definition_options
+def revoke_command(rules: tuple[str, ...], is_all: bool, options: HostOptions) -> None:
+    """Remove grants: their calls are asked about again. Approvals that a running Job has stay with it."""
+    if is_all == bool(rules):
+        raise UsageError("name the rules to revoke as `perstack permissions list` shows them, or give --all")
+    grants = _grants(options)
+    unknown = [rule for rule in rules if rule not in grants.rules()]
+    if unknown:
+        raise UsageError(f"nobody has granted {', '.join(unknown)} here: see `perstack permissions list`")
+    removed = grants.revoke(lambda one: is_all or one.rule in rules)
+    print_err(f"revoked: {', '.join(one_line(one.rule) for one in removed)}" if removed else "there are no grants here")
+
+
+def _grants(options: HostOptions) -> ProjectGrants:
+    place = options.find()
+    project = options.project(required=False)
+    return ProjectGrants(folder_of(project, place.workspace(project, options.workspace_path)))
 
 
 @permissions_command.command("backtest")

@@ -14,10 +14,11 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perstack.config.grants import ProjectGrants
 from perstack.config.keys import KeyStore
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
-from perstack.config.trust import Agreement, TrustStore, skill_items
+from perstack.config.trust import Agreement, TrustStore, folder_of, skill_items
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.result_schemas import schema_fault
@@ -181,6 +182,11 @@ class HostContext:
             on_notice=notice,
         )
 
+    @property
+    def grants(self) -> ProjectGrants:
+        """The rules that a person has approved for the whole project."""
+        return ProjectGrants(folder_of(self.project, self.workspace))
+
     def vault(self, job_id: str, block: int) -> SecretVault:
         """Return the secrets that this process has seen of a Job that masks them."""
         from perstack.engine.plugins.secret_masking import SecretVault
@@ -216,7 +222,8 @@ class HostContext:
     @property
     def _secret_files(self) -> tuple[Path, ...]:
         named = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
-        return (*(path.absolute() for path in named), TrustStore.of_user().folder, KeyStore.of_user().path)
+        of_user = (TrustStore.of_user().folder, KeyStore.of_user().path, ProjectGrants.place_of_user())
+        return (*(path.absolute() for path in named), *of_user)
 
     def definition(self, expert_key: str) -> SeriesDefinition:
         """Return the definition to record for an Expert that begins now. Raises as `check_ready`."""

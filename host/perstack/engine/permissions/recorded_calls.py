@@ -16,7 +16,7 @@ from perstack.core.base.chain import BrokenSeal, open_line, taken_out
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import names_directory
-from perstack.core.definitions.permissions import Standing
+from perstack.core.definitions.permissions import STANDING_DECISIONS, Standing
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import (
     DecidedCall,
@@ -263,7 +263,7 @@ def _approvals_in(lines: Iterable[bytes]) -> Iterator[Standing]:
         event = _event(line) if line.startswith(_APPROVAL_EVENTS) else None
         if isinstance(event, RequestApproval):
             places[event.tool_call_id] = event.leads_to
-        elif isinstance(event, DecideApproval) and event.decision == "job":
+        elif isinstance(event, DecideApproval) and event.decision in STANDING_DECISIONS:
             given = places.get(event.tool_call_id, ())
             yield Standing(id=event.id, call_digest=event.call_digest, leads_to=given, rule=event.rule)
 

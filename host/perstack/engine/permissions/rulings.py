@@ -126,6 +126,17 @@ class Rulings:
         seen = self._policy_call(call.part, call.decided, catalogue)
         return seen is not None and (await asyncio.to_thread(decide_call, chain, seen)).decision == "allow"
 
+    async def granted(
+        self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet], rules: Sequence[str]
+    ) -> str | None:
+        """Return the first of a project's granted rules that covers a call; None without one."""
+        from perstack.core.permissions.call_rulings import is_enough
+
+        seen = self._policy_call(call.part, call.decided, catalogue) if rules else None
+        if seen is None:
+            return None
+        return await asyncio.to_thread(lambda: next((rule for rule in rules if is_enough(chain, seen, rule)), None))
+
     async def leads_to(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
         """Return where the paths of a call lead now."""
         from perstack.core.permissions.call_rulings import leads_to

@@ -12,7 +12,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import AgentsMdFile, render_instruction
-from perstack.core.definitions.permissions import RuleSet, begun_under, missing_from, not_in_force
+from perstack.core.definitions.permissions import Approval, RuleSet, begun_under, missing_from, not_in_force
 from perstack.core.definitions.sandbox import SandboxPolicy, narrowed
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.settings import Limits
@@ -122,7 +122,7 @@ class RunStarter:
         if by is None:  # delegates inherit it
             self._widen(session)
         if new.answer is not None:
-            _record_answer(session, new.answer)
+            self._record_answer(session, new.answer)
         return session
 
     def begin_delegate(self, parent: RunSession, delegation: Delegation, shared: Limits) -> RunSession:
@@ -177,7 +177,7 @@ class RunStarter:
         self._widen(session)
         answer = resumed_run.answer or job.take_answer(run.id)
         if answer is not None:
-            _record_answer(session, answer)
+            self._record_answer(session, answer)
         return session
 
     def _widen(self, session: RunSession) -> None:
@@ -186,9 +186,10 @@ class RunStarter:
             by = overrides.widened_by or this_user()
             session.record(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
 
-
-def _record_answer(session: RunSession, given: PersonAnswer) -> None:
-    session.record(answered(session.run, given.answer, session.stamp, given.by))
+    def _record_answer(self, session: RunSession, given: PersonAnswer) -> None:
+        if isinstance(given.answer, Approval) and given.answer.decision == "project":
+            self._job.host.grants.add(given.answer.rule, given.by)  # before it is recorded: a failure answers nothing
+        session.record(answered(session.run, given.answer, session.stamp, given.by))
 
 
 # The recorded settings of a new or redefined Run.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import DecidedCall, Subject, is_base_skill, with_base
-from perstack.core.recordings.model import RecordedFile
+from perstack.core.recordings.model import RecordedFile, SaidApproval
 from perstack.core.recordings.play import AskedCall, Player
 from perstack.core.runs.commands import Call
 from perstack.core.runs.facts import Question
@@ -75,6 +75,14 @@ async def has_other_results(context: RunContext) -> bool:
         await fail(session, error_info(error))
         return True
     return False
+
+
+def has_recorded_decision(context: RunContext, call: Call) -> bool:
+    """Return True if the recording has a person's decision about a call, with which the stopped Job is answered."""
+    session, player = context.session, context.endpoint.provider.player
+    return (
+        player is not None and player.said(session.place, call.decided.id, session.run.step, SaidApproval) is not None
+    )
 
 
 def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]) -> list[Call]:

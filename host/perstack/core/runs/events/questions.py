@@ -13,6 +13,7 @@ from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.permissions import (
     DECISION_WORDS,
+    STANDING_DECISIONS,
     UNATTENDED,
     Approval,
     ApprovalDecision,
@@ -235,12 +236,13 @@ class DecideApproval(LaterEvent):
         if self.call_digest != call.requested:
             raise IllegalFact(f"the approval is not of call {self.tool_call_id!r} as it was asked")
         # The offers of a redacted request are unknown, so any rule is accepted.
-        if self.rule and (self.decision != "job" or not {self.rule, REDACTED} & set(call.offers)):
+        is_standing = self.decision in STANDING_DECISIONS
+        if self.rule and not (is_standing and {self.rule, REDACTED} & set(call.offers)):
             raise IllegalFact(f"the rule {self.rule!r} was not offered with call {self.tool_call_id!r}")
         call = replace(call, approval=self.approval, is_unattended=self.by.door == UNATTENDED)
         standing = Standing(id=self.id, call_digest=self.call_digest, leads_to=call.leads_to, rule=self.rule)
         run = _decided(run, call)
-        return replace(run, standing=(*run.standing, standing)) if self.decision == "job" else run
+        return replace(run, standing=(*run.standing, standing)) if is_standing else run
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:

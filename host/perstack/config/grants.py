@@ -1,0 +1,103 @@
+"""Rules that a person has approved for a whole project, kept outside of every workspace.
+
+A grant approves calls that a rule of the definition, or the missing name of `exec`, asks about. It removes no `deny`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perstack.core.base.ids import By
+from perstack.core.base.records import Fact
+from perstack.core.definitions.permissions import wrong_rule
+from perstack.errors import StorageError
+from perstack.system.clock import SYSTEM
+from perstack.system.files import locked_folder, read_regular, replace_private_file
+from perstack.system.user import user_directory
+
+_MAX_BYTES = 1 << 20
+_MAX_GRANTS = 1_000
+
+
+class Grant(Fact):
+    """Approved rule of a project."""
+
+    rule: str
+    by: By
+    granted_at: int  # milliseconds since 1970
+
+
+class _Grants(Fact):
+    folder: str
+    grants: tuple[Grant, ...] = ()
+
+
+class ProjectGrants:
+    """Grants of the project in one folder: one file, readable only by the user."""
+
+    def __init__(self, folder: Path, place: Path | None = None) -> None:
+        """Use the user's state directory, or `place`. Reads nothing."""
+        self._folder = str(folder)
+        self._place = place
+
+    @classmethod
+    def place_of_user(cls, environ: Mapping[str, str] = os.environ) -> Path:
+        """Return the folder with the grants of all projects."""
+        return user_directory("state", environ) / "grants"
+
+    def all(self) -> tuple[Grant, ...]:
+        """Return the grants, oldest first; none without a file. Raises StorageError if it cannot be read."""
+        path = self._path
+        try:
+            found = _Grants.model_validate_json(read_regular(path, _MAX_BYTES))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except (OSError, ValidationError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not a file of grants"
+            raise StorageError(f"{path} cannot be read ({why}): remove it to revoke all grants") from error
+        return found.grants if found.folder == self._folder else ()
+
+    def rules(self) -> tuple[str, ...]:
+        """Return the rules of the grants. Raises StorageError."""
+        return tuple(one.rule for one in self.all() if wrong_rule(one.rule) is None)
+
+    def add(self, rule: str, by: By) -> None:
+        """Add a grant, unless it exists. Raises StorageError."""
+
+        def added(grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+            if any(one.rule == rule for one in grants):
+                return grants
+            if len(grants) >= _MAX_GRANTS:
+                raise StorageError(f"the project has {_MAX_GRANTS:,} grants: revoke some first")
+            return (*grants, Grant(rule=rule, by=by, granted_at=SYSTEM.now()))
+
+        self._change(added)
+
+    def revoke(self, is_meant: Callable[[Grant], bool]) -> tuple[Grant, ...]:
+        """Remove grants and return the removed ones. Raises StorageError."""
+        before = self._change(lambda grants: tuple(one for one in grants if not is_meant(one)))
+        return tuple(filter(is_meant, before))
+
+    @property
+    def _path(self) -> Path:
+        place = self._place or self.place_of_user()
+        return place / f"{sha256(os.fsencode(self._folder)).hexdigest()}.json"
+
+    def _change(self, change: Callable[[tuple[Grant, ...]], tuple[Grant, ...]]) -> tuple[Grant, ...]:
+        """Replace the grants by what `change` makes of them, and return those before. Raises StorageError."""
+        path = self._path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with locked_folder(path.parent):
+                before = self.all()
+                after = change(before)
+                if after != before:
+                    replace_private_file(path, _Grants(folder=self._folder, grants=after).to_json())
+        except OSError as error:
+            raise StorageError(f"grants cannot be kept in {path.parent}: {error.strerror}") from error
+        return before
