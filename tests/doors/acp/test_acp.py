@@ -116,7 +116,7 @@ def test_a_call_that_a_rule_asks_about_is_a_permission_request(terminal: Termina
             ((title, options),) = editor.asked
             assert "guest wants to call writeTextFile" in title
             assert "  -old\n  +new" in title
-            assert options == ["yes", "always", "always: writeTextFile", "no"]
+            assert options == ["yes", "always", "always: writeTextFile", "always in this project: writeTextFile", "no"]
             assert editor.texts().endswith("Written.")
             return session.session_id
 

@@ -43,7 +43,13 @@ def test_each_call_is_a_form_with_all_its_arguments_and_the_answer_is_recorded(a
             assert first.message.startswith("guest wants to call appendTextFile of skill @perstack/base")
             assert "\n  path: a.txt\n  text: x" in first.message
             options = first.requested_schema["properties"]["answer"]["enum"]
-            assert options == ["yes", "always", "always: appendTextFile", "no"]
+            assert options == [
+                "yes",
+                "always",
+                "always: appendTextFile",
+                "always in this project: appendTextFile",
+                "no",
+            ]
             return structure(result)["id"]
 
     job_id = wait_for(work(), 60)
