@@ -201,7 +201,7 @@ class Host:
         from perstack.config.settings import why_open
 
         why = why_open(self.project, self._source.current.overrides)
-        return f"programs run without a question and outside a sandbox ({why})" if why else ""
+        return f"programs run without a question and outside a sandbox: {why}" if why else ""
 
     @property
     def dispatcher(self) -> Dispatcher | None:

@@ -168,12 +168,12 @@ def exec_grant_of(
 def why_open(project: Project, overrides: Overrides) -> str:
     """Return what lets `exec` run every program without a question; empty if nothing does."""
     if overrides.open:
-        return "--open"
+        return "as an option says"
     table = project.permissions
     narrowing = () if table is None else (*table.ask, *table.deny)
     is_wide = table is not None and table.default == "allow" and not names_exec(Permissions(ask=narrowing))
     is_sandboxed = (overrides.runtime or runtime_of(project.runtime)) != LOCAL
-    return '[permissions] default = "allow"' if is_wide and not is_sandboxed else ""
+    return 'perstack.toml has [permissions] default = "allow"' if is_wide and not is_sandboxed else ""
 
 
 def asking_experts(project: Project) -> tuple[str, ...]:

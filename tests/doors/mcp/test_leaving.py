@@ -161,7 +161,8 @@ def test_a_signal_ends_it_like_the_end_of_stdin(slow: Terminal, number: signal.S
     interrupted(slow)
 
 
-def test_a_signal_soon_after_the_end_of_stdin_does_not_cut_the_recording_short(terminal: Terminal) -> None:
+def test_a_signal_soon_after_the_end_of_stdin_does_not_cut_the_recording_short(slow: Terminal) -> None:
+    terminal = slow
     script = "trap 'touch asked' TERM; echo $$ > pid; while :; do sleep 0.1; done"
     stubborn = ("exec", {"command": "sh", "args": ["-c", script], "timeout": 200_000})
     terminal.script(

@@ -143,6 +143,18 @@ def test_a_long_file_is_compared_in_bounded_time(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5
 
 
+OFFERED = [
+    "always: the same call again, in this whole Job",
+    "always: exec: every call of exec, in this whole Job",
+    "always: exec(git push *): every call of exec that matches git push *, in this whole Job",
+    "always: skill/tool(path=src/**, mode=*): every call of tool of skill skill whose path matches src/** and mode"
+    " matches *, in this whole Job",
+    "always: delegate/writer: every call of delegate writer, in this whole Job",
+    "always: exec(a\\nalways: exec: nothing): every call of exec that matches a\\nalways: exec: nothing,"
+    " in this whole Job",
+]
+
+
 def test_each_answer_for_more_than_this_call_says_what_it_covers_and_the_cost_is_said(tmp_path: Path) -> None:
     offers = (
         "exec",
@@ -153,13 +165,12 @@ def test_each_answer_for_more_than_this_call_says_what_it_covers_and_the_cost_is
     )
     lines = call_shown(asked("exec", offers, command="git"), tmp_path, "2 steps, $0.0123").split("\n")
     assert [line for line in lines if line.startswith(("always", "so far"))] == [
-        "always: the same call again, in this whole Job",
-        "always: exec: every call of exec, in this whole Job",
-        "always: exec(git push *): every call of exec that matches git push *, in this whole Job",
-        "always: skill/tool(path=src/**, mode=*): every call of tool of skill skill whose path matches src/** and mode"
-        " matches *, in this whole Job",
-        "always: delegate/writer: every call of delegate writer, in this whole Job",
-        "always: exec(a\\nalways: exec: nothing): every call of exec that matches a\\nalways: exec: nothing,"
-        " in this whole Job",
+        *OFFERED,
+        *(
+            line.replace("always", "always in this project", 1).replace(
+                "in this whole Job", "in every Job of this project"
+            )
+            for line in OFFERED[1:]
+        ),
         "so far: 2 steps, $0.0123",
     ]

@@ -115,7 +115,7 @@ def test_of_the_keys_of_a_question_there_is_one_instruction(bench: Bench, is_ope
         if is_opened:
             await host.run("releaser", "Go", job_id="out")
         async with started(host, **options) as screen:
-            await screen.sees("y yes", "1 always: every call of", "so far: 1 step")
+            await screen.sees("y yes", "1 every call of", "so far: 1 step")
             seen = await screen.sees_no("Tab, then")
             for words in ("y yes", "n no"):
                 assert seen.count(words) == 1

@@ -15,6 +15,7 @@ from perstack.core.definitions.permissions import read_rule
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.answers import (
     ALWAYS,
+    ALWAYS_HERE,
     ANYTHING,
     APPROVAL,
     AcceptedAnswers,
@@ -47,14 +48,19 @@ def call_shown(asking: OpenQuestion, workspace: Path | None = None, spent: str =
         if name not in change.arguments
     ]
     diff = (f"  {line}" for line in (change.note, *change.lines) if line)
-    more = (f"{answer}: {words}, in this whole Job" for answer, words in covered(asking))
+    more = (f"{answer}: {words}, {_extent(answer)}" for answer, words in covered(asking))
     return "\n".join((*head_shown(asking), *lines, *diff, *more, *((f"so far: {spent}",) if spent else ())))
 
 
 def covered(asking: OpenQuestion) -> tuple[tuple[str, str], ...]:
-    """Return each answer that approves more than this call, and the calls of the Job that it covers in words."""
-    offers = ((f"{ALWAYS}: {_on_one_line(rule)}", _on_one_line(_matched(rule))) for rule in asking.offers)
-    return ((ALWAYS, "the same call again"), *offers)
+    """Return each answer that approves more than this call, and the calls that it covers in words."""
+    offers = [(_on_one_line(rule), _on_one_line(_matched(rule))) for rule in asking.offers]
+    wider = ((f"{word}: {rule}", words) for word in (ALWAYS, ALWAYS_HERE) for rule, words in offers)
+    return ((ALWAYS, "the same call again"), *wider)
+
+
+def _extent(answer: str) -> str:
+    return "in every Job of this project" if answer.startswith(ALWAYS_HERE) else "in this whole Job"
 
 
 def _matched(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from perstack.core.jobs.answers import ALWAYS, accepted, asked_by
+from perstack.core.jobs.answers import ALWAYS, accepted, asked_by, wider_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
@@ -44,13 +44,11 @@ def asking_hint(asking: OpenQuestion, *, covers: bool = True) -> str:
     """Return the hint how to answer. `covers`: it also says which calls each further answer covers."""
     asked = asked_by(asking)
     if asking.call_digest:
-        keys = ("a", *map(str, range(1, len(asking.offers) + 1)))
-        offers = (
-            f"{key} {ALWAYS}: {words}" if covers else f"{key} {answer}"
-            for key, (answer, words) in zip(keys, covered(asking), strict=True)
-        )
-        scope = (f"{ALWAYS} holds for this whole Job",) if covers else ()
-        return " · ".join(("y yes", *offers, "n no, and why", *scope))
+        of_job = covered(asking)[: 1 + len(asking.offers)]
+        words = [f"{number or 'a'} {words if covers else answer}" for number, (answer, words) in enumerate(of_job)]
+        more = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
+        project = [f"in this project: {', '.join(more)}"] if more else []
+        return " · ".join(("y yes", f"in this Job: {', '.join(words)}", *project, "n no, and why"))
     if asked.options:
         return "type a number or an option" if not asked.allows_other else "type a number, an option, or other words"
     return accepted(asked)
@@ -62,8 +60,9 @@ def decision(asking: OpenQuestion, key: str) -> str | None:
         return asked_by(asking).options[0]
     if key in ("a", "A"):
         return ALWAYS
-    if key.isascii() and key.isdecimal() and len(key) < 4 and 0 < int(key) <= len(asking.offers):
-        return f"{ALWAYS}: {asking.offers[int(key) - 1]}"
+    wider = wider_answers(asking)
+    if key.isascii() and key.isdecimal() and len(key) < 4 and 0 < int(key) <= len(wider):
+        return wider[int(key) - 1]
     return None
 
 
