@@ -197,7 +197,7 @@ class Host:
 
     @property
     def programs_note(self) -> str:
-        """A line for whoever starts a Job, if `exec` runs every program without a question; empty otherwise."""
+        """A line to show when a Job begins, if `exec` runs every program without a question; empty otherwise."""
         from perstack.config.settings import why_open
 
         why = why_open(self.project, self._source.current.overrides)

@@ -63,7 +63,7 @@ RUN = (
 )
 
 HOST = {
-    "open": ("config", "workspace", "storage", "env", "overrides", "plugins", "dispatcher"),
+    "open": ("config", "workspace", "storage", "env", "overrides", "plugins", "dispatcher", "is_attended"),
     "close": (),
     "run": ("expert_key", "query", "job_id", "attachments", "labels", "on_event"),
     "submit": ("expert_key", "query", "at", "priority", "labels", "attachments", "job_id", "by"),

@@ -112,7 +112,7 @@ MUTANTS = (
     Mutant(
         "only a rule that was offered can be approved",
         "perstack.core.runs.events.questions",
-        'if self.rule and (self.decision != "job" or not {self.rule, REDACTED} & set(call.offers)):',
+        "if self.rule and not (is_standing and {self.rule, REDACTED} & set(call.offers)):",
         "if False:",
         "tests/core/test_approvals.py tests/engine/permissions/test_approvals.py tests/engine/audit/test_forgery.py",
     ),

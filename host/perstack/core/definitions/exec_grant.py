@@ -69,7 +69,7 @@ def ungranted(expert: Expert) -> RuleSet:
 
 
 def is_exec(call: DecidedCall, expert: Expert) -> bool:
-    """Return whether a decided call may be one of the base skill's `exec`, under whatever name it was offered."""
+    """Return whether a decided call may be `exec` of the base skill, under any name that it was offered by."""
     return call.tool_name.endswith(EXEC) and call.skill_name == _base_skill(expert)
 
 

@@ -236,7 +236,7 @@ class Run:
         return (*self.permissions, ungranted(self.start.expert)) if self.asks_exec else self.permissions
 
     def rules_for(self, calls: Iterable[DecidedCall]) -> tuple[RuleSet, ...]:
-        """Return the rule sets that may decide these calls: few replies need those of `exec`."""
+        """Return the rule sets that may decide these calls: few replies call `exec`."""
         needs_all = self.asks_exec and any(is_exec(call, self.start.expert) for call in calls)
         return self.rules if needs_all else self.permissions
 

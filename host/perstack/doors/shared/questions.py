@@ -53,7 +53,7 @@ def call_shown(asking: OpenQuestion, workspace: Path | None = None, spent: str =
 
 
 def covered(asking: OpenQuestion) -> tuple[tuple[str, str], ...]:
-    """Return each answer that approves more than this call, and the calls that it covers in words."""
+    """Return each answer that approves more than this call, with a description of the calls that it covers."""
     offers = [(_on_one_line(rule), _on_one_line(_matched(rule))) for rule in asking.offers]
     wider = ((f"{word}: {rule}", words) for word in (ALWAYS, ALWAYS_HERE) for rule, words in offers)
     return ((ALWAYS, "the same call again"), *wider)
