@@ -14,7 +14,7 @@ from perstack.core.definitions.permissions import Approval
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import Ask, AskApproval, AwaitDelegates, Call, Command, DecideCalls, Generate, RunTools
-from perstack.core.runs.decide import Settled, answered, approval_asked, asked, call_started, noted
+from perstack.core.runs.decide import SettledApproval, answered, approval_asked, asked, call_started, noted
 from perstack.core.runs.events import (
     AnswerQuestion,
     CallInteractiveTool,
@@ -178,7 +178,7 @@ class Simulation:
                 self.note_all(asked(self.run, command.call, self.stamps, approval=False))
             case AskApproval():
                 unattended = self.choose(8) == 0
-                settled = Settled(Approval(decision="no")) if unattended else None
+                settled = SettledApproval(Approval(decision="no")) if unattended else None
                 asks = approval_asked(command.call, (), ("tool(*)",), self.stamps, settled)
                 self.note_all(asks)
             case _:

@@ -24,7 +24,7 @@ _MAX_BYTES = 1 << 20
 _MAX_GRANTS = 1_000
 
 
-class Grant(Fact):
+class ProjectGrant(Fact):
     """Approved rule of a project."""
 
     rule: str
@@ -34,7 +34,7 @@ class Grant(Fact):
 
 class _Grants(Fact):
     folder: str
-    grants: tuple[Grant, ...] = ()
+    grants: tuple[ProjectGrant, ...] = ()
 
 
 class ProjectGrants:
@@ -50,7 +50,7 @@ class ProjectGrants:
         """Return the folder with the grants of all projects."""
         return user_directory("state", environ) / "grants"
 
-    def all(self) -> tuple[Grant, ...]:
+    def all(self) -> tuple[ProjectGrant, ...]:
         """Return the grants, oldest first; none without a file. Raises StorageError if it cannot be read."""
         path = self._path
         try:
@@ -69,16 +69,16 @@ class ProjectGrants:
     def add(self, rule: str, by: By) -> None:
         """Add a grant, unless it exists. Raises StorageError."""
 
-        def added(grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        def added(grants: tuple[ProjectGrant, ...]) -> tuple[ProjectGrant, ...]:
             if any(one.rule == rule for one in grants):
                 return grants
             if len(grants) >= _MAX_GRANTS:
                 raise StorageError(f"the project has {_MAX_GRANTS:,} grants: revoke some first")
-            return (*grants, Grant(rule=rule, by=by, granted_at=SYSTEM.now()))
+            return (*grants, ProjectGrant(rule=rule, by=by, granted_at=SYSTEM.now()))
 
         self._change(added)
 
-    def revoke(self, is_meant: Callable[[Grant], bool]) -> tuple[Grant, ...]:
+    def revoke(self, is_meant: Callable[[ProjectGrant], bool]) -> tuple[ProjectGrant, ...]:
         """Remove grants and return the removed ones. Raises StorageError."""
         before = self._change(lambda grants: tuple(one for one in grants if not is_meant(one)))
         return tuple(filter(is_meant, before))
@@ -88,7 +88,9 @@ class ProjectGrants:
         place = self._place or self.place_of_user()
         return place / f"{sha256(os.fsencode(self._folder)).hexdigest()}.json"
 
-    def _change(self, change: Callable[[tuple[Grant, ...]], tuple[Grant, ...]]) -> tuple[Grant, ...]:
+    def _change(
+        self, change: Callable[[tuple[ProjectGrant, ...]], tuple[ProjectGrant, ...]]
+    ) -> tuple[ProjectGrant, ...]:
         """Replace the grants by what `change` makes of them, and return those before. Raises StorageError."""
         path = self._path
         try:

@@ -10,7 +10,7 @@ from approving import ME, answer, exec_, hosted
 from hosting import Bench, Seen, expert, results, wait_for
 from terminal import Terminal, reply
 
-from perstack.config.grants import Grant, ProjectGrants
+from perstack.config.grants import ProjectGrant, ProjectGrants
 from perstack.core.definitions.permissions import Permissions
 from perstack.errors import StorageError
 from perstack.testing.scripted import text
@@ -102,7 +102,7 @@ def test_grants_are_added_once_and_revoked(tmp_path: Path) -> None:
     assert [one.rule for one in grants.all()] == ["exec(a b *)", "exec(c d *)"]
     assert [one.rule for one in grants.revoke(lambda one: one.rule == "exec(a b *)")] == ["exec(a b *)"]
     assert grants.rules() == ("exec(c d *)",)
-    assert isinstance(grants.all()[0], Grant)
+    assert isinstance(grants.all()[0], ProjectGrant)
 
 
 def test_the_command_line_lists_and_revokes(terminal: Terminal, home: Path) -> None:

@@ -183,7 +183,7 @@ def asked(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tu
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledApproval:
     """Decision on a call that needs approval, made without a question to a person."""
 
     approval: Approval
@@ -191,7 +191,11 @@ class Settled:
 
 
 def approval_asked(
-    call: commands.Call, leads_to: tuple[str, ...], offers: tuple[str, ...], stamp: Stamps, settled: Settled | None
+    call: commands.Call,
+    leads_to: tuple[str, ...],
+    offers: tuple[str, ...],
+    stamp: Stamps,
+    settled: SettledApproval | None,
 ) -> tuple[events.StoredEvent, ...]:
     """Return the request for approval, if not recorded yet, and the stop; or the decision, if nobody need be asked."""
     digest = call.digest

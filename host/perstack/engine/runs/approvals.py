@@ -14,7 +14,7 @@ from perstack.core.definitions.exec_grant import REMEDY
 from perstack.core.definitions.permissions import GRANT, Approval
 from perstack.core.definitions.sandbox import SANDBOX, SandboxPolicy
 from perstack.core.runs.commands import Call
-from perstack.core.runs.decide import Settled, approval_asked
+from perstack.core.runs.decide import SettledApproval, approval_asked
 from perstack.core.runs.display_events import ToolProgress
 from perstack.core.runs.state import Run, call_key
 from perstack.engine.runs.job_context import RunContext
@@ -70,36 +70,36 @@ async def sandboxed_session(context: RunContext) -> SkillSession:
     return await context.job.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
 
 
-async def _granted(context: RunContext, call: Call) -> Settled | None:
+async def _granted(context: RunContext, call: Call) -> SettledApproval | None:
     """Return the decision that a person has made for the whole project, if it covers the call."""
     if context.plays_recording:
         return None
     job, run = context.job, context.session.run
     rule = await job.rulings.granted(call, context.catalogue, run.rules, await asyncio.to_thread(job.host.grants.rules))
-    return None if rule is None else Settled(Approval(decision="job", rule=rule), GRANT)
+    return None if rule is None else SettledApproval(Approval(decision="job", rule=rule), GRANT)
 
 
-async def _settled(context: RunContext, call: Call) -> Settled | None:
+async def _settled(context: RunContext, call: Call) -> SettledApproval | None:
     """Return the decision without a person; None to ask one."""
     run, host = context.session.run, context.job.host
     if run.asks_exec and await context.job.rulings.is_allowed(call, context.catalogue, run.permissions):
         return await _settled_exec(context, call)
-    return Settled(Approval(decision="no")) if host.overrides.unattended else None
+    return SettledApproval(Approval(decision="no")) if host.overrides.unattended else None
 
 
-async def _settled_exec(context: RunContext, call: Call) -> Settled | None:
+async def _settled_exec(context: RunContext, call: Call) -> SettledApproval | None:
     """Return the decision about `exec` that the definition does not name; None to ask a person, or the recording."""
     host = context.job.host
     if context.plays_recording:
         from perstack.engine.runs.playback import has_recorded_decision  # only for Runs that play one
 
-        return None if has_recorded_decision(context, call) else Settled(Approval(decision="sandboxed"))
+        return None if has_recorded_decision(context, call) else SettledApproval(Approval(decision="sandboxed"))
     is_alone = host.overrides.unattended or not host.is_attended()
     if not is_alone and context.session.run.start.sandbox is None:
         return None
     if await _has_sandbox(context):
-        return Settled(Approval(decision="sandboxed"))
-    return Settled(Approval(decision="no", text=_REMEDY)) if is_alone else None
+        return SettledApproval(Approval(decision="sandboxed"))
+    return SettledApproval(Approval(decision="no", text=_REMEDY)) if is_alone else None
 
 
 async def _has_sandbox(context: RunContext) -> bool:
