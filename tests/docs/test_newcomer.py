@@ -50,6 +50,12 @@ def well(folder: Path, *command: str, **env: str) -> str:
     return ended.stdout
 
 
+def test_the_demo_is_in_the_wheel(perstack: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "3 of 8 rows break a rule" in well(tmp_path / "empty", perstack, "demo")
+    assert not list((tmp_path / "empty").iterdir())
+
+
 @pytest.fixture(scope="module")
 def perstack(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The command of a fresh venv that a built wheel is installed in.

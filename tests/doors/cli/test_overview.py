@@ -19,7 +19,10 @@ def shown(terminal: Terminal) -> tuple[str, str]:
 
 
 def test_an_empty_folder(terminal: Terminal) -> None:
-    assert shown(terminal) == ("There is no perstack.toml here.", "perstack init")
+    assert shown(terminal) == (
+        "There is no perstack.toml here.",
+        "perstack init, or perstack demo to watch Experts at work",
+    )
     assert not list(terminal.workspace.glob("perstack*"))
 
 

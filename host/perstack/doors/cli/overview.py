@@ -27,7 +27,7 @@ def _state() -> tuple[str, str]:
     options = HostOptions()
     path = options.find().config
     if path is None:
-        return "There is no perstack.toml here.", "perstack init"
+        return "There is no perstack.toml here.", "perstack init, or perstack demo to watch Experts at work"
     try:
         experts = load_usable(path).project.experts
     except DefinitionError as error:

@@ -83,7 +83,7 @@ CLI: Mapping[str, str] = {
     "Inspect schedules": "`perstack schedules` lists them",
     "Inspect inbox": "`perstack inbox` lists what is open",
     "Inspect plugins": "`perstack plugins` lists what there is",
-    "Inspect providers": "`perstack models` lists every way",
+    "Inspect providers": "`perstack models` lists every way, `perstack login --provider NAME` keeps a key",
     "Inspect damage": "`perstack verify` says why",
     "Inspect damage job_id": "`perstack verify {job_id}` says why",
     "SetOption": "name one with --{option}",
@@ -182,7 +182,7 @@ TUI: Mapping[str, str] = {
     "Inspect questions": "the History (F2) shows them",
     "Inspect inbox": "the Inbox (F3) lists what is open",
     "Inspect plugins": "`perstack plugins` lists what there is",
-    "Inspect providers": "`perstack models` lists every way",
+    "Inspect providers": "`perstack models` lists every way, `perstack login --provider NAME` keeps a key",
 }
 LINEAR_TUI: Mapping[str, str] = {
     **TUI,
