@@ -168,6 +168,7 @@ def _label(label: str, width: int) -> str:
 
 _NARROWEST = 40  # screen width below which lines are only appended
 _EVENT_FRAME_S = 0.1  # seconds between two drawings while events arrive
+_TEXT_FRAME_S = 0.2  # seconds between two of them if each renders a text
 _CLOCK_FRAME_S = 1.0  # seconds between two drawings while only time passes
 
 
@@ -214,7 +215,7 @@ class LiveView:
             for one in told:
                 self._rows.print(*one)
         if self._region is not None:
-            self._draw_within(_EVENT_FRAME_S)
+            self._draw_within(_EVENT_FRAME_S if self._page is None else _TEXT_FRAME_S)
 
     def pause(self) -> None:
         """Erase the live lines until the next event. Raises OSError."""

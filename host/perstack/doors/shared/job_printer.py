@@ -25,6 +25,7 @@ _ROW_CELLS = 300  # cells of a row that no screen limits. Text of the model and 
 _MAX_KEPT_CHARS = 100_000  # maximum characters kept of the last text that was cut
 _INDENT = "  "
 _QUIET = ("", "dim", "cyan", "bold")  # colours of rows whose text is dimmed beside that of the model
+_MAX_UNFINISHED_CHARS = 1_500  # characters from which on only whole lines at the end of an unfinished block are drawn
 _SHOWN_THOUGHT_CHARS = 1_000  # characters kept of a thought, of which one line is shown
 
 Put = Callable[..., None]  # a function that writes the parts of a line
@@ -99,7 +100,12 @@ class JobPrinter:
         """Return the lines of the Run's block that is not complete, as they would be printed."""
         reply = self._replies.get(run_id)
         block = None if reply is None else reply.stream.rest
-        return [] if block is None else self._lines_of(run_id, block)
+        if block is None:
+            return []
+        if block.kind == "text":  # the end is enough: it is rendered ten times a second, and a screen shows no more
+            cut = block.text.find("\n", max(0, len(block.text) - _MAX_UNFINISHED_CHARS)) + 1
+            block = block._replace(text=block.text[cut if len(block.text) > _MAX_UNFINISHED_CHARS else 0 :])
+        return self._lines_of(run_id, block)
 
     def _head(self, event: display_events.InitializeRuntime) -> None:
         words = f" · {event.model} · Job {event.job_id}"
