@@ -26,6 +26,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("close_tab", "Close the tab", "Leave a Job that is not at work; the History keeps it.", "f8", "F8"),
     Action("interrupt", "Interrupt", "Stop what is at work; it is recorded, and Enter resumes it.", "escape", "Esc"),
     Action("fold", "Fold all", "Show more, or less, of all results and delegates.", "ctrl+o", "Ctrl+O"),
+    Action("find", "Find", "Search the Job, also what is folded; again: the next place.", "ctrl+f", "Ctrl+F"),
     Action("agree", "Use the changed definition", "Agree to what a changed perstack.toml executes.", "f9", "F9"),
     Action("resume", "Resume", "Continue a Job that is stopped; Enter does the same."),
     Action("copy_result", "Copy the result", "Copy what the Expert said last to the clipboard."),
@@ -53,10 +54,10 @@ OTHER_KEYS: tuple[tuple[str, str], ...] = (
     ("Ctrl+J", "A new line."),
     ("Up, Down", "In the first or last line: what was typed before."),
     ("@", "Name a file of the workspace: Tab takes it."),
-    ("PgUp, PgDn", "Scroll; Ctrl+End goes to the end, and stays there."),
+    ("PgUp, PgDn", "Scroll; Ctrl+End goes to the end, and stays there, as a sent text does."),
     ("Tab", "To what is shown, and back: Up and Down choose there, Enter folds."),
     ("Ctrl+P", "Every action, by its name."),
-    ("y  a  n", "At an approval: yes, always in this Job, no; after n, a text for the model may follow."),
+    ("y  a  1  n", "At an approval: yes, always as said beside a or the number, no; then a text for the model."),
 )
 """Keys that are not actions of the whole program."""
 

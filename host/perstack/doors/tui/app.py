@@ -70,7 +70,7 @@ _INTERRUPT = "Esc interrupt"
 _KEYS = (*_TYPING, _INTERRUPT, "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
 _DROPPED = ("^J new line", "Enter send", "^P all")  # left out of a narrow key line, in this order
 
-_OF_JOBS = ("scroll", "to_end", "fold")  # actions on the shown Job; a screen above it has others
+_OF_JOBS = ("scroll", "to_end", "fold", "find")  # actions on the shown Job; a screen above it has others
 
 
 class StartApp(App[int]):
@@ -424,7 +424,11 @@ class StartApp(App[int]):
 
     def action_to_end(self) -> None:
         """Scroll the shown Job to its end."""
-        self.pane.view.action_to_end()
+        self.pane.to_end()
+
+    async def action_find(self) -> None:
+        """Search the shown Job."""
+        await self.pane.find()
 
     def action_copy_or_say(self) -> None:
         """Copy the selection; without one, tell how to interrupt and quit."""

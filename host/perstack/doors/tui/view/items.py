@@ -47,6 +47,10 @@ class MessageItem(TreeItem):
         return self.style == "dim"
 
     @override
+    def whole_text(self) -> str:
+        return f"{self.mark} {self.text}"
+
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
         indent = 2
         texts = wrap(self.text.strip("\n"), looks.width - indent)
@@ -80,6 +84,10 @@ class Stream(TreeItem):
     def text(self) -> str:
         """The whole text so far."""
         return "".join(self._pieces)
+
+    @override
+    def whole_text(self) -> str:
+        return self.text
 
     def hears(self, delta: str) -> None:
         """Append streamed text."""
@@ -128,6 +136,13 @@ class CallItem(TreeItem):
             when = " when the other delegates have stopped" if self.asks_later else ""
             return f"needs your approval{when} ({self.call.rule})"
         return "has no result: it was interrupted" if self.call.is_interrupted else ""
+
+    @override
+    def whole_text(self) -> str:
+        part, call = self.call.part, self.call
+        args = "" if part is None else f"{brief(part)}\n{json.dumps(part.args, ensure_ascii=False)}"
+        parts = (call.name, args, self._waits, call.progress, *self.change, call.result)
+        return "\n".join(text[:_MAX_TEXT_CHARS] for text in parts if text)
 
     @override
     def render(self, looks: RenderContext) -> list[Line]:
@@ -200,6 +215,10 @@ class NoteItem(TreeItem):
         self.style: Style = style
 
     @override
+    def whole_text(self) -> str:
+        return f"{self.word} {self.text}"
+
+    @override
     def render(self, looks: RenderContext) -> list[Line]:
         texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MAX_RESULT_LINES]
         first: Line = (
@@ -241,6 +260,10 @@ class RunBranch(TreeBranch):
         """Start without items; `run` is a delegate's."""
         super().__init__()
         self.run = run
+
+    @override
+    def whole_text(self) -> str:
+        return "" if self.run is None else f"{self.run.label} {self.run.query}"
 
     @override
     def render(self, looks: RenderContext) -> list[Line]:

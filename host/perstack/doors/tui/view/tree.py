@@ -60,6 +60,10 @@ class TreeItem:
         """Return the number of lines."""
         return len(self.lines(looks))
 
+    def whole_text(self) -> str:
+        """Return everything that the item could show, for a search. The base class has nothing to search."""
+        return ""
+
     def changed(self) -> None:
         """Invalidate the cached lines."""
         self._made_for = None
@@ -120,7 +124,7 @@ class TreeBranch(TreeItem):
 
     def body(self, looks: RenderContext) -> int:
         """Return the number of lines of its items, and update their positions."""
-        inner = self._inner(looks)
+        inner = self.inner(looks)
         if self._width != inner.width:
             self._width, self._clean = inner.width, 0
             self._tops = [0]
@@ -143,7 +147,7 @@ class TreeBranch(TreeItem):
         if not self.is_open or last <= 0:
             return
         self.body(looks)
-        inner, tops = self._inner(looks), self._tops
+        inner, tops = self.inner(looks), self._tops
         at = max(0, bisect_right(tops, first) - 1)
         while at < len(self.items) and tops[at] < last:
             for placed in self.items[at].slice(first - tops[at] if first > tops[at] else 0, last - tops[at], inner):
@@ -170,7 +174,8 @@ class TreeBranch(TreeItem):
                 found += item.foldable()
         return found
 
-    def _inner(self, looks: RenderContext) -> RenderContext:
+    def inner(self, looks: RenderContext) -> RenderContext:
+        """Return the parameters for the items below."""
         return looks._replace(width=max(8, looks.width - 2)) if self.has_head else looks
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -17,6 +17,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import asked_by
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.questions import chosen
+from perstack.doors.shared.text import count
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.input import InputHistory
 from perstack.doors.tui.view.lines import expert_lines, filtered, hint_of, standing_line
@@ -25,6 +26,9 @@ from perstack.doors.tui.widgets.composer import Composer
 from perstack.doors.tui.widgets.lines import Bar, LinesView
 from perstack.doors.tui.widgets.question_panel import AskPanel, refusal
 from perstack.doors.tui.widgets.tree import TranscriptView
+
+if TYPE_CHECKING:
+    from perstack.doors.tui.widgets.find import FindBar  # imported for types only: most people search nothing
 
 _QUIET_S = 0.7  # seconds without a key before a question takes the focus: a key being typed is no answer to it
 
@@ -35,7 +39,7 @@ class JobPane(Vertical):
     DEFAULT_CSS = """
     JobPane { height: 1fr; }
     JobPane TranscriptView, JobPane #experts { width: 100%; height: 1fr; padding: 0 1; }
-    JobPane #names { display: none; }
+    JobPane #names, JobPane #more { display: none; }
     JobPane #problem { display: none; }
     """
 
@@ -49,6 +53,8 @@ class JobPane(Vertical):
         super().__init__(id=id)
         self.session = session
         self._view = TranscriptView(session.transcript.root, session.host.clock.now, id="transcript")
+        self._more = Bar(id="more")  # the number of lines below the shown ones that came since
+        self._find: FindBar | None = None
         self._experts = LinesView(id="experts")
         self._experts.can_focus = False
         self._panel = AskPanel(session.host.workspace, self._typed_on, self.to_composer)
@@ -65,6 +71,7 @@ class JobPane(Vertical):
     @override
     def compose(self) -> ComposeResult:
         yield self._view
+        yield self._more
         yield self._experts
         yield self._panel
         yield self._names
@@ -103,6 +110,7 @@ class JobPane(Vertical):
                 self._view.update()
             if session.coming is not None:
                 self._view.prepare(session.coming.root)
+        self._show_new_lines()
         if self._panel.show(session, self._said_with_question()):
             self._is_mixed = bool(self.composer.text)
             self._give_keys()
@@ -113,6 +121,38 @@ class JobPane(Vertical):
         self._refuses = self._refuses and self._panel.takes_keys
         self._say_what_enter_does()
         self._show_standing()
+
+    @on(TranscriptView.Moved)
+    def _show_new_lines(self) -> None:
+        new = self._view.new_lines if self._view.display else 0
+        self._more.display = bool(new)
+        if new:
+            self._more.set((Span(f"↓ {count(new, 'new line')}", "person"), Span("   ^End shows them", "dim")))
+
+    @on(Bar.Clicked)
+    def _clicked(self, message: Bar.Clicked) -> None:
+        if message.bar is self._more:
+            message.stop()
+            self.to_end()
+
+    def to_end(self) -> None:
+        """Show the end of the transcript, and stay there."""
+        self._view.action_to_end()
+        self._show_new_lines()
+
+    async def find(self) -> None:
+        """Search the transcript, or show the next place of what is searched."""
+        if self._find is not None:
+            self._find.again()
+        elif self._view.display:
+            from perstack.doors.tui.widgets.find import FindBar
+
+            self._find = FindBar(self._view, self._found)
+            await self.mount(self._find, before=self.composer)
+
+    def _found(self) -> None:
+        self._find = None
+        self.to_composer()
 
     def _show_standing(self) -> None:
         session, width = self.session, max(20, self.size.width - 2)
@@ -279,6 +319,7 @@ class JobPane(Vertical):
             return
         self.composer.sent(keep=asking is None)
         session.send(text)
+        self.to_end()
 
     def choose(self, key: str | None) -> None:
         """Choose the Expert of this tab."""
@@ -297,6 +338,7 @@ class JobPane(Vertical):
             self.session.follow()
         elif self.session.resumption is not None and self.session.resumption.needs is None:
             self.session.resume()
+            self.to_end()
 
     def on_descendant_focus(self) -> None:
         """Put a draft aside also when a click gave a call's question the keys."""
@@ -306,6 +348,7 @@ class JobPane(Vertical):
     @on(AskPanel.Answered)
     def _answered(self, message: AskPanel.Answered) -> None:
         self.session.send(message.text)
+        self.to_end()
         self._panel.hand_over()
 
     @on(AskPanel.Refusing)
@@ -320,6 +363,7 @@ class JobPane(Vertical):
     @on(AskPanel.Settled)
     def _settled(self) -> None:
         self.session.resume()
+        self.to_end()
         self._panel.hand_over()
 
     @on(TranscriptView.Typed)

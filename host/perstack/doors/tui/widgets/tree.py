@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events
@@ -15,6 +15,7 @@ from textual.widget import Widget
 from typing_extensions import override
 
 from perstack.dataclass import dataclass
+from perstack.doors.tui.view.search import Match
 from perstack.doors.tui.view.tree import PlacedLine, RenderContext, TreeBranch, TreeItem
 from perstack.doors.tui.widgets.lines import LinesView
 
@@ -41,10 +42,23 @@ class NodesView(LinesView):
         self._follows = follows  # True if it currently stays at the end
         self._placed: list[PlacedLine] = []  # the lines of the window as drawn last or to be drawn next
         self._placed_at: tuple[int, int] | None = None  # the first of them and their maximum number; None to refetch
+        self._seen = 0  # the height when it stayed at the end last, with what the user has unfolded since
+        self._found: Match | None = None  # the shown place of a search
+        self._found_at = -1  # its line
 
     @property
     def _as(self) -> RenderContext:
         return RenderContext(max(10, self.size.width - 1), self._now())
+
+    @property
+    def looks(self) -> RenderContext:
+        """The parameters of rendering."""
+        return self._as
+
+    @property
+    def new_lines(self) -> int:
+        """The number of lines that came since it stopped following the end; 0 while it follows."""
+        return 0 if self._follows or not self._may_follow else max(0, self.virtual_size.height - self._seen)
 
     def update(self) -> None:
         """Show new and changed items."""
@@ -52,9 +66,16 @@ class NodesView(LinesView):
         if self.size.width:
             self.measure()
             if self._follows:  # `force`: there may be no scrollbar yet
+                self._seen = self.virtual_size.height
                 self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
             self._show_place()
         self._refresh_changed()
+
+    def _by_user(self, change: Callable[[], None]) -> None:
+        """Make a change whose lines are not new ones."""
+        new = self.new_lines
+        change()
+        self._seen = self.whole_height() - new
 
     def measure(self) -> None:
         """Update the scrolled height, with a new layout only if the scrollbar changes: streaming adds many lines."""
@@ -82,6 +103,7 @@ class NodesView(LinesView):
     def _place(self) -> None:
         top, height = at = round(self.scroll_y), self.size.height
         self._placed, self._placed_at = list(self.items.slice(top, top + height, self._as)), at
+        self._found_at = -1 if self._found is None else self._line_of(self._found)
 
     def _refresh_all(self) -> None:
         self._placed_at = None
@@ -89,10 +111,11 @@ class NodesView(LinesView):
 
     def replace(self, items: TreeBranch) -> None:
         """Show other items with an equal end, keeping the distance to it."""
-        from_end = self.virtual_size.height - self.scroll_y
-        self.items, self._chosen, self._placed_at = items, None, None
+        from_end, new = self.virtual_size.height - self.scroll_y, self.new_lines
+        self.items, self._chosen, self._found, self._placed_at = items, None, None, None
         follows = self._follows
         self.update()
+        self._seen = self.virtual_size.height - new
         if not follows:
             self.scroll_to(y=max(0.0, self.virtual_size.height - from_end), animate=False, immediate=True, force=True)
 
@@ -118,12 +141,15 @@ class NodesView(LinesView):
 
     @override
     def on_resize(self) -> None:
-        self.update()
+        self._by_user(self.update)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Stop following the end when the user scrolls up; follow again at the end."""
         super().watch_scroll_y(old_value, new_value)
-        self._follows = self._may_follow and new_value >= self.max_scroll_y
+        follows = self._may_follow and new_value >= self.max_scroll_y
+        if follows is not self._follows:
+            self._follows = follows
+            self.moved()
 
     @override
     def render_line(self, y: int) -> Strip:
@@ -132,7 +158,8 @@ class NodesView(LinesView):
         if y >= len(self._placed):
             return self.strip(())
         placed = self._placed[y]
-        return self.strip(placed.line, has_cursor=self.has_focus and placed.node is self._chosen)
+        is_found = y + round(self.scroll_y) == self._found_at
+        return self.strip(placed.line, has_cursor=is_found or (self.has_focus and placed.node is self._chosen))
 
     # --- folding --------------------------------------------------------------------------------------------------
 
@@ -153,8 +180,8 @@ class NodesView(LinesView):
 
     def fold(self, node: TreeItem) -> None:
         """Fold or unfold an item in place."""
-        node.fold()
         self._follows = False
+        self._by_user(node.fold)
         self.measure()
         self._show_place()
         self._refresh_all()
@@ -163,9 +190,13 @@ class NodesView(LinesView):
         """Unfold all items; if all are unfolded, fold them."""
         nodes = self.items.foldable()
         is_open = all(node.is_open for node in nodes)
-        for node in nodes:
-            if node.is_open is is_open:
-                node.fold()
+
+        def fold() -> None:
+            for node in nodes:
+                if node.is_open is is_open:
+                    node.fold()
+
+        self._by_user(fold)
         self.update()
 
     def begin(self, items: TreeBranch) -> None:
@@ -201,6 +232,48 @@ class NodesView(LinesView):
             self._follows = False
             self.scroll_to(y=max(0, top - self.size.height // 3), animate=False)
 
+    def moved(self) -> None:
+        """Handle that it begins or ceases to follow the end."""
+
+    # --- searching ------------------------------------------------------------------------------------------------
+
+    def show_match(self, match: Match | None) -> None:
+        """Show a place of a search, with what is folded around it unfolded; None for none."""
+        self._found = match
+        if match is not None:
+            self._follows = False
+            self._by_user(lambda: _unfold(match))
+            self.measure()
+            line = self._line_of(match)
+            if not self.scroll_y <= line < self.scroll_y + self.size.height:
+                self.scroll_to(y=max(0, line - self.size.height // 3), animate=False, immediate=True, force=True)
+            self._show_place()
+        self._refresh_all()
+
+    def first_shown(self, found: Sequence[Match]) -> int:
+        """Return the index of the first place from the top of the window on, or of the last one."""
+        top = round(self.scroll_y)
+        return next((at for at, match in enumerate(found) if self._line_of(match) >= top), len(found) - 1)
+
+    def _line_of(self, match: Match) -> int:
+        outermost, line = match.item, match.line
+        parent = match.item.parent
+        while parent is not None:
+            if not parent.is_open:
+                outermost, line = parent, 0
+            parent = parent.parent
+        return self.items.top_of(outermost, self._as) + line
+
+
+def _unfold(match: Match) -> None:
+    if match.is_hidden:
+        match.item.fold()
+    parent = match.item.parent
+    while parent is not None:
+        if not parent.is_open:
+            parent.fold()
+        parent = parent.parent
+
 
 # The transcript of a Job. Typing there goes to the input.
 
@@ -208,11 +281,18 @@ class NodesView(LinesView):
 class TranscriptView(NodesView):
     """A view of a transcript."""
 
+    class Moved(Message):
+        """It begins or ceases to follow the end."""
+
     @dataclass
     class Typed(Message):
         """A typed character that belongs in the input."""
 
         text: str
+
+    @override
+    def moved(self) -> None:
+        self.post_message(self.Moved())
 
     def on_key(self, event: events.Key) -> None:
         """Pass typed characters to the input."""
