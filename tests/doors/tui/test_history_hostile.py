@@ -14,9 +14,9 @@ from long_jobs import LONG, long_job
 from starting import started
 
 from perstack.core.base.chain import EMPTY_LOG, seal
-from perstack.doors.shared.log_view import entries_of, places_in
+from perstack.doors.shared.log_view import entries_of, steps_of
 from perstack.doors.tui.screens import job as job_screen
-from perstack.doors.tui.view.history import event_line, event_texts, place_line
+from perstack.doors.tui.view.history import event_line, event_texts, step_line
 from perstack.doors.tui.view.styled_text import Line, cells_of, text_of
 from perstack.doors.tui.view.tree import RenderContext, texts_page
 from perstack.engine.log.run_log import RunLog
@@ -59,9 +59,9 @@ def test_no_row_of_a_log_that_somebody_wrote_moves_the_cursor_or_is_too_wide(sai
     )
     log.lines.append(b'{"type":"finishStep","id":"\x1b[2J","expertKey":"\x1b]0;x\x07"}')
     log.lines.append(EVIL.encode() + said.encode("utf-8", "replace"))
-    for place in places_in(log):
-        assert is_plain(place_line(place, True, width, is_marked=True), width)
-        assert place.id.startswith("j-1-")
+    for row in steps_of([log]):
+        assert is_plain(step_line(row, True, width, is_marked=True), width)
+        assert row.latest.id.startswith("j-1-")
     for entry in entries_of(log):
         assert is_plain(event_line(entry, False, width), width)
         page = texts_page(event_texts(entry))
@@ -73,13 +73,13 @@ def test_of_ten_thousand_checkpoints_only_those_that_are_seen_are_made(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    line_of = job_screen.place_line
+    line_of = job_screen.step_line
 
-    def counted(place, *rest, **named):  # type: ignore[no-untyped-def]
-        made.append(place.id)
-        return line_of(place, *rest, **named)
+    def counted(row, *rest, **named):  # type: ignore[no-untyped-def]
+        made.append(row.latest.id)
+        return line_of(row, *rest, **named)
 
-    monkeypatch.setattr(job_screen, "place_line", counted)
+    monkeypatch.setattr(job_screen, "step_line", counted)
     many = log_of(*(step(seq) for seq in range(1, 10_001)))
 
     async def logs(job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:

@@ -81,6 +81,27 @@ class CheckpointRef(NamedTuple):
         return self.type == "stopRunByInteractiveTool"
 
 
+class StepCheckpoints(NamedTuple):
+    """The checkpoints that a Run made in one step, in order: where it asked or waited, and where the step ended."""
+
+    places: tuple[CheckpointRef, ...]
+
+    @property
+    def latest(self) -> CheckpointRef:
+        """The checkpoint that the step left."""
+        return self.places[-1]
+
+    @property
+    def asked(self) -> CheckpointRef | None:
+        """The last one at which the user was asked something; None without one."""
+        return next((place for place in reversed(self.places) if place.asks), None)
+
+    @property
+    def is_of_delegate(self) -> bool:
+        """True if another Run started the Run."""
+        return is_delegate(self.latest.entry.log)
+
+
 def entries_of(log: RunLog) -> list[LogEntry]:
     """Return all events of one Run. A redacted event takes the time and step of its neighbour."""
     found: list[LogEntry] = []
@@ -113,6 +134,19 @@ def places_in(log: RunLog) -> list[CheckpointRef]:
 def places_of(logs: Iterable[RunLog]) -> list[CheckpointRef]:
     """Return the checkpoints of several Runs, Run by Run."""
     return [place for log in logs for place in places_in(log)]
+
+
+def steps_of(logs: Iterable[RunLog]) -> list[StepCheckpoints]:
+    """Return the checkpoints of several Runs, Run by Run, those of a step together. A rewind stands alone."""
+    found: list[StepCheckpoints] = []
+    for place in places_of(logs):
+        before = found[-1].latest if found else None
+        is_same = before is not None and (before.run_id, before.entry.step) == (place.run_id, place.entry.step)
+        if before is not None and is_same and "startRewind" not in (before.type, place.type):
+            found[-1] = StepCheckpoints((*found[-1].places, place))
+        else:
+            found.append(StepCheckpoints((place,)))
+    return found
 
 
 def _place_id(entry: LogEntry) -> str:

@@ -237,22 +237,35 @@ def of_run(run_id: str, given: str = "") -> list[CommandLine]:
 
 
 def of_checkpoint(
-    job_id: str, checkpoint_id: str, expert: str, given: str = "", *, asks: bool = False, marked: str | None = None
+    job_id: str,
+    checkpoint_id: str,
+    expert: str,
+    given: str = "",
+    *,
+    is_delegate: bool = False,
+    asked: str | None = None,
+    marked: str | None = None,
 ) -> list[CommandLine]:
-    """Return the commands for a checkpoint. `asks` adds answering again; `marked` is another one to compare with."""
+    """Return the commands for a checkpoint; a delegate's begins no branch.
+
+    `asked` is the checkpoint of the step at which a question is answered again, `marked` another one to compare with.
+    """
     job, place = quote(job_id), quote(checkpoint_id)
     branch = f"perstack run {_named(expert)} QUERY --continue-job {job} --resume-from {place}"
     compared = (
         [] if marked is None else [CommandLine(_diff_between(job_id, marked, checkpoint_id, given), "from there")]
     )
-    again = CommandLine(f"perstack resume {job} --resume-from {place} -i ANSWER{given}", "another answer, in a branch")
+    again = f"perstack resume {job} --resume-from {quote(asked or checkpoint_id)} -i ANSWER{given}"
+    branches = (
+        CommandLine(f"{branch}{given}", "a branch with a new query"),
+        CommandLine(f"{branch} --with-files{given}", "the same, with the files of then"),
+        *([] if asked is None else [CommandLine(again, "another answer, in a branch")]),
+    )
     return [
         CommandLine(f"perstack log --checkpoint {place} --messages{given}", "the messages as the model sees them"),
         CommandLine(f"perstack log --checkpoint {place} --new{given}", "those that are new in this step"),
         CommandLine(f"perstack log --checkpoint {place} --json{given} > FILE", "the checkpoint, in a file"),
-        CommandLine(f"{branch}{given}", "a branch with a new query"),
-        CommandLine(f"{branch} --with-files{given}", "the same, with the files of then"),
-        *([again] if asks else []),
+        *(() if is_delegate else branches),
         CommandLine(f"perstack diff {job} {place}{given}", "what the step did to files"),
         *compared,
         CommandLine(_diff_between(job_id, checkpoint_id, "", given), "what changed from there until now"),

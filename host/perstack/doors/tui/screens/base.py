@@ -211,7 +211,12 @@ class ListScreen(OverScreen, Generic[_T]):
         self.show_head()
 
     def show_head(self) -> None:
-        """Update the title and the key line if they depend on the rows."""
+        """Update the title and the key line if they depend on the rows or the chosen one."""
+
+    @on(Choice.Moved)
+    def _moved(self, message: Choice.Moved) -> None:
+        message.stop()
+        self.show_head()
 
     def first_chosen(self) -> int:
         """Return the index of the row to choose after reading."""

@@ -14,6 +14,7 @@ from typing_extensions import override
 from perstack.core.base.text import one_line
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import PlacedRun
+from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared import log_view
 from perstack.doors.shared.checkpoints import new_in
 from perstack.doors.shared.next_steps import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
@@ -22,7 +23,7 @@ from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
 from perstack.doors.tui.screens.base import ListScreen, OverScreen, PageScreen, ScreenHost, TextsScreen
 from perstack.doors.tui.screens.export import ExportScreen
 from perstack.doors.tui.screens.files import FileComparison, FilesScreen, RewindScreen
-from perstack.doors.tui.view.history import event_line, event_texts, name_of_place, place_line, run_line, words_lines
+from perstack.doors.tui.view.history import event_line, event_texts, name_of_place, run_line, step_line, words_lines
 from perstack.doors.tui.view.items import NoteItem
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.doors.tui.view.tree import LabelledText, TreeBranch, checkpoint_page, new_page
@@ -87,13 +88,20 @@ class _CheckpointActions(OverScreen):
 
     @property
     @abstractmethod
-    def place(self) -> log_view.CheckpointRef | None: ...
+    def step(self) -> log_view.StepCheckpoints | None:
+        """The chosen step's checkpoints."""
+
+    @property
+    def place(self) -> log_view.CheckpointRef | None:
+        """The chosen checkpoint: the latest of a step."""
+        return None if self.step is None else self.step.latest
 
     @abstractmethod
     def marked_another(self) -> None: ...
 
     def keys_that_fit(self, *first: str) -> str:
-        keys = [*first, "o opens", "b branches", "d files", "r rewinds", "k commands", "x exports", "F1 every key"]
+        branches = () if self.step is None or self.step.is_of_delegate else ("b branches",)
+        keys = [*first, "o opens", *branches, "d files", "r rewinds", "k commands", "x exports", "F1 every key"]
         end = "Esc back"
         while len("   ".join((*keys, end))) > self.size.width - 2 and len(keys) > 1:
             keys.pop(-2)
@@ -105,26 +113,35 @@ class _CheckpointActions(OverScreen):
         self.over.open_job(self.job_id)
 
     def action_branch(self) -> None:
-        place = self._needed()
+        place = self._branched()
         if place is not None:
             self.over.branch(self.job_id, place.id)
 
     def action_answer_again(self) -> None:
-        place = self._needed()
-        if place is None:
+        if self._needed() is None or self.step is None:
             return
-        again = None if log_view.is_delegate(place.entry.log) else log_view.open_question_at(place)
-        if not place.asks:
+        asked = self.step.asked
+        if asked is None:
             self.notify("Nothing was asked at this checkpoint: choose one that says «asks».", markup=False)
-        elif again is None:
+        elif (again := self._question(asked)) is None:
             self.notify("A delegate asked this: only what the Coordinator asked is answered again.", markup=False)
         else:
-            self.over.branch(self.job_id, place.id, again=again)
+            self.over.branch(self.job_id, asked.id, again=again)
+
+    def _question(self, asked: log_view.CheckpointRef) -> OpenQuestion | None:
+        return None if log_view.is_delegate(asked.entry.log) else log_view.open_question_at(asked)
+
+    def _branched(self) -> log_view.CheckpointRef | None:
+        """Return the checkpoint that a branch begins at; otherwise say why there is none."""
+        if self.step is not None and self.step.is_of_delegate:
+            self.notify("A delegate's checkpoint begins no branch: choose one of the Coordinator's.", markup=False)
+            return None
+        return self._needed()
 
     # --- files ----------------------------------------------------------------------------------------------------
 
     def action_branch_with_files(self) -> None:
-        place = self._needed()
+        place = self._branched()
         if place is not None:
             job_id, at = self.job_id, place.id
             self.over.show(RewindScreen(self.over, job_id, at, then=lambda: self.over.branch(job_id, at)))
@@ -168,14 +185,20 @@ class _CheckpointActions(OverScreen):
         self.over.show(ExportScreen(self.over, self.job_id, None if self.place is None else self.place.id))
 
     def _commands(self) -> list[CommandLine]:
-        place, given = self.place, self.over.given
-        of_place = (
-            []
-            if place is None
-            else of_checkpoint(self.job_id, place.id, place.expert, given, asks=place.asks, marked=self.marked)
-        )
+        step, given, of_step = self.step, self.over.given, list[CommandLine]()
+        if step is not None:
+            place, asked = step.latest, step.asked
+            of_step = of_checkpoint(
+                self.job_id,
+                place.id,
+                place.expert,
+                given,
+                is_delegate=step.is_of_delegate,
+                asked=None if asked is None or self._question(asked) is None else asked.id,
+                marked=self.marked,
+            )
         return [
-            *of_place,
+            *of_step,
             *([] if self.run_id is None else of_run(self.run_id, given)),
             *of_job(self.job_id, self.expert, given),
         ]
@@ -196,16 +219,19 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab,shift+tab", "view", show=False, priority=True),
+        Binding("left", "place(-1)", show=False, priority=True),
+        Binding("right", "place(1)", show=False, priority=True),
         *bindings_of(_CheckpointActions.ACTIONS),
     ]
 
     def __init__(
-        self, over: ScreenHost, job_id: str, place: log_view.CheckpointRef, *, marked: str | None = None
+        self, over: ScreenHost, job_id: str, step: log_view.StepCheckpoints, *, marked: str | None = None
     ) -> None:
-        """Show a checkpoint of a Job; files are compared with `marked`."""
+        """Show the latest checkpoint of a Job's step; files are compared with `marked`."""
         super().__init__(over)
         self._job_id = job_id
-        self._place = place
+        self._step = step
+        self._place = step.latest
         self.marked = marked
         self._view = _ALL
         self._pages: dict[str, TreeBranch] = {}
@@ -219,6 +245,14 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
         """Show the other view."""
         self._view = _NEW if self._view == _ALL else _ALL
         self._show()
+
+    def action_place(self, by: int) -> None:
+        """Show the previous or next checkpoint of the step."""
+        places = self._step.places
+        at = max(0, min(places.index(self._place) + by, len(places) - 1))
+        if places[at] != self._place:
+            self._place, self._pages, self._checkpoint = places[at], {}, None
+            self._show()
 
     def _show(self) -> None:
         self.marked_another()
@@ -260,18 +294,19 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
 
     @property
     @override
-    def place(self) -> log_view.CheckpointRef | None:
-        return self._place
+    def step(self) -> log_view.StepCheckpoints | None:
+        return log_view.StepCheckpoints((self._place,))
 
     @override
     def marked_another(self) -> None:
         mark = "● " if self.marked == self._place.id else ""
         views = (Span(f"  {one}", "person" if one == self._view else "dim") for one in _CHECKPOINT_VIEWS)
         self.title_line((Span(mark, "person"), Span(name_of_place(self._place), "strong"), *views))
-        self.keys_line(self.keys_that_fit("Tab other view", "Enter unfolds"))
+        others = ("Left, Right others of the step",) if len(self._step.places) > 1 else ()
+        self.keys_line(self.keys_that_fit("Tab other view", *others, "Enter unfolds"))
 
 
-One: TypeAlias = PlacedRun | log_view.CheckpointRef | log_view.LogEntry
+One: TypeAlias = PlacedRun | log_view.StepCheckpoints | log_view.LogEntry
 _RUNS, _PLACES, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
 _EMPTY = {_RUNS: "This Job has no Run yet.", _PLACES: "There is no checkpoint yet.", _EVENTS: "There is no event yet."}
 
@@ -347,15 +382,26 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
             return self._tree
         if self._view == _EVENTS:
             return log_view.in_order(self._logs)
-        return log_view.places_of(self._logs)
+        return log_view.steps_of(self._logs)
 
     @override
     def first_chosen(self) -> int:
         stays_at, self._stays_at = self._stays_at, None
         for at, one in enumerate(self.rows if stays_at is not None else ()):
-            if isinstance(one, log_view.CheckpointRef) and one.id == stays_at:
+            if isinstance(one, log_view.StepCheckpoints) and one.latest.id == stays_at:
                 return at
-        return self._chosen.get(self._view, 0 if self._view == _RUNS else -1)
+        return self._chosen.get(self._view, 0 if self._view == _RUNS else self._coordinators_latest())
+
+    def _coordinators_latest(self) -> int:
+        """Return the index of the Coordinator's latest checkpoint; that of the last row in other views."""
+        return next(
+            (
+                at
+                for at in range(len(self.rows) - 1, -1, -1)
+                if isinstance(one := self.rows[at], log_view.StepCheckpoints) and not one.is_of_delegate
+            ),
+            -1,
+        )
 
     @override
     def read_again(self, job_id: str) -> None:
@@ -369,8 +415,8 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         match one:
             case PlacedRun():
                 return run_line(one, self._drawn.get(one.run.id, ""), is_chosen, width)
-            case log_view.CheckpointRef():
-                return place_line(one, is_chosen, width, is_marked=one.id == self.marked)
+            case log_view.StepCheckpoints():
+                return step_line(one, is_chosen, width, is_marked=one.latest.id == self.marked)
             case log_view.LogEntry():
                 return event_line(one, is_chosen, width)
             case _:
@@ -394,7 +440,7 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         match one:
             case PlacedRun():
                 self.over.show(JobScreen(self.over, self._job_id, one.run.id))
-            case log_view.CheckpointRef():
+            case log_view.StepCheckpoints():
                 self.over.show(CheckpointScreen(self.over, self._job_id, one, marked=self.marked))
             case log_view.LogEntry():
                 self.over.show(TextsScreen(self.over, f"{one.type} of {one.log.run_id}", event_texts(one)))
@@ -440,9 +486,9 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
 
     @property
     @override
-    def place(self) -> log_view.CheckpointRef | None:
+    def step(self) -> log_view.StepCheckpoints | None:
         one = self.chosen
-        return one if isinstance(one, log_view.CheckpointRef) else None
+        return one if isinstance(one, log_view.StepCheckpoints) else None
 
     @override
     def marked_another(self) -> None:
@@ -451,8 +497,8 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
 
 def _step_of(one: One) -> int:
     match one:
-        case log_view.CheckpointRef():
-            return one.entry.step
+        case log_view.StepCheckpoints():
+            return one.latest.entry.step
         case log_view.LogEntry():
             return one.step
         case PlacedRun():

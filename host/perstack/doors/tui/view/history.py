@@ -138,14 +138,15 @@ def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
     )
 
 
-def place_line(place: log_view.CheckpointRef, is_chosen: bool, width: int, *, is_marked: bool = False) -> Line:
-    """Return a checkpoint's line with its Expert and why the Run stands there."""
-    word, style = _STANDS.get(place.type, (place.type, "dim"))
+def step_line(step: log_view.StepCheckpoints, is_chosen: bool, width: int, *, is_marked: bool = False) -> Line:
+    """Return the line of a step's checkpoints: the latest, its Expert, why the Run stands there, and what was asked."""
+    place, asked = step.latest, step.asked
+    word, style = _STANDS.get(place.type if asked is None else asked.type, (place.type, "dim"))
     mark = "● " if is_marked else ""
     label = shorten(run_label(place.expert, place.run_id), _LABEL)
     name = shorten(name_of_place(place), max(20, width - cells(mark) - cells(label) - cells(word) - 4))
     left = width - cells(mark) - cells(name) - cells(label) - cells(word) - 6
-    question = log_view.question_at(place) if place.asks and left > 8 else ""
+    question = log_view.question_at(asked) if asked is not None and left > 8 else ""
     return (
         Span(mark, "person"),
         Span(name, "strong" if is_chosen else ""),

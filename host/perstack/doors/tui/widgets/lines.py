@@ -154,6 +154,9 @@ class Choice(LinesView):
     class Opened(Message):
         """Enter on a row, or a click on the chosen row."""
 
+    class Moved(Message):
+        """Another row is chosen."""
+
     def __init__(self, *, id: str | None = None) -> None:
         """Start without rows."""
         super().__init__(id=id)
@@ -172,9 +175,11 @@ class Choice(LinesView):
     def choose_at(self, at: int) -> None:
         """Choose a row and scroll to it; a negative index counts from the end."""
         at = self.count + at if at < 0 else at
-        self.chosen = max(0, min(at, self.count - 1))
+        before, self.chosen = self.chosen, max(0, min(at, self.count - 1))
         self._into_view()
         self.refresh()
+        if self.chosen != before:
+            self.post_message(self.Moved())
 
     def action_choose(self, step: int) -> None:
         """Move the choice by `step` rows."""
