@@ -66,6 +66,8 @@ SCRIPT = {
     ],
 }
 LATER = {**SCRIPT, "guest": [SCRIPT["guest"][0].model_copy(update={"delay_ms": 1500})]}
+VERSES = text("\n".join(f"Verse {number}." for number in range(1, 13)), delay_ms=1500)
+MORE = {**SCRIPT, "lead": [*SCRIPT["lead"][:-1], VERSES]}
 SLOW = {**SCRIPT, "lead": [PLAN, PARTS, text("The haiku begins with an old pond.", delay_ms=60_000)]}
 
 Scene = Callable[[Screen], Awaitable[None]]
@@ -112,6 +114,34 @@ async def approval(screen: Screen) -> None:
     if "Tab, then" in screen.text():  # keys still go to the text that was just typed
         await screen.press("tab")
     await screen.sees_no("Tab, then")
+
+
+async def scrolled(screen: Screen) -> None:
+    """Show the middle of a transcript while more has come below."""
+    await folded(screen)
+    await screen.type("Go on")
+    await screen.press("enter")
+    await screen.sees("❯ Go on", "Verse")
+    await screen.press(*["pageup"] * 3)
+    await screen.sees("new lines", "^End shows them", "✓ completed")
+
+
+async def find(screen: Screen) -> None:
+    """Show a place that a search has found."""
+    await folded(screen)
+    await screen.press("ctrl+f")
+    await screen.sees("find:")
+    await screen.type("frog")
+    await screen.sees(" of ", "Esc closes")
+
+
+async def model(screen: Screen) -> None:
+    """Show the models, with a typed name that is nearly one of them."""
+    await _choose(screen, "lead")
+    await screen.press("f4")
+    await screen.sees("in force")
+    await screen.type("scriptd")
+    await screen.sees("did you mean `scripted`?")
 
 
 async def interrupted(screen: Screen) -> None:
@@ -369,7 +399,7 @@ SCENES: dict[str, Picture] = {
     for shows, scenes in {
         "Screen": (
             choose, work, folded, unfolded, question, approval, draft, refusing, no_color, interrupted, crashed, tabs,
-            broken, agree, queued, branch, again,
+            scrolled, find, broken, agree, queued, branch, again,
         ),
         "QuitScreen": (quitting,),
         "HelpScreen": (help,),
@@ -382,6 +412,7 @@ SCENES: dict[str, Picture] = {
         "CommandsScreen": (commands,),
         "ExportScreen": (export,),
         "FilesScreen": (files,),
+        "ModelScreen": (model,),
         "RewindScreen": (rewind, rewound),
     }.items()
     for scene in scenes
@@ -393,7 +424,7 @@ QUEUED = {"queued", "history-queued"}
 def program_of(name: str, bench: Bench, clock: Still) -> StartApp:
     """Return the program for a scene."""
     dispatcher = InMemoryDispatcher() if name in QUEUED else None
-    script = SLOW if name in SLOWLY else LATER if name == "draft" else SCRIPT
+    script = {"draft": LATER, "scrolled": MORE, **dict.fromkeys(SLOWLY, SLOW)}.get(name, SCRIPT)
     host = bench.host(script, *EXPERTS, clock=clock, dispatcher=dispatcher)  # type: ignore[arg-type]
     if name == "broken":
         return changed(bench, host, "x = [\n")

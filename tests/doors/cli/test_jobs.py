@@ -113,3 +113,18 @@ def test_labels_given_to_a_run_find_its_job(terminal: Terminal) -> None:
     assert terminal.call("jobs", "--label", "team=green").lines == ["no Jobs with team=green"]
     wrong = terminal.call("run", "a", "q", "--provider", "scripted", "--label", "team")
     assert (wrong.code, "KEY=VALUE" in wrong.err) == (2, True)
+
+
+def test_the_model_is_a_column_of_wide_and_stands_in_the_log_of_each_run(terminal: Terminal) -> None:
+    terminal.project('[experts.a]\ninstruction = "i"\n', a=[reply("One."), reply("Two.")])
+    for more in (("--job-id", "one"), ("--continue-job", "one", "--model", "larch\x1b[31m")):
+        done = terminal.call("run", "a", "q", "--provider", "scripted", *more)
+        assert done.code == 0, done.err
+    lines = terminal.call("jobs", "--wide").lines
+    assert lines[0].split()[:4] == ["Job", "Expert", "model", "status"]
+    assert "scripted/larch [31m, scripted/scripted" in lines[1]
+    log = terminal.call("log", "one").out
+    assert "\x1b" not in log
+    assert "  model   scripted/larch [31m, scripted/scripted\n" in log
+    rows = [line.split(" model ")[1].strip() for line in log.splitlines() if " 1 model " in line]
+    assert rows == ["scripted/scripted", "scripted/larch [31m"]

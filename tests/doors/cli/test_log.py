@@ -50,7 +50,7 @@ def test_events_of_all_runs_are_in_order_of_time_each_with_its_expert_and_run(te
     asked = rows.index(("lead#1", "delegates"))
     for helper in ("helper#2", "helper#3"):
         assert [word for label, word in rows if label == helper] == [
-            "query", "calls", "result", "step", "says", "step", "completed",
+            "query", "model", "calls", "result", "step", "says", "step", "completed",
         ]  # fmt: skip
         assert asked < rows.index((helper, "query")) < rows.index((helper, "completed"))
     answered = max(i for i, row in enumerate(rows) if row == ("helper#2", "completed"))

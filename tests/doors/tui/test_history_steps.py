@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from hosting import Bench, expert, wait_for
 from starting import started
 from terminal import Terminal, reply

@@ -31,7 +31,10 @@ from perstack.system.clock import SystemClock
 
 KEEPS = bool(os.environ.get("PERSTACK_KEEP_SCREENS"))
 SMALL, MIDDLE, WIDE = (80, 24), (120, 40), (200, 50)
-ALSO = {MIDDLE: ("approval", "draft", "refusing"), WIDE: ("choose", "help", "work", "approval")}
+ALSO = {
+    MIDDLE: ("approval", "draft", "refusing", "scrolled", "find", "checkpoints", "commands", "model"),
+    WIDE: ("choose", "help", "work", "approval"),
+}
 """Scenes that have pictures of other sizes too."""
 SUFFIXES = {SMALL: "", MIDDLE: "-middle", WIDE: "-wide"}
 IN_DOCS = {"choose", "work", "question", "approval", "tabs", "interrupted", "help"}

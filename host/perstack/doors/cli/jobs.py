@@ -15,7 +15,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
 from perstack.doors.cli.terminal import agree_to_delete, print_out, report_deleted, table, write_json, write_json_line
-from perstack.doors.shared.job_status import status_of
+from perstack.doors.shared.job_status import models_of, status_of
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import ago, count, local_time
 from perstack.errors import UsageError
@@ -116,9 +116,10 @@ _ALL_PAGE = 500
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the N newest.")
 @_choice_options
 @click.option("--all", "everything", is_flag=True, help="List all Jobs, regardless of --take.")
+@click.option("--wide", is_flag=True, help="Also show the model of each Job.")
 @place_options
 def jobs_command(
-    as_json: bool, take: int, offset: int, everything: bool, choice: JobChoice, options: HostOptions
+    as_json: bool, take: int, offset: int, everything: bool, wide: bool, choice: JobChoice, options: HostOptions
 ) -> None:
     """List Jobs, the most recently written first, with the questions of those that wait for an answer."""
     jobs, has_more = options.look(lambda host: _some(host, None if everything else take, offset, choice))
@@ -130,7 +131,7 @@ def jobs_command(
     if not jobs:
         print_out("no Jobs" + _why_none(offset, choice))
         return
-    _show_jobs(screen, jobs)
+    _show_jobs(screen, jobs, wide=wide)
     if has_more:
         text = f"there are more: see them with --offset {offset + len(jobs)}, or all with --all"
         print_out(screen.styled(text, dim=True))
@@ -157,12 +158,13 @@ async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) ->
     return found[offset:end], len(found) > end
 
 
-def _show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
+def _show_jobs(screen: Screen, jobs: Sequence[JobSummary], *, wide: bool = False) -> None:
     now = SYSTEM.now()
     rows = [
         (
             job.id,
             job.expert_key or "?",
+            *((models_of(job),) if wide else ()),
             status_of(job),
             f"{job.total_steps:,}",
             f"{job.usage.total_tokens:,}",
@@ -172,8 +174,10 @@ def _show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
         )
         for job in jobs
     ]
-    headings = ("Job", "Expert", "status", "steps", "tokens", "cost", "when", "query")
-    table(screen, headings, rows, right=(3, 4, 5), drops=(4, 3, 6, 1, 5, 2))
+    more = int(wide)
+    headings = ("Job", "Expert", *(("model",) if wide else ()), "status", "steps", "tokens", "cost", "when", "query")
+    drops = [1 if at == 1 else at + more for at in (4, 3, 6, 1, 5, 2)]
+    table(screen, headings, rows, right=(3 + more, 4 + more, 5 + more), drops=drops)
     waiting = sum(job.question is not None for job in jobs)
     if waiting:
         text = f'{count(waiting, "Job")} waiting; answer with: perstack answer JOB "ANSWER"'

@@ -9,14 +9,15 @@ from typing import NamedTuple, TypeVar, get_args
 
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.lifecycle import JobStatus
+from perstack.core.definitions.models import full_name
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import CallDelegate, StoredEvent
+from perstack.core.runs.events import CallDelegate, StartRun, StoredEvent
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
 from perstack.dataclass import dataclass
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.terminal import print_err, print_out
-from perstack.doors.shared.job_status import next_step_of_job, status_of
+from perstack.doors.shared.job_status import models_of, next_step_of_job, status_of
 from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, expert_of, is_delegate, parse_line, rows_of
 from perstack.doors.shared.next_steps import command
 from perstack.doors.shared.screen import Screen
@@ -231,6 +232,7 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
     for name, text in (
         ("query", job.query),
         ("began", f"{local_time(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, SYSTEM.now())}"),
+        ("model", models_of(job)),
         ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage, job.unpriced_tokens)}"),
         ("Runs", _runs(job) if len(job.runs) > 1 else ""),
         ("asks", job.asks or ""),
@@ -264,7 +266,7 @@ def print_events(
     lines = [
         _PlacedRow(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
         for entry, around in _surrounded(entries, every, wanted, full)
-        for row in rows_of(entry, around)
+        for row in (*rows_of(entry, around), *_model_of(entry))
     ]
     for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
         rows.colour(run_id)
@@ -274,6 +276,18 @@ def print_events(
         rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row, mark)
     for meaning in _meanings(marks or {}):
         print_out(rows.screen.styled(meaning, dim=True))
+
+
+def _model_of(entry: LogEntry) -> tuple[LogRow, ...]:
+    """Return the row that says which model a Run begins with, below its query."""
+    if entry.type != "startRun":
+        return ()
+    try:
+        event = parse_line(entry.line)
+    except ValueError:
+        return ()
+    name = full_name(event.provider, event.model) if isinstance(event, StartRun) else ""
+    return (LogRow("model", name, "dim"),) if name else ()
 
 
 def _surrounded(

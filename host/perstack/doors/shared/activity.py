@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from perstack.core.base.usage import NO_USAGE, Usage
+from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import ToolKind
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import display_events, events
@@ -81,6 +82,7 @@ class RunActivity:
     context_tokens: int = 0
     context_window: int | None = None
     waits: bool = False  # True if it is waiting for its delegates
+    model: str = ""  # as `provider/model`; empty before the first event
 
     def set_activity(self, doing: str, since: int) -> None:
         """Set the current activity and discard the streamed text."""
@@ -227,6 +229,7 @@ class JobActivity:
             case events.StartRun():
                 run.steps, run.since, run.started, run.query = 0, now, now, event.query
                 run.is_delegate = event.delegated_by is not None
+                run.model = full_name(event.provider, event.model)
                 if event.delegated_by is None:
                     # a killed process recorded no end for the previous Coordinator
                     self.lanes = {run.run_id: run}
@@ -252,7 +255,7 @@ class JobActivity:
                 self._spent(event.usage)
                 run.set_activity("waits to try again", now)
             case events.SwitchModel():
-                run.context_window = event.context_window
+                run.context_window, run.model = event.context_window, event.to
                 run.set_activity("waits for the next model", now)
             case events.StartCompaction():
                 run.set_activity("summarises what came before", now)

@@ -41,6 +41,13 @@ def spent(job: JobSummary) -> str:
     return ", ".join(word for word in words if word)
 
 
+def models_of(job: JobSummary) -> str:
+    """Return the models of the Coordinator's Runs, the latest first; `?` if an older version recorded none."""
+    own = [run for run in reversed(job.runs) if run.delegated_by is None]
+    names = dict.fromkeys(name for run in own for name in (*reversed(run.by_model), run.model) if name)
+    return ", ".join(names) or "?"
+
+
 AfterJob: TypeAlias = GiveAnswer | Continue | Resume
 
 _OF_BUDGET: dict[BudgetName, Option] = {

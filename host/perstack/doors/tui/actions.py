@@ -20,6 +20,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("help", "Help", "Show every key, and what it does.", "f1", "F1"),
     Action("history", "History", "Look at past Jobs and their checkpoints; open one, or branch from it.", "f2", "F2"),
     Action("inbox", "Inbox", "Show every open question, of all Jobs and tasks.", "f3", "F3"),
+    Action("model", "Model", "Choose the model of this tab's next Runs; /model NAME sets it at once.", "f4", "F4"),
     Action("new_tab", "New Job", "Choose an Expert in a tab of its own.", "ctrl+t", "Ctrl+T"),
     Action("next_tab", "Next tab", "Show the next Job.", "f6", "F6"),
     Action("previous_tab", "Previous tab", "Show the Job before.", "shift+f6", "Shift+F6"),

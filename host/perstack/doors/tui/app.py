@@ -426,6 +426,40 @@ class StartApp(App[int]):
         """Scroll the shown Job to its end."""
         self.pane.to_end()
 
+    def action_model(self) -> None:
+        """Choose the model of what begins in this tab."""
+        if self.pane.session.expert_key is None:
+            self.notify("Choose an Expert first: its definition names the model.", markup=False)
+            return
+        from perstack.doors.tui.screens.model import ModelScreen
+
+        self._leave_screens()
+        self.show(ModelScreen(self, self.pane.session))
+
+    @on(JobPane.ModelWanted)
+    async def _model_wanted(self, message: JobPane.ModelWanted) -> None:
+        session, name = self.pane.session, message.name
+        if not name or session.expert_key is None:
+            self.action_model()
+            return
+        session.use_model(name)
+        self.run_worker(self._check_model(session, name), group="model")
+
+    async def _check_model(self, session: Session, name: str) -> None:
+        """Say what is used, and warn of a name that the provider does not list; a newer model may have it."""
+        from perstack.doors.tui.view.models import doubt_about
+
+        try:
+            in_force, known = session.model_in_force(), await self.host.experts.models(session.expert_key or "")
+        except PerstackError as error:
+            session.use_model(None)
+            self.notify(error.said(tui_phrase), severity="error", markup=False)
+            return
+        if doubt := doubt_about(name, known):
+            self.notify(doubt, severity="warning", markup=False)
+        else:
+            self.notify(f"{one_line(in_force)} from the next Run on", markup=False)
+
     async def action_find(self) -> None:
         """Search the shown Job."""
         await self.pane.find()

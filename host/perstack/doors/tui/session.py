@@ -81,6 +81,7 @@ class Session:
         self.job: JobSummary | None = None  # the Job's summary as of its last stop
         self.unsettled: tuple[UnsettledCall, ...] = ()  # calls that a crash left without a result
         self.settled: dict[str, Settlement] = {}
+        self.model: str | None = None  # the model of Runs that begin here; None for the configured one
         self.resume_from: str | None = None  # the checkpoint that the next query or answer branches from
         self.again: OpenQuestion | None = None  # the question there, if it is answered again; None for a new query
         self.began: int | None = None  # start of the current task, in milliseconds since 1970; None without one
@@ -174,6 +175,7 @@ class Session:
     def send(self, text: str) -> None:
         """Send the text as query, answer, next query of the Job, or higher limit to resume with."""
         job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
+        jobs = self.host.jobs.on_model(self.model)
         place, is_again = self.resume_from, self.again is not None
         if self.is_driven and asking is not None:
             self._beside(self._answered_meanwhile(text, asking))
@@ -182,17 +184,17 @@ class Session:
         resume = self.resumption
         if place is not None and is_again:
             self._drive(
-                lambda on: self.host.answer(text, job_id=job_id, resume_from=place, by=_by(), drive=True, on_event=on)
+                lambda on: jobs.answer(text, job_id=job_id, resume_from=place, by=_by(), drive=True, on_event=on)
             )
         elif asking is not None and place is None:
             self._drive(lambda on: self.host.answer(text, question_id=asking.id, by=_by(), drive=drive, on_event=on))
         elif job_id is None:
-            self._drive(lambda on: self.host.run(self.expert_key or "", text, on_event=on))
+            self._drive(lambda on: jobs.run(self.expert_key or "", text, on_event=on))
         elif place is None and resume is not None and resume.needs is not None and _amount(text) is not None:
             self.resume(_amount(text))
         else:
             key = self.expert_key or ""
-            self._drive(lambda on: self.host.continue_job(key, text, job_id=job_id, resume_from=place, on_event=on))
+            self._drive(lambda on: jobs.continue_job(key, text, job_id=job_id, resume_from=place, on_event=on))
 
     def resume(self, limit: float | None = None) -> None:
         """Resume the Job with the settled calls and, if given, a higher value of the limit it reached."""
@@ -220,6 +222,15 @@ class Session:
         """Let the next text branch from this checkpoint: as a new query, or as another answer to `again`."""
         self.resume_from, self.again = checkpoint_id, again
         self._on_change(self)
+
+    def use_model(self, model: str | None) -> None:
+        """Use this model for Runs that begin here from now on; None for the configured one."""
+        self.model = model
+        self._on_change(self)
+
+    def model_in_force(self) -> str:
+        """Return, as `provider/model`, what the next Run uses; empty if there is none yet. Raises PerstackError."""
+        return "" if self.expert_key is None else self.host.experts.model(self.expert_key, self.model)
 
     def interrupt(self) -> None:
         """Interrupt the Job driven here, stop watching another, or leave a branch that has not begun."""

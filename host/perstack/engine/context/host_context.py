@@ -103,6 +103,10 @@ class HostContext:
         asked = replace(self.overrides, max_cost=most.max_cost, max_tokens=most.max_tokens)
         return replace(self, overrides=asked)
 
+    def with_model(self, model: str | None) -> HostContext:
+        """Return this context with that model for Runs that begin; None for the configured one."""
+        return self if model is None else replace(self, overrides=replace(self.overrides, model=model))
+
     def expert(self, key: str) -> Expert:
         """Return an Expert. Raises UsageError that lists all Experts, and DefinitionError for one with errors."""
         fault = None if self.overrides.output is None else schema_fault(self.overrides.output)

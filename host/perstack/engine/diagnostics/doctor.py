@@ -122,6 +122,12 @@ async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
     return tuple(sorted((task.result() for task in asked), key=lambda state: not state.is_default))
 
 
+async def provider_state(setup: HostContext, name: str) -> ProviderState:
+    """Return the state of one provider. Raises UsageError for an unknown one."""
+    factory = setup.plugins.provider(name)
+    return await _provider_state(factory, setup.env, _default(setup, list(setup.plugins.providers.values())) == name)
+
+
 def _default(setup: HostContext, factories: Sequence[ProviderFactory]) -> str | None:
     if setup.overrides.provider is not None:
         return setup.overrides.provider

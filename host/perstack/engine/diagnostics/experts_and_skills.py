@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, LockedFolder, lock_path, merged, read_lock, write_lock
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import Skill, agent_skills
 from perstack.engine.context.host_context import ContextSource, HostContext
@@ -77,6 +78,27 @@ class Experts:
         from perstack.engine.diagnostics.doctor import provider_states
 
         return await provider_states(self._source.current)
+
+    def model(self, expert_key: str, model: str | None = None) -> str:
+        """Return, as `provider/model`, what a Run of the Expert would use; `model` replaces the configured one.
+
+        Raises UsageError and MissingCredential.
+        """
+        setup = self._source.current.with_model(model)
+        settings = setup.providers.settings(setup.project, setup.expert(expert_key), setup.overrides)
+        return full_name(settings.provider.provider_name, settings.model)
+
+    async def models(self, expert_key: str) -> tuple[str, ...]:
+        """Return the model of a Run of the Expert, the names of `[models]`, and the known models of its provider.
+
+        Raises UsageError and MissingCredential.
+        """
+        from perstack.engine.diagnostics.doctor import provider_state
+
+        setup = self._source.current
+        provider, own = parts_of(self.model(expert_key))
+        listed = (one.name for one in (await provider_state(setup, provider)).models)
+        return tuple(dict.fromkeys((own, *(f"{NAMED}{name}" for name in setup.project.models), *listed)))
 
     async def diagnosis(self) -> tuple[DoctorFinding, ...]:
         """Check whether this machine has what perstack needs; findings include remedies."""

@@ -85,6 +85,10 @@ class Jobs(JobReader):
         """Return these Jobs, driven in another folder."""
         return self.with_context(ContextSource(replace(self.source.current, workspace=workspace)))
 
+    def on_model(self, model: str | None) -> Jobs:
+        """Return these Jobs, whose new Runs use that model; None for the configured one."""
+        return self if model is None else self.with_context(ContextSource(self.source.current.with_model(model)))
+
     async def run(
         self,
         expert_key: str,

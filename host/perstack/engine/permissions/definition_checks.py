@@ -256,7 +256,7 @@ def _warn_of_models(definition: DefinitionFile, plugins: Plugins, env: Mapping[s
 
 
 def _published(plugins: Plugins, provider: str | None, env: Mapping[str, str]) -> list[str]:
-    """Return the published models of a provider, by default the one that is set up; of all, if none is."""
+    """Return the published models of a provider, by default the configured one up; of all, if none is."""
     factories = sorted(plugins.providers.values(), key=lambda factory: factory.priority)
     configured = next((one.name for one in factories if one.is_configured(env)), None)
     wanted = provider or configured

@@ -213,8 +213,8 @@ class ListScreen(OverScreen, Generic[_T]):
     def show_head(self) -> None:
         """Update the title and the key line if they depend on the rows or the chosen one."""
 
-    @on(Choice.Moved)
-    def _moved(self, message: Choice.Moved) -> None:
+    @on(Choice.RowChanged)
+    def _moved(self, message: Choice.RowChanged) -> None:
         message.stop()
         self.show_head()
 

@@ -393,7 +393,7 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         return self._chosen.get(self._view, 0 if self._view == _RUNS else self._coordinators_latest())
 
     def _coordinators_latest(self) -> int:
-        """Return the index of the Coordinator's latest checkpoint; that of the last row in other views."""
+        """Return the index of the Coordinator's latest checkpoint; in other views, of the last row."""
         return next(
             (
                 at

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import cost
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.models import parts_of
 from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.activity import JobActivity, context_words, todos_words, whole_seconds
 from perstack.doors.shared.next_steps import tui_phrase
@@ -200,6 +201,7 @@ def _seen(sizes: Sequence[int], chosen: int, room: int) -> tuple[int, int]:
 # The status line: state, totals, and the next key.
 
 _GAP = "  ·  "
+_WIDEST_MODEL = 24
 
 STATES: dict[str, str] = {
     "new": "new",
@@ -213,10 +215,15 @@ STATES: dict[str, str] = {
 }
 
 
-def standing_line(state: JobActivity, stands: str, now: int, width: int, began: int | None = None) -> Line:
-    """Return the state, one of `STATES`, then todos, steps, tokens, cost, context and time as far as they fit."""
+def standing_line(
+    state: JobActivity, stands: str, now: int, width: int, began: int | None = None, model: str = ""
+) -> Line:
+    """Return the state, one of `STATES`, and the model, then todos, steps, tokens, cost, context and time if they fit.
+
+    `model` is what the next Run uses, if it is known.
+    """
     lane = next(iter(state.lanes.values()), None) or state.latest
-    parts: list[str] = []
+    parts: list[str] = [_models("" if lane is None else lane.model, model)]
     if lane is not None and lane.todos:
         parts.append(todos_words(lane))
     if state.skills:
@@ -235,9 +242,15 @@ def standing_line(state: JobActivity, stands: str, now: int, width: int, began: 
     found: list[Span] = [Span(f"{text}", style)]
     left = width - cells(text)
     for at, part in enumerate(filter(None, parts)):
-        shown = shorten(part, width // 2) if not at else part
+        shown = shorten(part, width // 3) if at < 2 else part
         if left < cells(_GAP) + cells(shown):
             continue
         found += [Span(_GAP, "rule"), Span(shown, "dim")]
         left -= cells(_GAP) + cells(shown)
     return tuple(found)
+
+
+def _models(used: str, following: str) -> str:
+    """Return the model that is used, without its provider, and the next one if that is another."""
+    names = [one_line(parts_of(name)[1]) for name in dict.fromkeys((used, following)) if name]
+    return " → ".join(shorten(name, _WIDEST_MODEL) for name in names)

@@ -15,7 +15,7 @@ _MAX_ITEMS = 50_000  # maximum items that are searched, the newest
 _ITEMS_PER_TURN = 200
 
 
-class Match(NamedTuple):
+class SearchMatch(NamedTuple):
     """A place of the text."""
 
     item: TreeItem
@@ -26,14 +26,14 @@ class Match(NamedTuple):
 class Matches(NamedTuple):
     """The places of a text, in order."""
 
-    found: Sequence[Match] = ()
+    found: Sequence[SearchMatch] = ()
     is_cut: bool = False  # True if earlier items were not searched, or earlier places left out
 
 
 def search(items: TreeBranch, typed: str, looks: RenderContext) -> Iterator[Matches | None]:
     """Search from the newest item, yielding None after some items so that the caller can pause, then the matches."""
     words = typed.casefold().split()
-    found: list[list[Match]] = []
+    found: list[list[SearchMatch]] = []
     total = 0
     is_cut = False
     for number, (item, its_looks) in enumerate(_newest_first(items, looks) if words else ()):
@@ -48,7 +48,7 @@ def search(items: TreeBranch, typed: str, looks: RenderContext) -> Iterator[Matc
     yield Matches([match for its in reversed(found) for match in its], is_cut)
 
 
-def in_item(item: TreeItem, typed: str, looks: RenderContext) -> list[Match]:
+def in_item(item: TreeItem, typed: str, looks: RenderContext) -> list[SearchMatch]:
     """Return the places of the text in one item, in order."""
     return _in_item(item, typed.casefold().split(), looks)
 
@@ -61,19 +61,19 @@ def _newest_first(branch: TreeBranch, looks: RenderContext) -> Iterator[tuple[Tr
         yield item, inner
 
 
-def _in_item(item: TreeItem, words: Sequence[str], looks: RenderContext) -> list[Match]:
+def _in_item(item: TreeItem, words: Sequence[str], looks: RenderContext) -> list[SearchMatch]:
     whole = item.whole_text().casefold()
     if not all(word in whole for word in words):
         return []
     is_branch = isinstance(item, TreeBranch)
     lines = [text_of(line) for line in (item.render(looks) if is_branch else item.lines(looks))]
-    found = [Match(item, line) for line in dict.fromkeys(_lines_with(lines, words))]
+    found = [SearchMatch(item, line) for line in dict.fromkeys(_lines_with(lines, words))]
     is_folded = item.can_fold and not item.is_open and not is_branch
-    return found or ([Match(item, 0, is_hidden=True)] if is_folded and _has(whole, words) else [])
+    return found or ([SearchMatch(item, 0, is_hidden=True)] if is_folded and _has(whole, words) else [])
 
 
 def _lines_with(lines: Sequence[str], words: Sequence[str]) -> Iterator[int]:
-    """Yield the line at which each occurrence begins; it may go on in the next lines, which were broken by width."""
+    """Yield the line at which each occurrence begins; it may continue in the next lines, which were broken by width."""
     starts: list[int] = []
     at = 0
     for line in lines:

@@ -13,7 +13,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input
 from typing_extensions import override
 
-from perstack.doors.tui.view.search import Match, Matches, in_item, search
+from perstack.doors.tui.view.search import Matches, SearchMatch, in_item, search
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.doors.tui.widgets.lines import Bar
 from perstack.doors.tui.widgets.tree import NodesView
@@ -48,7 +48,7 @@ class FindBar(Horizontal):
         self._input.cursor_blink = False
         self._found = Bar(id="found")
         self._matches = Matches()
-        self._at: Match | None = None
+        self._at: SearchMatch | None = None
 
     @override
     def compose(self) -> ComposeResult:
@@ -76,7 +76,7 @@ class FindBar(Horizontal):
         self.action_go(1)
 
     def action_go(self, step: int) -> None:
-        """Show the next place, or the one before; what came meanwhile is searched too."""
+        """Show the next or previous place; new items are searched too."""
         self.run_worker(self._search(step), exclusive=True, group="find")
 
     def action_close(self) -> None:

@@ -154,7 +154,7 @@ class Choice(LinesView):
     class Opened(Message):
         """Enter on a row, or a click on the chosen row."""
 
-    class Moved(Message):
+    class RowChanged(Message):
         """Another row is chosen."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -179,7 +179,7 @@ class Choice(LinesView):
         self._into_view()
         self.refresh()
         if self.chosen != before:
-            self.post_message(self.Moved())
+            self.post_message(self.RowChanged())
 
     def action_choose(self, step: int) -> None:
         """Move the choice by `step` rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -14,7 +15,10 @@ from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.project import Project
 from perstack.core.jobs.answers import asked_by
+from perstack.core.runs.questions import OpenQuestion
+from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.questions import chosen
 from perstack.doors.shared.text import count
@@ -26,10 +30,12 @@ from perstack.doors.tui.widgets.composer import Composer
 from perstack.doors.tui.widgets.lines import Bar, LinesView
 from perstack.doors.tui.widgets.question_panel import AskPanel, refusal
 from perstack.doors.tui.widgets.tree import TranscriptView
+from perstack.errors import PerstackError
 
 if TYPE_CHECKING:
     from perstack.doors.tui.widgets.find import FindBar  # imported for types only: most people search nothing
 
+_MODEL = "/model"  # a text that begins so is typed with two slashes
 _QUIET_S = 0.7  # seconds without a key before a question takes the focus: a key being typed is no answer to it
 
 
@@ -48,6 +54,12 @@ class JobPane(Vertical):
     class Chosen(Message):
         """An Expert was chosen or a Job begun, so the tab's name changed."""
 
+    @dataclass
+    class ModelWanted(Message):
+        """`/model` was typed, with a name or without."""
+
+        name: str
+
     def __init__(self, session: Session, typed: InputHistory, *, id: str) -> None:
         """Show a session; `typed` is the input's history."""
         super().__init__(id=id)
@@ -55,6 +67,7 @@ class JobPane(Vertical):
         self._view = TranscriptView(session.transcript.root, session.host.clock.now, id="transcript")
         self._more = Bar(id="more")  # the number of lines below the shown ones that came since
         self._find: FindBar | None = None
+        self._model_of: tuple[tuple[str | None, str | None, Project], str] | None = None  # the next model, as found
         self._experts = LinesView(id="experts")
         self._experts.can_focus = False
         self._panel = AskPanel(session.host.workspace, self._typed_on, self.to_composer)
@@ -90,8 +103,9 @@ class JobPane(Vertical):
         self.update()
 
     def on_resize(self) -> None:
-        """Draw the question again, which takes a share of the height."""
+        """Draw the question, which takes a share of the height, and the status line again."""
         self._panel.draw()
+        self._show_standing()
 
     # --- display --------------------------------------------------------------------------------------------------
 
@@ -159,8 +173,21 @@ class JobPane(Vertical):
         live = (
             JobActivity() if session.is_reading else session.transcript.live
         )  # a partial state would show wrong totals
-        line = standing_line(live, session.state, session.host.clock.now(), width, session.began)
+        line = standing_line(live, session.state, session.host.clock.now(), width, session.began, self._next_model())
         self._standing.set(line)
+
+    def _next_model(self) -> str:
+        """Return what the next Run uses; empty if that is not known."""
+        session = self.session
+        if session.is_busy and session.model is None:
+            return ""
+        asked = (session.expert_key, session.model, session.host.project)
+        if self._model_of is None or self._model_of[0] != asked:
+            name = ""
+            with suppress(PerstackError):  # the first text that is sent says it
+                name = session.model_in_force()
+            self._model_of = (asked, name)
+        return self._model_of[1]
 
     def tick(self) -> None:
         """Update durations; called every second."""
@@ -290,35 +317,40 @@ class JobPane(Vertical):
             self.session.interrupt()
 
     def _sent(self, text: str) -> None:
-        session = self.session
-        if (session.is_busy and session.asking is None) or (
-            session.is_elsewhere and text.strip() and session.resume_from is None
-        ):
+        session, asking = self.session, self.session.open_question
+        word, _, rest = text.strip().partition(" ")
+        is_waiting = session.is_busy and session.asking is None
+        is_elsewhere = session.is_elsewhere and bool(text.strip()) and session.resume_from is None
+        if word == _MODEL and asking is None:
+            self.composer.sent()
+            self.post_message(self.ModelWanted(rest.strip()))
+        elif is_waiting or is_elsewhere:
             return
-        if session.is_unread:
+        elif session.is_unread:
             session.follow()
-            return
-        if session.expert_key is None and session.job_id is None:
+        elif session.expert_key is None and session.job_id is None:
             self._offered()
             self.choose(self._chosen)
-            return
-        asking = session.open_question
-        if self._refuses and asking is not None:
-            text = refusal(text)
-        elif asking is not None and asking.call_digest:
-            self._to_panel()
-            return
-        elif asking is not None and self._is_mixed:
-            self._put_aside()
-            return
         elif asking is not None:
-            text = chosen(asked_by(asking), text.strip())
-        if not text.strip():
-            if session.resume_from is None:
-                self.resume()
-            return
-        self.composer.sent(keep=asking is None)
-        session.send(text)
+            self._answer(asking, text)
+        elif text.strip():
+            self._send(text[1:] if text.startswith(f"/{_MODEL}") else text)
+        elif session.resume_from is None:
+            self.resume()
+
+    def _answer(self, asking: OpenQuestion, text: str) -> None:
+        if self._refuses:
+            self._send(refusal(text), keep=False)
+        elif asking.call_digest:
+            self._to_panel()
+        elif self._is_mixed:
+            self._put_aside()
+        elif text.strip():
+            self._send(chosen(asked_by(asking), text.strip()), keep=False)
+
+    def _send(self, text: str, *, keep: bool = True) -> None:
+        self.composer.sent(keep=keep)
+        self.session.send(text)
         self.to_end()
 
     def choose(self, key: str | None) -> None:

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from typing_extensions import override
 
 from perstack.dataclass import dataclass
-from perstack.doors.tui.view.search import Match
+from perstack.doors.tui.view.search import SearchMatch
 from perstack.doors.tui.view.tree import PlacedLine, RenderContext, TreeBranch, TreeItem
 from perstack.doors.tui.widgets.lines import LinesView
 
@@ -43,7 +43,7 @@ class NodesView(LinesView):
         self._placed: list[PlacedLine] = []  # the lines of the window as drawn last or to be drawn next
         self._placed_at: tuple[int, int] | None = None  # the first of them and their maximum number; None to refetch
         self._seen = 0  # the height when it stayed at the end last, with what the user has unfolded since
-        self._found: Match | None = None  # the shown place of a search
+        self._found: SearchMatch | None = None  # the shown place of a search
         self._found_at = -1  # its line
 
     @property
@@ -233,11 +233,11 @@ class NodesView(LinesView):
             self.scroll_to(y=max(0, top - self.size.height // 3), animate=False)
 
     def moved(self) -> None:
-        """Handle that it begins or ceases to follow the end."""
+        """Handle a change between following the end and staying in place."""
 
     # --- searching ------------------------------------------------------------------------------------------------
 
-    def show_match(self, match: Match | None) -> None:
+    def show_match(self, match: SearchMatch | None) -> None:
         """Show a place of a search, with what is folded around it unfolded; None for none."""
         self._found = match
         if match is not None:
@@ -250,12 +250,12 @@ class NodesView(LinesView):
             self._show_place()
         self._refresh_all()
 
-    def first_shown(self, found: Sequence[Match]) -> int:
+    def first_shown(self, found: Sequence[SearchMatch]) -> int:
         """Return the index of the first place from the top of the window on, or of the last one."""
         top = round(self.scroll_y)
         return next((at for at, match in enumerate(found) if self._line_of(match) >= top), len(found) - 1)
 
-    def _line_of(self, match: Match) -> int:
+    def _line_of(self, match: SearchMatch) -> int:
         outermost, line = match.item, match.line
         parent = match.item.parent
         while parent is not None:
@@ -265,7 +265,7 @@ class NodesView(LinesView):
         return self.items.top_of(outermost, self._as) + line
 
 
-def _unfold(match: Match) -> None:
+def _unfold(match: SearchMatch) -> None:
     if match.is_hidden:
         match.item.fold()
     parent = match.item.parent
@@ -282,7 +282,7 @@ class TranscriptView(NodesView):
     """A view of a transcript."""
 
     class Moved(Message):
-        """It begins or ceases to follow the end."""
+        """The view begins or ceases to follow the end."""
 
     @dataclass
     class Typed(Message):
