@@ -27,6 +27,34 @@ def asking(*, approval: bool = False, **args: object) -> OpenQuestion:
     )
 
 
+SEVERAL = {"options": ["Tea", {"label": "Coffee", "description": "fresh"}, "Milk, warm"], "several": True}
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("Tea", '["Tea"]'),
+        ("tea, COFFEE", '["Tea", "Coffee"]'),
+        ("Tea, tea", '["Tea"]'),
+        ("Tea, water", '["Tea", "water"]'),
+        ("something cold, please", '["something cold, please"]'),
+        ('["Milk, warm", "Tea"]', '["Milk, warm", "Tea"]'),
+    ],
+)
+def test_several_options_are_a_list(said: str, meant: str) -> None:
+    assert read_job_answer(asking(**SEVERAL), said) == meant
+
+
+@pytest.mark.parametrize("said", ["", "[]", "[1]", '["Tea", "water"]', "Tea, water", "water", ",", "[" * 10_000])
+def test_without_other_answers_only_options_are_a_list(said: str) -> None:
+    with pytest.raises(UsageError, match="say any of these, with commas between: Tea, Coffee, Milk, warm"):
+        read_job_answer(asking(**SEVERAL, allowOther=False), said)
+
+
+def test_several_of_nothing_is_an_ordinary_question() -> None:
+    assert read_job_answer(asking(several=True), "well, yes") == "well, yes"
+
+
 @pytest.mark.parametrize(
     ("said", "meant"),
     [

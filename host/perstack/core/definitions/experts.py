@@ -10,9 +10,9 @@ settings.py. Definitions are recorded in `startRun` and in iterations, so the or
 add new fields last with `exclude_if`, so that old logs and digests stay the same.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.definitions.keys import (
@@ -34,7 +34,15 @@ from perstack.core.definitions.models import as_tuple
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.result_schemas import result_schema_of
 from perstack.core.definitions.settings import BudgetKey, ContextKeys, NonEmptyText, ProviderKey, SharedKeys
-from perstack.core.definitions.skills import AgentSkill, AnySkill, InteractiveSkill
+from perstack.core.definitions.skills import (
+    ASK_USER,
+    QUESTIONS,
+    AgentSkill,
+    AnySkill,
+    InteractiveSkill,
+    is_base_skill,
+    with_tools,
+)
 
 
 class ExpertEvaluator(Fact):
@@ -155,13 +163,26 @@ class Expert(SharedKeys):
     iterate: Annotated[
         Iterate | None, Key("how it is repeated until its result is good enough, see `iterate` below")
     ] = None
+    ask: Annotated[
+        bool,
+        Field(exclude_if=falsy),
+        Key("as a Coordinator it has the tool `askUser`, to ask a person a question; default false"),
+    ] = False
+
+    @model_validator(mode="after")
+    def _with_questions(self) -> Self:
+        """Add the skill that `ask`, or a `pick` of the base skill with its tool, stands for."""
+        asks = self.ask or any(is_base_skill(one) and ASK_USER in one.pick for one in with_tools(self.skills))
+        if asks and all(skill.name != QUESTIONS.name for skill in self.skills):
+            object.__setattr__(self, "skills", (*self.skills, QUESTIONS))
+        return self
 
     first_fields: ClassVar = (
         *ContextKeys.model_fields,
         *("key", "version", "min_runtime_version", "description", "instruction", "delegates", "tags", "skills"),
         *("agent_skills", "model", "provider", "reasoning_budget", "max_steps", "max_depth", "max_repeats"),
         *("max_retries", "timeout", "retry_timeout", "tool_search", "permissions", "runtime", "budget", "returns"),
-        *("output", "result_limit", "effects", "agents_md", "mask_secrets", "iterate"),
+        *("output", "result_limit", "effects", "agents_md", "mask_secrets", "iterate", "ask"),
     )
 
 

@@ -323,3 +323,45 @@ def picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
     """Return whether `pick` takes the name (empty: all) and `omit` does not remove it; both are globs."""
     taken = not pick or any(fnmatchcase(name, pattern) for pattern in pick)
     return taken and not any(fnmatchcase(name, pattern) for pattern in omit)
+
+
+# The skill that `ask` of an Expert stands for: an interactive skill like those that a definition may declare. So only
+# Coordinators are offered its tool, and answers are read as `core.jobs.answers` does.
+
+ASK_USER = "askUser"
+
+_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "question": {"type": "string", "minLength": 1, "description": "One question, with what the person must know."},
+        "options": {
+            "type": "array",
+            "items": {
+                "anyOf": [
+                    {"type": "string"},
+                    {
+                        "type": "object",
+                        "properties": {"label": {"type": "string"}, "description": {"type": "string"}},
+                        "required": ["label"],
+                    },
+                ]
+            },
+            "description": "Possible answers, if there are a few.",
+        },
+        "several": {"type": "boolean", "description": "Several options may be chosen; the answer is a JSON array."},
+        "allowOther": {"type": "boolean", "description": "Another text may be the answer; default true."},
+    },
+    "required": ["question"],
+}
+
+QUESTIONS = InteractiveSkill(
+    name="@perstack/ask",
+    tools=(
+        InteractiveTool(
+            name=ASK_USER,
+            description="Ask the person whom you work for a question, and wait for the answer. Ask only what you cannot"
+            " find out or decide yourself, one question at a time.",
+            input_schema=_SCHEMA,
+        ),
+    ),
+)

@@ -53,6 +53,7 @@ _BESIDE = re.compile(r"(\w+)\s*([:,])\s*(\S.*)", re.DOTALL)
 _CHOICES = ("options", "choices")  # arguments of an interactive tool in which models list the possible answers
 
 _ALLOW_OTHER = "allowOther"
+_SEVERAL = "several"
 _APPROVED = "approved"
 _CHECK_STEPS = 50_000  # limit for checking a form, whose fields are few and flat: at most a fraction of a second
 _REFUSALS: Mapping[str, Literal["decline", "cancel"]] = {"decline": "decline", "cancel": "cancel"}
@@ -65,6 +66,7 @@ class AcceptedAnswers:
     is_yes_no: bool = False
     options: tuple[str, ...] = ()
     allows_other: bool = True  # True if an answer need not be one of the options
+    several: bool = False  # True if the answer is a list, of any number of options
     schema: JsonObject | None = None  # JSON schema of a form's content; None if the question is no form
     is_approval: bool = False  # True if a call needs approval, which may be given for the whole Job too
 
@@ -132,8 +134,12 @@ def asked_by(asking: OpenQuestion) -> AcceptedAnswers:
     if asking.approval:
         return AcceptedAnswers(is_yes_no=True, options=options if is_yes_no else APPROVAL.options, allows_other=False)
     allows = asking.args.get(_ALLOW_OTHER)
+    several = asking.args.get(_SEVERAL) is True and bool(options)
+    is_yes_no = is_yes_no and not several
     allows_other = allows if isinstance(allows, bool) else not is_yes_no
-    return AcceptedAnswers(is_yes_no=is_yes_no, options=options, allows_other=allows_other or not options)
+    return AcceptedAnswers(
+        is_yes_no=is_yes_no, options=options, allows_other=allows_other or not options, several=several
+    )
 
 
 def wider_answers(asking: OpenQuestion) -> tuple[str, ...]:
@@ -154,7 +160,7 @@ def options_in(args: JsonObject) -> tuple[str, ...]:
 
 def beside_question(args: JsonObject, asked: AcceptedAnswers) -> JsonObject:
     """Return the arguments of a model's question without its text and the options that are offered."""
-    offered = (*_CHOICES, _ALLOW_OTHER) if asked.options == options_in(args) and asked.options else ()
+    offered = (*_CHOICES, _ALLOW_OTHER, _SEVERAL) if asked.options == options_in(args) and asked.options else ()
     return {name: value for name, value in args.items() if name != "question" and name not in offered}
 
 
@@ -162,6 +168,8 @@ def read_answer(asked: AcceptedAnswers, said: JsonValue) -> Reading:
     """Return the meaning of an answer. Raises UsageError naming what is accepted."""
     if asked.schema is not None:
         return _of_form(asked.schema, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False))
+    if asked.several:
+        return _of_several(asked, said)
     reading = _of_yes_no(asked, said) if asked.is_yes_no else _of_options(asked, said)
     if reading is not None:
         return reading
@@ -208,6 +216,9 @@ def accepted(asked: AcceptedAnswers) -> str:
         return f"say {', '.join(asked.options)}; a text for the model may follow a no, as in «no: because …»"
     if asked.is_yes_no:
         return "say yes or no; a text may follow a colon, as in «no: because …»"
+    if asked.several:
+        other = ", or other words" if asked.allows_other else ""
+        return f"say any of these, with commas between{other}: {', '.join(asked.options)}"
     if asked.options and not asked.allows_other:
         return f"say one of: {', '.join(asked.options)}"
     return "type a text"
@@ -262,6 +273,23 @@ def _of_options(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
     same = said if said in asked.options else None
     same = same or next((one for one in asked.options if one.strip().casefold() == wanted), None)
     return None if same is None else Reading(same, text=same)
+
+
+def _of_several(asked: AcceptedAnswers, said: JsonValue) -> Reading:
+    """Read a list of options, or a text with commas between them. Raises UsageError naming what is accepted."""
+    given = _parsed(said) if isinstance(said, str) and said.lstrip().startswith("[") else said
+    texts = given if isinstance(given, list) else []
+    if isinstance(given, str):
+        parts: list[JsonValue] = [part.strip() for part in given.split(",")]
+        texts = parts if any(_of_options(asked, part) for part in parts) else [given.strip()]
+    read = [(_of_options(asked, text), text) for text in texts if isinstance(text, str) and text]
+    if not read or len(read) != len(texts):
+        raise UsageError(f"the answer does not fit: {accepted(asked)}")
+    if not asked.allows_other and any(found is None for found, _ in read):
+        raise UsageError(f"the answer does not fit: {accepted(asked)}")
+    values: list[JsonValue] = [text if found is None else found.value for found, text in read]
+    values = [one for at, one in enumerate(values) if one not in values[:at]]
+    return Reading(values, text=json.dumps(values, ensure_ascii=False))
 
 
 # --- forms --------------------------------------------------------------------------------------------------------

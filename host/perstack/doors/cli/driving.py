@@ -107,7 +107,7 @@ async def _asked(asking: OpenQuestion, host: Host, used: str) -> str:
     asked = asked_by(asking)
     with suppress(termios.error):
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input is no answer to this question
-    number = "give a number, or " if asked.options and not is_approval else ""
+    number = f"give {'numbers' if asked.several else 'a number'}, or " if asked.options and not is_approval else ""
     print_err(f"{'approve' if is_approval else 'answer'}? ({number}{accepted(asked)}; nothing: later)")
     try:
         answer = (await _typed()).strip()

@@ -140,7 +140,14 @@ def question_shown(asking: OpenQuestion) -> str:
 
 
 def chosen(asked: AcceptedAnswers, answer: str) -> str:
-    """Return the option that a number selects; any other answer unchanged."""
+    """Return the option that a number selects, for several the list of them; any other answer unchanged."""
+    if asked.several and "," in answer:
+        parts = [_chosen(asked, part.strip()) for part in answer.split(",")]
+        return json.dumps(parts, ensure_ascii=False) if any(one in asked.options for one in parts) else answer
+    return _chosen(asked, answer)
+
+
+def _chosen(asked: AcceptedAnswers, answer: str) -> str:
     if answer.isascii() and answer.isdecimal() and answer not in asked.options and len(answer) < 4:
         number = int(answer)
         if 1 <= number <= len(asked.options):
@@ -203,6 +210,8 @@ class Form:
             given = {name: value for name, value in content.items() if value is not None}
             return json.dumps(given, ensure_ascii=False)
         said, comment = content.get(OTHER) or content.get(ANSWER), content.get(COMMENT)
+        if isinstance(said, list):
+            return json.dumps(said, ensure_ascii=False)
         if not isinstance(said, str) or not said:
             return None
         return f"{said}: {comment}" if isinstance(comment, str) and comment.strip() else said
@@ -211,7 +220,7 @@ class Form:
 def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
     """Return the form for a question. `has_lists`: the client's protocol revision has multiple-choice fields."""
     if asking.requested_schema is None:
-        return Form(_message(asking), _text_schema(asked_by(asking)))
+        return Form(_message(asking), _text_schema(asked_by(asking), has_lists=has_lists))
     fields = _flat_fields(asking.requested_schema, has_lists=has_lists)
     if fields is None:
         what = json.dumps(asking.requested_schema, ensure_ascii=False)
@@ -256,9 +265,11 @@ def _message(asking: OpenQuestion) -> str:
     return "\n".join((asking.text, *details))
 
 
-def _text_schema(asked: AcceptedAnswers) -> JsonObject:
+def _text_schema(asked: AcceptedAnswers, *, has_lists: bool = False) -> JsonObject:
     answer: JsonObject = {"type": "string", "title": "Answer"}
-    if asked.options:
+    if asked.several and has_lists:
+        answer = {"type": "array", "title": "Answer", "items": {"type": "string", "enum": list(asked.options)}}
+    elif asked.options and not asked.several:
         answer["enum"] = list(asked.options)
     properties: JsonObject = {ANSWER: answer}
     if asked.is_approval:

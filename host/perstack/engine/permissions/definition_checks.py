@@ -21,6 +21,7 @@ from perstack.core.definitions.permissions import PermissionRule, Permissions, r
 from perstack.core.definitions.sandbox import runtime_of
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import (
+    ASK_USER,
     AgentSkill,
     AnySkill,
     InteractiveSkill,
@@ -328,6 +329,7 @@ def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
 def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[str]) -> None:
     for key, patterns in (("pick", skill.pick), ("omit", skill.omit)):
         for index, pattern in enumerate(patterns):
-            if not any(picked(name, [pattern], ()) for name in names):
+            is_question = pattern == ASK_USER and is_base_skill(skill)
+            if not is_question and not any(picked(name, [pattern], ()) for name in names):
                 near = suggestion(pattern, names)
                 report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{near}")

@@ -49,6 +49,8 @@ def asking_hint(asking: OpenQuestion, *, covers: bool = True) -> str:
         more = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
         project = [f"in this project: {', '.join(more)}"] if more else []
         return " · ".join(("y yes", f"in this Job: {', '.join(words)}", *project, "n no, and why"))
+    if asked.several:
+        return "type numbers or options, with commas between" + (", or other words" if asked.allows_other else "")
     if asked.options:
         return "type a number or an option" if not asked.allows_other else "type a number, an option, or other words"
     return accepted(asked)
