@@ -44,7 +44,9 @@ def demo_command(to: str | None) -> None:
     _, _, expert, query = shlex.split(template.command)
     with _folder(to) as folder:
         _write(template, folder)
-        print_out(f"A recorded Job, played again: no model is called.\n\n$ {template.command}")
+        print_out(
+            f"A recording of an example, played as a Job. Its replies were written for it: no model is called.\n\n$ {template.command}"
+        )
         job, status = _play(folder, expert, query)
         if job is None or job.status != "completed":
             sys.exit(status)

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 import click
 
@@ -90,8 +91,9 @@ def _template(name: str | None, *, asks: bool) -> Template:
     known = templates()
     plainest = next(iter(known))
     if name is None and asks:
+        names, width = max(map(len, known)), Screen.of_stderr().width
         for one in known.values():
-            print_err(f"  {one.name.ljust(max(map(len, known)))}  {one.about}")
+            print_err(fill(f"  {one.name:<{names}}  {one.about}", width, subsequent_indent=" " * (names + 4)))
         name = prompt(f"Which of these [{plainest}]", default=plainest, choices=[*known])
     name = name or plainest
     if name not in known:
