@@ -45,7 +45,7 @@ def demo_command(to: str | None) -> None:
     with _folder(to) as folder:
         _write(template, folder)
         print_out(
-            f"A recording of an example, played as a Job. Its replies were written for it: no model is called.\n\n$ {template.command}"
+            f"A recorded example: its replies were written for it, and no model is called.\n\n$ {template.command}"
         )
         job, status = _play(folder, expert, query)
         if job is None or job.status != "completed":
