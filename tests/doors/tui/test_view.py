@@ -325,3 +325,29 @@ def test_the_tab_that_is_shown_is_seen_however_many_there_are() -> None:
         assert line[FIRST + EACH * chosen].text == f" {chosen + 1} "  # a click on it is told by its place
     assert text_of(tabs_line(tabs, 0, "place", 78)).rstrip().endswith("…")
     assert text_of(tabs_line(tabs, 29, "place", 78)).startswith("perstack …")
+
+
+def test_the_markdown_of_a_reply_is_rendered_and_of_a_query_is_not() -> None:
+    looks = RenderContext(60, 0)
+    text = "## Found\n\n- **two** files\n- one `link`\n\n| a | b |\n| - | - |\n| 1 | 2 |\n\n```\nx = 1\n```"
+    shown = [text_of(line) for line in MessageItem(text, is_markdown=True).render(looks)]
+    assert [line.rstrip() for line in shown] == [
+        "  Found",
+        "",
+        "   • two files",
+        "   • one link",
+        "",
+        "   a  b",
+        "   ────",
+        "   1  2",
+        "",
+        "    x = 1",
+        "",
+    ]
+    assert "## Found" in text_of(MessageItem(text, mark="❯").render(looks)[0])
+
+
+def test_what_markdown_can_name_moves_no_cursor() -> None:
+    text = "*a* &#x1b;[2J &#x202e; [x](http://e.vil/\x1b[31m)"
+    shown = "".join(text_of(line) for line in MessageItem(text, is_markdown=True).render(RenderContext(60, 0)))
+    assert not {"\x1b", "\u202e"} & set(shown)

@@ -196,6 +196,17 @@ def lines_of(block: Block, screen: Screen, width: int) -> list[Line]:
     return [(piece,) for line in text.split("\n") for piece in break_anywhere(line, width)]
 
 
+def rendered(text: str, width: int) -> list[Line]:
+    """Return a whole text as lines of at most `width` cells, with an empty line between its blocks."""
+    stream, screen = TextStream(), Screen(width, True)
+    found: list[Line] = []
+    for block in (*stream.add(text), *stream.end()):
+        if block.begins and found:
+            found.append(())
+        found += lines_of(block, screen, width)
+    return found
+
+
 @cache
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 
 from pydantic import JsonValue
@@ -11,6 +12,7 @@ from typing_extensions import override
 from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seconds
 from perstack.doors.shared.file_edits import edit_by
+from perstack.doors.shared.screen import StyledText
 from perstack.doors.shared.text import brief, cells, count, duration, shorten
 from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, wrap, wrap_line, wrap_stable
 from perstack.doors.tui.view.tree import RenderContext, TreeBranch, TreeItem
@@ -20,6 +22,7 @@ _MAX_TEXT_LINES = 5_000  # maximum lines of a text of the model
 _FOLDED_THOUGHT_LINES = 2
 _FOLDED_CHANGE_LINES = 12  # lines of a folded edit
 _MAX_TEXT_CHARS = 200_000  # maximum characters of one text that are processed
+_MARKDOWN = re.compile(r"[*_`#|~]|^\s*(?:[-+]|\d+[.)])\s|\]\(", re.MULTILINE)  # signs that rendering may change
 
 
 _MARKS: dict[Style, str] = {"good": "✓", "bad": "✗", "warn": "!", "ask": "?"}
@@ -30,11 +33,14 @@ _TELLING = ("error", "output", "stdout", "content", "text", "message", "result")
 class MessageItem(TreeItem):
     """A text: the user's query, the model's reply, or its reasoning."""
 
-    __slots__ = ("has_gap", "mark", "style", "text")
+    __slots__ = ("has_gap", "is_markdown", "mark", "style", "text")
 
-    def __init__(self, text: str, *, mark: str = "", style: Style = "", is_thought: bool = False) -> None:
-        """Show the text, folded at first if it `is_thought`."""
+    def __init__(
+        self, text: str, *, mark: str = "", style: Style = "", is_thought: bool = False, is_markdown: bool = False
+    ) -> None:
+        """Show the text, folded at first if it `is_thought`. The Markdown of a text without a style is rendered."""
         super().__init__()
+        self.is_markdown = is_markdown and _MARKDOWN.search(text) is not None
         self.text = text[:_MAX_TEXT_CHARS]
         self.mark = mark
         self.has_gap = False  # True if an empty line separates it from the item before
@@ -52,17 +58,30 @@ class MessageItem(TreeItem):
 
     @override
     def render(self, looks: RenderContext) -> list[Line]:
-        indent = 2
-        texts = wrap(self.text.strip("\n"), looks.width - indent)
-        more = len(texts) - (_MAX_TEXT_LINES if self.is_open else _FOLDED_THOUGHT_LINES)
+        lines = self._lines(looks.width - 2)
+        more = len(lines) - (_MAX_TEXT_LINES if self.is_open else _FOLDED_THOUGHT_LINES)
         if more > 0:
-            texts = [*texts[:-more], f"… {count(more, 'more line')}"]
+            lines = [*lines[:-more], (Span(f"… {count(more, 'more line')}", self.style),)]
         first = f"{self.mark} " if self.mark else "  "
         found: list[Line] = [
-            (Span("  " if at else first, "person" if self.mark else ""), Span(line, self.style))
-            for at, line in enumerate(texts)
+            (Span("  " if at else first, "person" if self.mark else ""), *line) for at, line in enumerate(lines)
         ]
         return [(), *found, ()] if self.has_gap else [*found, ()]
+
+    def _lines(self, width: int) -> list[Line]:
+        text = self.text.strip("\n")
+        if not self.is_markdown:
+            return [(Span(line, self.style),) for line in wrap(text, width)]
+        from perstack.doors.shared.markdown import rendered  # imports what renders Markdown
+
+        return [tuple(map(_span, line)) for line in rendered(text, width)]
+
+
+def _span(part: str | StyledText) -> Span:
+    if isinstance(part, str):
+        return Span(clean(part))
+    looks = part.style
+    return Span(clean(part.text), "expert" if "fg" in looks else "strong" if "bold" in looks else "")
 
 
 class Stream(TreeItem):

@@ -20,6 +20,8 @@ _DRAWN: frozenset[RowItem | None] = frozenset(  # rows that are left out, becaus
     ("query", "thought", "text", "call", "delegate", "approval", "place", "end")
 )
 
+_MAX_RENDERED = 1_000  # texts of models whose Markdown is rendered: about a millisecond each
+
 
 class Transcript:
     """The items that the events so far add up to."""
@@ -31,6 +33,7 @@ class Transcript:
         self._branches: dict[str, RunBranch] = {}
         self._calls: dict[tuple[str, str], CallItem] = {}  # calls without a result, by Run and id
         self._ended_at = ""  # the event that completed the Coordinator's latest Run
+        self._rendered = 0  # texts of models so far
 
     # --- display --------------------------------------------------------------------------------------------------
 
@@ -172,7 +175,12 @@ class Transcript:
             if isinstance(part, ThinkingPart) and part.thinking.strip():
                 self._add(event.run_id, MessageItem(part.thinking, is_thought=True))
             elif isinstance(part, TextPart) and part.text.strip():
-                self._add(event.run_id, MessageItem(part.text))
+                self._say(event.run_id, part.text)
+
+    def _say(self, run_id: str, text: str) -> None:
+        """Add a text of the model, with its Markdown rendered unless so many came before that it would take long."""
+        self._rendered += 1
+        self._add(run_id, MessageItem(text, is_markdown=self._rendered <= _MAX_RENDERED))
 
     def _called(self, event: events.CallTools) -> None:
         run = self.live.run(event.run_id)
@@ -197,7 +205,7 @@ class Transcript:
     def _finish(self, event: events.FinishRun) -> None:
         run = self.live.run(event.run_id)
         if event.text.strip() and (run is None or event.text != run.said):
-            self._add(event.run_id, MessageItem(event.text))
+            self._say(event.run_id, event.text)
         if event.run_id not in self._branches:
             self._ended_at = event.id
 
