@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import time
 import warnings
+from collections import Counter
+from pathlib import Path
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema.validators import validator_for
+from referencing import Registry
 
 from perstack.core.base.json_schema import FULL, QUICK, Checker, Meter, Violation, schema_problem, unchecked
 from perstack.core.base.patterns import compiled
@@ -233,3 +239,107 @@ def test_a_schema_that_doubles_its_work_at_each_level_is_given_up_in_seconds(wor
     assert found is not None
     assert found.is_unfinished
     assert time.process_time() - began < 4
+
+
+SUITE = json.loads(gzip.decompress((Path(__file__).parent / "json-schema-suite.json.gz").read_bytes()))
+"""The public JSON-Schema-Test-Suite without its tests of formats; `license` holds its licence."""
+DIALECTS = {
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
+COUNTS = {
+    "draft7": {"right": 992, "left out": 25, "accepted with a warning": 6, "annotation": 4},
+    "draft2019-09": {"right": 1352, "left out": 34, "accepted with a warning": 11, "refused": 2},
+    "draft2020-12": {"right": 1383, "left out": 45, "accepted with a warning": 14, "refused": 1},
+}
+"""Results of the tests. «annotation»: draft 7 leaves it open whether `contentEncoding` and its like are checked."""
+
+
+@pytest.mark.filterwarnings("ignore:The metaschema specified by")
+@pytest.mark.parametrize("draft", DIALECTS)
+def test_the_public_suite_finds_no_tool_left_out_that_can_be_checked_nor_a_gap_without_warning(draft: str) -> None:
+    counts: Counter[str] = Counter()
+    for file, groups in SUITE["drafts"][draft].items():
+        for group in groups:
+            if isinstance(group["schema"], dict):
+                schema = {"$schema": DIALECTS[draft], **group["schema"]}
+                counts.update(_outcome(file, schema, test) for test in group["tests"])
+    print(draft, dict(counts))
+    assert counts == COUNTS[draft]
+
+
+def _outcome(file: str, schema: dict, test: dict) -> str:
+    if schema_problem(schema, Meter(FULL)) is not None:
+        assert not _library_checks(schema, test["data"]), schema
+        return "left out"
+    fits = violation(schema, test["data"]) is None
+    if fits == test["valid"]:
+        return "right"
+    if not fits:
+        return "refused"
+    if file == "optional/content":
+        return "annotation"
+    assert unchecked(schema), (schema, test)
+    return "accepted with a warning"
+
+
+def _library_checks(schema: dict, value: object) -> bool:
+    try:
+        library = validator_for(schema)
+        library.check_schema(schema)
+        library(schema, registry=Registry()).is_valid(value)
+    except Exception:  # noqa: BLE001 - any says that it does not
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        ({"$defs": {"List<String>": {"type": "array"}}, "$ref": "#/$defs/List%3CString%3E"}, "a"),
+        ({"$defs": {"n": {"$id": "https://a.example/n", "type": "array"}}, "$ref": "https://a.example/n"}, "a"),
+        (
+            {"$id": "https://a.example/s", "type": "object", "properties": {"a": {"$ref": "https://a.example/s"}}},
+            {"a": 1},
+        ),
+        ({"dependencies": {"a": ["b"]}}, {"a": 1}),
+        ({"type": "string", "pattern": r"^[\s-]+$"}, "a"),
+        ({"type": "string", "pattern": r"^[^[\S]$"}, "a"),
+        ({"type": "string", "pattern": "^[]$"}, "a"),
+    ],
+)
+def test_what_a_schema_means_is_checked_and_not_left_out(schema: dict, wrong: object) -> None:
+    assert schema_problem(schema, Meter(FULL)) is None
+    assert not unchecked(schema)
+    assert violation(schema, wrong) is not None
+
+
+@pytest.mark.parametrize("text", ["\u00a0-\ufeff", "\u2029"])
+def test_a_class_with_white_space_matches_all_of_it(text: str) -> None:
+    assert violation({"pattern": r"^[\s-]+$"}, text) is None
+
+
+def test_a_dialect_that_is_unknown_is_named() -> None:
+    (line,) = unchecked({"$schema": "https://a.example/mine"})
+    assert line == "the dialect https://a.example/mine is unknown: the schema is checked as one of draft 2020-12"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$id": "http://a/" + "x/" * 500_000, "$defs": {str(i): {"$id": "b"} for i in range(2000)}},
+        {"$defs": {str(i): {"$id": f"{'y/' * 900}{i}", "$ref": f"#/{'a/' * 500}"} for i in range(4000)}},
+    ],
+)
+def test_addresses_made_to_be_long_are_not_joined_for_ever(schema: dict) -> None:
+    began = time.process_time()
+    assert schema_problem(schema, Meter(FULL)) is not None
+    assert time.process_time() - began < 4
+
+
+def test_addresses_that_are_none_are_a_problem_in_one_line() -> None:
+    for address in ("http://[::1/x", "http://["):
+        problem = schema_problem({"$id": address, "$ref": "x"}, Meter(FULL))
+        assert problem is not None
+        assert len(problem.splitlines()) == 1

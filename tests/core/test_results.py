@@ -71,7 +71,7 @@ def test_null_within_the_object_is_kept() -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ({"properties": {"a": {"$dynamicRef": "#a"}}}, "`$dynamicRef`"),
+        ({"$defs": {"b": {"$dynamicAnchor": "a"}}, "properties": {"a": {"$dynamicRef": "#a"}}}, "`$dynamicRef`"),
         ({"properties": {"a": {"$ref": "#a"}}}, "refers to #a, which is not in it"),
         ({"properties": {"a": {"$ref": "other.json#/a"}}}, "refers to other.json#/a, which is not in it"),
         ({"$defs": {"a": {"not": {"$ref": "#/$defs/a"}}}}, "refers to itself without end"),

@@ -15,6 +15,7 @@ from functools import lru_cache
 from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote
 
 from pydantic import JsonValue
 
@@ -25,6 +26,7 @@ from perstack.dataclass import dataclass
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
+    from referencing.jsonschema import Schema, SchemaRegistry
 
     _Keyword = Callable[[Validator, JsonValue, JsonValue, JsonObject], Iterable[ValidationError] | None]
 
@@ -87,7 +89,7 @@ def bounded(base: type[Validator]) -> type[Validator]:
     extend = cast("Callable[..., type[Validator]]", import_module("jsonschema.validators").extend)  # untyped
     keywords = cast("Mapping[str, _Keyword]", base.VALIDATORS)
     own = {name: keyword for name, keyword in _own(keywords).items() if name in keywords}
-    metered = {name: _metered(keyword) for name, keyword in {**keywords, **own}.items()}
+    metered = {name: _metered(keyword) for name, keyword in {**_older_keywords(), **keywords, **own}.items()}
     made = extend(base, metered)
     evolve = cast("Callable[..., Validator]", getattr(made, "evolve"))  # noqa: B009 - its type is partly unknown
 
@@ -102,6 +104,13 @@ def bounded(base: type[Validator]) -> type[Validator]:
 
     setattr(made, "evolve", spending)  # noqa: B010 - the class has it, but no type says that it may be replaced
     return made
+
+
+def _older_keywords() -> dict[str, _Keyword]:
+    """Return the keyword that later drafts only reserve, and that authors still write."""
+    from jsonschema.validators import Draft7Validator
+
+    return {"dependencies": cast("Mapping[str, _Keyword]", Draft7Validator.VALIDATORS)["dependencies"]}
 
 
 def _metered(keyword: _Keyword) -> _Keyword:
@@ -406,8 +415,7 @@ def schema_problem(schema: JsonValue, meter: Meter) -> str | None:
     try:
         if _is_deeper(schema, DEEPEST_SCHEMA, meter):
             return f"its schema is more than {DEEPEST_SCHEMA} levels deep"
-        references = [one for inner in objects(schema) if isinstance(one := inner.get("$ref"), str)]
-        meter.spend(len(references))
+        meter.spend(_reference_steps(schema))
     except Unfinished:
         return "its schema is too large to be checked"
     found = _metachecker(json.dumps(schema.get("$schema"))[:1000]).violation(schema, meter)
@@ -415,13 +423,21 @@ def schema_problem(schema: JsonValue, meter: Meter) -> str | None:
         return "its schema is too large to be checked"
     if found is not None:
         return f"its schema is invalid at {found.place or 'the top'}: {shortened(found.message, 200)}"
-    broken = next((one for one in references if not _resolves(one, schema)), None)
+    try:
+        broken = _unresolved(schema, meter)
+    except Unfinished:
+        return "its schema is too large to be checked"
+    except Exception as error:  # noqa: BLE001 - the schema is untrusted, and its addresses may be none
+        return f"its schema is invalid: {shortened(str(error), 200)}"
     return None if broken is None else f"its schema refers to {broken[:200]}, which is not in it"
 
 
 def unchecked(schema: JsonValue) -> list[str]:
     """Return the parts of a schema that are not checked, each with the reason, one per line."""
     found: dict[str, None] = {}
+    named = schema.get("$schema") if isinstance(schema, dict) else None
+    if isinstance(named, str) and not _is_known_dialect(named):
+        found[f"the dialect {shortened(named, 100)} is unknown: the schema is checked as one of draft 2020-12"] = None
     has_pattern_properties, has_unevaluated = False, False
     for inner in objects(schema):
         properties = inner.get("patternProperties")
@@ -453,13 +469,24 @@ def _patterns(schema: JsonObject) -> Iterator[str]:
         yield from properties
 
 
-def _validator(schema: JsonObject) -> Validator:
+def _draft(schema: JsonObject) -> type[Validator]:
     from jsonschema.validators import Draft202012Validator, validator_for  # imports take 35 ms
-    from referencing import Registry
 
     named = schema.get("$schema")
-    base = validator_for(schema, Draft202012Validator) if isinstance(named, str) else Draft202012Validator
-    return bounded(base)(schema, registry=Registry())
+    return validator_for(schema, Draft202012Validator) if isinstance(named, str) else Draft202012Validator
+
+
+def _is_known_dialect(named: str) -> bool:
+    from referencing import Specification
+    from referencing.jsonschema import specification_with
+
+    return specification_with(named, default=Specification.OPAQUE) is not Specification.OPAQUE
+
+
+def _validator(schema: JsonObject) -> Validator:
+    from referencing import Registry
+
+    return bounded(_draft(schema))(schema, registry=Registry())
 
 
 @lru_cache(maxsize=16)
@@ -471,9 +498,46 @@ def _metachecker(named: str) -> Checker:
     return Checker(cast("JsonObject", base.META_SCHEMA))
 
 
-def _resolves(reference: str, schema: JsonObject) -> bool:
-    is_named = reference.startswith("#") and not reference.startswith("#/")
-    return is_named or named_by(reference, schema) is not None
+_REFERENCES = ("$ref", "$dynamicRef")
+_LONGEST_REFERENCE = 2_000
+
+
+def _reference_steps(schema: JsonObject) -> int:
+    """Return the steps for resolving all references once. Raises Unfinished if one is too long to be joined often."""
+    named = [one.get(name) for one in objects(schema) for name in (*_REFERENCES, "$id", "id")]
+    lengths = [len(one) for one in named if isinstance(one, str)]
+    if max(lengths, default=0) > _LONGEST_REFERENCE:
+        raise Unfinished
+    return len(lengths) * (1 + max(lengths, default=0) // 10)
+
+
+def _unresolved(schema: JsonObject, meter: Meter) -> str | None:
+    """Return a reference without a target that a check could reach; None without one. Nothing is fetched."""
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import specification_with
+
+    dialect = specification_with(str(cast("JsonObject", _draft(schema).META_SCHEMA).get("$schema")))
+    root = dialect.create_resource(cast("Schema", schema))
+    address = root.id() or ""
+    drafts = cast("SchemaRegistry", import_module("jsonschema_specifications").REGISTRY)  # untyped
+    resolver = drafts.with_resource(address, root).crawl().resolver(address)
+    waiting, seen = [(root, resolver)], set[int]()
+    while waiting:
+        resource, resolver = waiting.pop()
+        contents = cast("JsonValue", resource.contents)
+        if not isinstance(contents, dict) or id(contents) in seen:
+            continue
+        meter.spend()
+        seen.add(id(contents))
+        for reference in map(contents.get, _REFERENCES):
+            if isinstance(reference, str):
+                try:
+                    found = resolver.lookup(reference)
+                except Unresolvable:
+                    return reference
+                waiting.append((dialect.create_resource(found.contents), found.resolver))
+        waiting += ((inner, resolver.in_subresource(inner)) for inner in resource.subresources())
+    return None
 
 
 def named_by(reference: str, schema: JsonObject) -> tuple[JsonValue] | None:
@@ -484,7 +548,7 @@ def named_by(reference: str, schema: JsonObject) -> tuple[JsonValue] | None:
         return None
     found: JsonValue = schema
     for part in reference[2:].split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
         inner = _at(found, key)
         if inner is None:
             return None

@@ -16,7 +16,18 @@ LONGEST = 10_000  # maximum characters of a pattern
 
 _MOST_MEMORY = 1 << 20  # bytes that a compiled pattern may use, including the engine's cache
 
-_ESCAPE = r"(?s)\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|u\{([0-9a-fA-F]{1,6})\}|(.))"
+_SYNTAX = (
+    r"(?s)\\(?:u(?P<first>[0-9a-fA-F]{4})(?:\\u(?P<second>[dD][c-fC-F][0-9a-fA-F]{2}))?"
+    r"|u\{(?P<braced>[0-9a-fA-F]{1,6})\}|(?P<space>[sS])(?P<dash>-?)|.)|\[\^?\]?|\]"
+)
+
+# ECMA-262's white space, which includes line terminators; RE2's `\s` is that of ASCII.
+_SPACE = r"\t-\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
+_NOT_SPACE = (
+    r"\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}"
+    r"\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{fefe}\x{ff00}-\x{10ffff}"
+)
+_EMPTY_CLASSES = {"[]": r"[^\x{0}-\x{10ffff}]", "[^]": "(?s:.)"}
 
 
 class Pattern(Protocol):
@@ -61,7 +72,7 @@ def compiled(pattern: str) -> Pattern | str:
     options.log_errors = False
     options.max_mem = _MOST_MEMORY
     try:
-        return engine.compile(re.sub(_ESCAPE, _re2_escape, pattern), options)
+        return engine.compile(_re2_pattern(pattern), options)
     except engine.error as error:
         said = error.args[0] if error.args else ""
         return said.decode("utf-8", "replace")[:200] if isinstance(said, bytes) else str(said)[:200]
@@ -82,11 +93,33 @@ def compiled_bytes(pattern: bytes) -> Pattern | None:
         return None
 
 
-def _re2_escape(found: re.Match[str]) -> str:
-    first, second, braced, other = found.groups()
-    if other is not None:
-        return found.group()
-    code = int(first or braced, 16)
+def _re2_pattern(pattern: str) -> str:
+    """Return an ECMA-262 pattern in RE2's syntax, where the two write one thing differently."""
+    is_in_class = False
+
+    def translate(found: re.Match[str]) -> str:
+        nonlocal is_in_class
+        text = found.group()
+        if found["space"] is not None:
+            ranges = _SPACE if found["space"] == "s" else _NOT_SPACE
+            # a dash after a class is literal in ECMA-262; after these ranges, RE2 would read one more range
+            return f"{ranges}{found['dash'] and chr(92) + '-'}" if is_in_class else f"[{ranges}]{found['dash']}"
+        if found["first"] is not None or found["braced"] is not None:
+            return _code_point(found)
+        if not is_in_class and text in _EMPTY_CLASSES:
+            return _EMPTY_CLASSES[text]
+        if text.startswith("[") and is_in_class:
+            is_in_class = not text.endswith("]")
+            return f"\\{text}"
+        if text in ("[", "[^", "]"):
+            is_in_class = text != "]"
+        return text
+
+    return re.sub(_SYNTAX, translate, pattern)
+
+
+def _code_point(found: re.Match[str]) -> str:
+    code, second = int(found["first"] or found["braced"], 16), found["second"]
     if second is None:
         return f"\\x{{{code:x}}}"
     if 0xD800 <= code < 0xDC00:
