@@ -49,7 +49,7 @@ from perstack.core.tasks.operations import (
 from perstack.core.tasks.state import ALLOWED, TRANSITIONS, TaskState, TaskStatus, place_of
 from perstack.errors import Conflict, NotAllowed, UsageError
 
-BY = By(who="a test", door="python")
+BY = By(user="a test", door="python")
 NOW = DecisionInput(now=5, by=BY)
 CHANGES: list[ChangeCommand] = [
     StartCommand("t"),

@@ -28,6 +28,7 @@ from perstack.testing.scripted import ScriptedProvider, fail, text
 NAMES = {
     "__version__",
     "run",
+    "run_sync",
     "Attachable",
     "Blob",
     "By",
@@ -66,6 +67,7 @@ HOST = {
     "open": ("config", "workspace", "storage", "env", "overrides", "plugins", "dispatcher", "is_attended"),
     "close": (),
     "run": ("expert_key", "query", "job_id", "attachments", "labels", "on_event"),
+    "run_sync": ("expert_key", "query", "job_id", "attachments", "labels", "on_event"),
     "submit": ("expert_key", "query", "at", "priority", "labels", "attachments", "job_id", "by"),
     "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "on_event"),
     "answer": ("text", "job_id", "question_id", "resume_from", "signal", "by", "drive", "on_event"),
@@ -105,15 +107,15 @@ PARTS = {
 }
 PARTS[Jobs] = PARTS[JobReader] | {"run", "submit", "continue_job", "answer", "resume", "resume_before_compaction"}
 PARTS[Jobs] |= {"signal", "cancel", "stop_after_step", "delete", "delete_each", "not_retained", "attachment"}
-PARTS[Jobs] |= {"live_questions", "answer_live", "with_context", "in_folder"}
-PARTS[Experts] |= {"test_command"}
+PARTS[Jobs] |= {"live_questions", "answer_live", "with_context", "in_folder", "on_model"}
+PARTS[Experts] |= {"test_command", "model", "models"}
 
 SOURCE = Path(perstack.__file__).read_text()
 
 
 def test_the_public_names_are_these_and_all_resolve() -> None:
     assert set(perstack.__all__) == NAMES
-    assert set(dir(perstack)) >= NAMES
+    assert set(dir(perstack)) == NAMES
     assert all(getattr(perstack, name) is not None for name in NAMES)
 
 
@@ -125,7 +127,7 @@ def test_type_checkers_are_shown_the_same_names_from_the_same_modules() -> None:
     ]
     shown = {alias.name: one.module for one in block.body for alias in one.names}
     assert shown == perstack._HOME_OF
-    assert set(shown) | {"run", "__version__"} == NAMES
+    assert set(shown) | {"run", "run_sync", "__version__"} == NAMES
 
 
 def test_every_error_of_the_tree_is_public() -> None:
@@ -139,6 +141,7 @@ def test_every_error_of_the_tree_is_public() -> None:
 
 def test_the_signature_of_run_is_pinned() -> None:
     assert str(inspect.signature(perstack.run)) == RUN
+    assert str(inspect.signature(perstack.run_sync)) == RUN
     assert inspect.iscoroutinefunction(perstack.run)
 
 

@@ -20,15 +20,21 @@ from contextlib import suppress
 from functools import cache
 from math import isfinite
 from operator import not_
-from typing import Annotated, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
-from pydantic_core import from_json
+from pydantic_core import ArgsKwargs, from_json
 
-from perstack.core.base.text import REDACTED
+from perstack.core.base.text import REDACTED, near_or_all
 from perstack.dataclass import dataclass
+from perstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
 _HALF = "[\ud800-\udfff]"
 
@@ -38,11 +44,57 @@ JsonObject = dict[str, JsonValue]
 falsy = not_  # condition for `Field(exclude_if=falsy)`, which omits zero, false and empty values to keep lines short
 
 
-class Fact(BaseModel):
+class StrictCalls(type):
+    """Metaclass of pydantic's dataclasses and records that refuse an unknown argument, also in tables that they hold.
+
+    Pydantic calls no class where it reads JSON or a definition, which may have keys of newer versions. `argument_names`
+    of a class has other names for its fields.
+    """
+
+    if not TYPE_CHECKING:  # a type checker takes the signature from the fields
+
+        def __call__(cls, *args, **named):
+            """Create an instance. Raises UsageError for an unknown argument."""
+            made = cls.__new__(cls)
+            try:  # as pydantic's own `__init__`, without its frame
+                cls.__pydantic_validator__.validate_python(
+                    ArgsKwargs(args, named) if args or not isinstance(made, BaseModel) else named,
+                    self_instance=made,
+                    extra="forbid",
+                )
+            except ValidationError as error:
+                return super().__call__(*args, **_known_arguments(cls, error, named))
+            return made
+
+
+class _StrictModel(StrictCalls, ModelMetaclass):
+    """Metaclass of records."""
+
+
+_STRAY = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+def _known_arguments(cls: type, error: ValidationError, named: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments under the names of their fields. Raises UsageError for one that is unknown."""
+    others = cast("Mapping[str, str]", getattr(cls, "argument_names", {}))
+    fields = cast("Mapping[str, object]", getattr(cls, "__pydantic_fields__", {}))
+    for one in error.errors(include_url=False, include_input=False):
+        *place, name = map(str, one["loc"] or ("",))
+        # a field that is given by both of its names is an extra one to pydantic
+        if one["type"] not in _STRAY or (not place and (name in others or name in fields)):
+            continue
+        of_field = {field: other for other, field in others.items()}
+        remedy = "leave it out" if place else near_or_all(name, [of_field.get(field, field) for field in fields])
+        raise UsageError(f"{cls.__name__}: there is no argument `{'.'.join([*place, name])}`; {remedy}") from None
+    return {others.get(name, name): value for name, value in named.items()}
+
+
+class Fact(BaseModel, metaclass=_StrictModel):
     """The base of immutable records: camelCase in JSON, snake_case in Python.
 
-    Unknown keys are ignored, so that logs of newer versions can be read. Modules with records avoid `from
-    __future__ import annotations`, because pydantic compiles each text annotation at every start.
+    Unknown keys of JSON are ignored, so that logs of newer versions can be read; unknown arguments in Python are
+    errors. Modules with records avoid `from __future__ import annotations`, because pydantic compiles each text
+    annotation at every start.
     """
 
     # Cache the camelCase form of names that many models share, and skip the check against pydantic's own names.

@@ -169,3 +169,10 @@ def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     from difflib import get_close_matches  # only for mistakes
 
     return next(iter(get_close_matches(word, list(words), 1, cutoff)), None)
+
+
+def near_or_all(word: str, words: Iterable[str]) -> str:
+    """Return the remedy for an unknown word: «did you mean» the nearest one, or the list of all."""
+    known = list(words)
+    near = nearest(word, known)
+    return f"there are: {', '.join(known)}" if near is None else f"did you mean `{near}`?"

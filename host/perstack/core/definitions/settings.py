@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import Fact, JsonObject, StrictCalls, falsy
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Option, Rule, at_least, wrong_budget
 from perstack.core.definitions.models import WrittenModels
 from perstack.core.definitions.permissions import Widening
@@ -225,7 +225,7 @@ NOT_RECORDED = "NotRecorded"  # name of the error for a call that the played rec
 
 
 @dataclass(frozen=True, config=ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True))
-class Overrides:
+class Overrides(metaclass=StrictCalls):
     """Caller's settings over the definitions; None leaves a setting to them. Excluded fields are not recorded."""
 
     model: Annotated[str | tuple[str, ...] | None, Option("The model.", "NAME")] = None  # several are fallbacks

@@ -1,0 +1,101 @@
+"""How Python calls the host: arguments, listeners, and calls without an event loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hosting import wait_for
+
+import perstack
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Budget
+from perstack.core.runs.facts import Todo
+from perstack.testing.scripted import ScriptedProvider, text
+
+
+def test_a_misspelt_setting_of_a_caller_is_an_error_that_names_the_right_one() -> None:
+    with pytest.raises(
+        perstack.UsageError, match=r"^Overrides: there is no argument `maxcost`; did you mean `max_cost`\?$"
+    ):
+        perstack.Overrides(maxcost=0.1)
+
+
+def test_a_misspelt_key_of_a_definition_made_in_python_is_an_error() -> None:
+    with pytest.raises(perstack.UsageError, match=r"^Expert: .*`instructions`; did you mean `instruction`\?$"):
+        perstack.Expert(key="writer", instruction="Write.", instructions="Write.")
+    with pytest.raises(perstack.UsageError, match=r"^Project: .*`exprts`; did you mean `experts`\?$"):
+        Project(exprts={})
+    with pytest.raises(perstack.UsageError, match=r"there are: max_cost, max_tokens, max_time, max_tool_calls$"):
+        Budget(zz=1)
+
+
+def test_a_misspelt_key_of_a_table_in_a_definition_is_an_error() -> None:
+    with pytest.raises(perstack.UsageError, match=r"^Expert: there is no argument `budget\.maxcost`"):
+        perstack.Expert(key="writer", instruction="Write.", budget={"maxcost": 1})
+
+
+def test_both_spellings_of_a_field_are_arguments() -> None:
+    assert Budget(maxCost=1) == Budget(max_cost=1)
+    assert perstack.Overrides(maxCost=1) == perstack.Overrides(max_cost=1)
+
+
+def test_an_unknown_key_of_a_log_is_ignored() -> None:
+    assert Todo.model_validate_json('{"id": 1, "title": "a", "completed": true, "later": 1}').title == "a"
+    assert Budget.model_validate({"maxCost": 1, "later": 1}) == Budget(max_cost=1)
+
+
+def _run(folder: Path, listener: perstack.OnEvent) -> perstack.JobSummary:
+    (folder / "perstack.toml").write_text('[experts.writer]\ninstruction = "Write."\n')
+    chosen = perstack.Overrides(provider="scripted")
+    model = ScriptedProvider([text("Done.")])
+    return wait_for(
+        perstack.run("writer", "Go.", workspace=folder, env={}, on_event=listener, overrides=chosen, plugins=[model])
+    )
+
+
+def test_a_listener_takes_the_event_alone_or_its_line_too(tmp_path: Path) -> None:
+    alone: list[str] = []
+    with_line: list[bytes] = []
+    _run(tmp_path, lambda event: alone.append(event.type))
+    _run(tmp_path, lambda event, line: with_line.append(line))
+    assert alone[1] == "startRun"
+    assert alone[-1] == "finishRun"
+    assert len(alone) == len(with_line)
+    assert b"finishRun" in with_line[-1]
+
+
+def test_a_listener_may_be_a_method_of_a_list(tmp_path: Path) -> None:
+    events: list[perstack.Event] = []
+    _run(tmp_path, events.append)
+    assert events[-1].type == "finishRun"
+
+
+def test_a_listener_that_takes_no_event_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(
+        perstack.UsageError, match=r"^on_event is called with an event, or with an event and its line, and takes \(\)$"
+    ):
+        _run(tmp_path, lambda: None)
+    assert not (tmp_path / "perstack").exists()
+
+
+def test_code_that_is_not_async_runs_jobs_one_after_another_with_one_host(tmp_path: Path) -> None:
+    (tmp_path / "perstack.toml").write_text('storage = "sqlite:jobs.db"\n[experts.writer]\ninstruction = "Write."\n')
+    chosen, model = perstack.Overrides(provider="scripted"), ScriptedProvider([text("Done.")])
+    host = perstack.Host.open(workspace=tmp_path, env={}, overrides=chosen, plugins=[model])
+    jobs = [host.run_sync("writer", "Go.") for _ in range(2)]
+    assert [job.text for job in jobs] == ["Done.", "Done."]
+    assert jobs[0].id != jobs[1].id
+    with pytest.raises(perstack.UsageError, match="there is no Expert 'wrtier'"):
+        host.run_sync("wrtier", "Go.")
+
+
+def test_a_call_of_run_sync_inside_an_event_loop_is_an_error_that_names_run(tmp_path: Path) -> None:
+    (tmp_path / "perstack.toml").write_text('[experts.writer]\ninstruction = "Write."\n')
+
+    async def work() -> None:
+        perstack.run_sync("writer", "Go.", workspace=tmp_path, env={})
+
+    with pytest.raises(perstack.UsageError, match=r"inside a running event loop: write `await run\(…\)`$"):
+        wait_for(work())
+    assert not (tmp_path / "perstack").exists()
