@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
@@ -320,8 +321,9 @@ def test_a_module_and_an_object_are_both_plugins(bench: Bench) -> None:
 def test_a_function_that_is_no_tool_is_refused_when_it_is_declared_with_what_to_change() -> None:
     kit = Toolkit("kit", settings=Settings)
 
-    def plain() -> str:
-        """Not async."""
+    def yielding() -> Iterator[str]:
+        """Several results."""
+        yield ""
 
     async def untyped(count) -> str:
         """No type."""
@@ -351,7 +353,7 @@ def test_a_function_that_is_no_tool_is_refused_when_it_is_declared_with_what_to_
         """Two contexts."""
 
     expected = {
-        plain: "write `async def`",
+        yielding: "return a list instead of yielding",
         untyped: "parameter count has no type; annotate it, as in `count: str`",
         silent: "say in a docstring what it does",
         stars: "parameter *args cannot be given by name",

@@ -1,4 +1,4 @@
-"""Tools from async functions: the shortest way to write a skill in Python.
+"""Tools from functions: the shortest way to write a skill in Python.
 
     kit = Toolkit("dice", settings=Settings)
 

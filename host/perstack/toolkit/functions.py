@@ -1,10 +1,10 @@
-"""Async functions as tools: the schema from type hints, descriptions from the docstring, arguments by type."""
+"""Functions as tools: the schema from type hints, descriptions from the docstring, arguments by type."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from inspect import cleandoc
 from typing import Annotated, cast, get_args, get_origin, get_type_hints
@@ -85,7 +85,7 @@ def in_one_line(error: ValidationError, prefix: str = "") -> str:
     )
 
 
-Function = Callable[..., Awaitable[object]]
+Function = Callable[..., object]  # async, or plain, which runs in a thread
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -165,8 +165,8 @@ def tool_function(
 ) -> ToolFunction:
     """Validate a function when its module is imported. Raises PluginError with what to change."""
     place = _place(function)
-    if not inspect.iscoroutinefunction(function):
-        raise PluginError(f"{place}: write `async def`; blocking work goes into `await asyncio.to_thread(…)`")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise PluginError(f"{place}: return a list instead of yielding: the model gets one result")
     name = name or function.__name__
     if not LEGAL_TOOL_NAME.fullmatch(name):
         raise PluginError(f"{place}: {name!r} is not a name of a tool; use up to 64 of a-z, A-Z, 0-9, _ and -")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
+from dataclasses import replace
 from typing import Generic, TypeVar, cast
 
 from pydantic import BaseModel
@@ -15,6 +19,7 @@ from perstack.core.runs.facts import Question
 from perstack.errors import PluginError, SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
+from perstack.system.concurrency import in_daemon_thread
 from perstack.toolkit.context import ResourceT, SettingsT, Setup, ToolContext, as_result
 from perstack.toolkit.functions import ToolFunction, read_settings, tool_function
 
@@ -90,13 +95,25 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
     @override
     async def call(self, call: ToolCall) -> ToolResult | Question:
         tool = self._functions[call.tool_name]
+        cancelled = threading.Event()
+        is_async = inspect.iscoroutinefunction(tool.function)
         arguments = tool.bind(call.args)
         if tool.context_name is not None:
             setup = self._setup
             arguments[tool.context_name] = ToolContext(
-                setup.settings, setup.workspace, setup.env, await self._resource(), call, tasks=setup.tasks
+                setup.settings,
+                setup.workspace,
+                setup.env,
+                await self._resource(),
+                call if is_async else _in_threads(call, cancelled),
+                tasks=setup.tasks,
+                is_cancelled=cancelled.is_set,
             )
-        return await as_result(await tool.function(**arguments), call.blobs)
+        if is_async:
+            value = await cast("Awaitable[object]", tool.function(**arguments))
+        else:
+            value = await _in_thread(tool, arguments, cancelled)
+        return await as_result(value, call.blobs)
 
     @override
     async def close(self) -> None:
@@ -107,6 +124,37 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
         return await self._lifespan.resource() if self._lifespan is not None else cast("ResourceT", None)
 
 
+# Plain functions: a thread cannot be stopped, so a cancelled call leaves it, and its function may look whether it is.
+
+
+async def _in_thread(tool: ToolFunction, arguments: Mapping[str, object], cancelled: threading.Event) -> object:
+    variables = copy_context()
+
+    def work() -> object:
+        try:
+            return variables.run(tool.function, **arguments)
+        except (StopIteration, SystemExit) as error:  # asyncio passes on neither: one hangs, the other ends the process
+            raise SkillError(f"the tool raised {type(error).__name__}: {error}") from error
+
+    try:
+        value = await in_daemon_thread(work, f"tool {tool.name}")
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
+    return await value if inspect.isawaitable(value) else value  # a decorated async function looks like a plain one
+
+
+def _in_threads(call: ToolCall, cancelled: threading.Event) -> ToolCall:
+    """Return the call with progress that any thread may show, and that ends with a cancellation."""
+    loop = asyncio.get_running_loop()
+
+    def show(text: str) -> None:
+        if not cancelled.is_set():
+            loop.call_soon_threadsafe(call.on_progress, text)
+
+    return replace(call, on_progress=show)
+
+
 def _leaf(error: BaseException | None) -> BaseException | None:
     """Return the first error inside nested groups, whose own messages only give a number of errors."""
     while isinstance(error, BaseExceptionGroup):
@@ -115,11 +163,11 @@ def _leaf(error: BaseException | None) -> BaseException | None:
     return error
 
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[object]])
+FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 
 class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
-    """Tools from async functions, declared in perstack.toml as `type = "pluginSkill"` and `plugin = "NAME"`.
+    """Tools from functions, declared in perstack.toml as `type = "pluginSkill"` and `plugin = "NAME"`.
 
     `settings` is a pydantic model of the definition's `settings`; unknown keys are refused unless its own config allows
     them. `lifespan` opens what the functions share for one Job, such as a connection: it is entered before the tools
@@ -155,7 +203,10 @@ class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
         pin: bool = False,
         subject: Subject | None = None,
     ) -> Callable[[FunctionT], FunctionT]:
-        """Return a decorator that makes an async function a tool of this kit and returns the function unchanged.
+        """Return a decorator that makes a function a tool of this kit and returns the function unchanged.
+
+        A plain `def` runs in a thread of its own. If its call is cancelled, the Job does not wait for the thread, and
+        `is_cancelled()` of its ToolContext is True.
 
         The schema comes from the type hints, the descriptions from the docstring (`Args:`, in Google style) or from
         `Annotated[…, Field(description=…)]`.
