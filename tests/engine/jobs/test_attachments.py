@@ -32,7 +32,7 @@ def test_files_bytes_and_blobs_are_part_of_the_query_and_blobs_of_the_job(bench:
     outside.write_bytes(PNG)
     provider, seen = ScriptedProvider([text("ok"), text("again")]), Seen()
     host = bench.host(provider, expert("a"))
-    given = [outside, PDF, Blob(b"a note", name="notes.md")]
+    given = [str(outside), PDF, Blob(b"a note", name="notes.md")]
     job = wait_for(host.run("a", "q", job_id="job", attachments=given, on_event=seen))
     query, image, document, note = provider.requests[0].messages[0].contents
     assert query == TextPart(text="q")
@@ -48,6 +48,13 @@ def test_files_bytes_and_blobs_are_part_of_the_query_and_blobs_of_the_job(bench:
     assert [type(part) for part in provider.requests[1].messages[2].contents] == [TextPart, BlobPart]
     assert wait_for(host.audit.verify("job")).ok
     assert wait_for(host.audit.replay("job")).ok
+
+
+def test_one_attachment_that_is_in_no_list_is_an_error(bench: Bench) -> None:
+    host = bench.host([text("never")], expert("a"))
+    for alone in ("shot.png", PNG):
+        with pytest.raises(UsageError, match=r"^attachments are a list: write \[attachment\]"):
+            wait_for(host.run("a", "q", attachments=alone))
 
 
 def test_a_resumed_run_still_sees_them_and_a_delegate_does_not(bench: Bench) -> None:
@@ -157,7 +164,7 @@ def test_what_cannot_be_read_is_told_in_a_line_before_anything_is_written(termin
 def test_a_redaction_takes_what_was_attached_out_of_the_log_and_its_blobs(bench: Bench) -> None:
     host = bench.host([text("ok")], expert("a"))
     wait_for(host.run("a", "q", job_id="job", attachments=[PNG, Blob(b"SECRET", name="SECRET.txt")]))
-    done = wait_for(redact_event(host.storage, "job-1-1", reason="asked for", by=By(who="alice", door="cli")))
+    done = wait_for(redact_event(host.storage, "job-1-1", reason="asked for", by=By(user="alice", door="cli")))
     assert sha256(PNG).hexdigest() in done.blobs
     assert "SECRET" not in repr([line.event for line in wait_for(host.events("job-1"))])
     assert "SECRET" not in repr(wait_for(host.jobs.load("job")).runs["job-1"].messages)

@@ -19,14 +19,16 @@ from perstack.ports.storage import Storage
 from perstack.system.files import read_below, read_regular
 from perstack.toolkit.context import Blob
 
-Attachable: TypeAlias = "Path | bytes | Blob"
-"""A file that the caller may read, or bytes. The name and type of a Blob are not trusted."""
+Attachable: TypeAlias = "str | Path | bytes | Blob"
+"""A file that the caller may read, by its path, or bytes. The name and type of a Blob are not trusted."""
 
 
 async def attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
     """Read attachments. Raises UsageError for one that cannot be read, or is of a kind that models are not sent."""
     if not given:
         return ()
+    if isinstance(given, str | bytes):
+        raise UsageError("attachments are a list: write [attachment], for one, too")
     return await asyncio.to_thread(_attached, given)
 
 
@@ -67,8 +69,8 @@ def _attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
                 found.append(attached_of(f"attachment {number}", one))
             case Blob():
                 found.append(attached_of(one.name or f"attachment {number}", one.data))
-            case Path():
-                found.append(attached_of(one.name, _read(one)))
+            case str() | Path():
+                found.append(attached_of(Path(one).name, _read(Path(one))))
             case _:
                 assert_never(one)
         check_together(found)
