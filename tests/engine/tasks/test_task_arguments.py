@@ -108,3 +108,10 @@ def test_a_reason_is_known_however_it_is_written(memory: ExecutionMemory, said: 
         assert (task.pause_reason, task.pause_message) == ("human_approval", "May I?")
 
     wait_for(work())
+
+
+def test_a_task_is_found_by_its_whole_id_or_is_none(memory: ExecutionMemory) -> None:
+    created = wait_for(memory.create("report"))
+    assert wait_for(memory.find(created.task_id)) == created
+    assert wait_for(memory.find("report-of-nobody")) is None
+    assert wait_for(memory.resolve_id(created.task_id[:12])) == created.task_id

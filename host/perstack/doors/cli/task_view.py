@@ -241,7 +241,7 @@ def delete(
 
 def _delete_one(typed: str, expected_version: int | None, tasks: Tasks) -> str:
     async def work(memory: ExecutionMemory) -> str:
-        task_id = await memory.find(typed)
+        task_id = await memory.resolve_id(typed)
         await memory.delete(task_id, expected_version=expected_version)
         return task_id
 

@@ -97,10 +97,10 @@ def command_of(operation: Operation, said: _CommandHelp | None = None) -> click.
 async def _find(memory: ExecutionMemory, named: dict[str, object], own: Sequence[str]) -> None:
     for name in own:
         if isinstance(typed := named.get(name), str):
-            named[name] = await memory.find(typed)
+            named[name] = await memory.resolve_id(typed)
     others = named.get("depends_on")
     if isinstance(others, tuple):
-        named["depends_on"] = tuple([await memory.find(str(one)) for one in cast("tuple[object, ...]", others)])
+        named["depends_on"] = tuple([await memory.resolve_id(str(one)) for one in cast("tuple[object, ...]", others)])
 
 
 def _parameters(operation: Operation, said: _CommandHelp) -> list[click.Parameter]:

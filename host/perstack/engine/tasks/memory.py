@@ -113,7 +113,14 @@ class ExecutionMemory(TaskMemory):
         signed._by = by
         return signed
 
-    async def find(self, typed: str) -> str:
+    async def find(self, task_id: str) -> TaskState | None:
+        """Return the task of that id, or None where `get` raises NotFound."""
+        try:
+            return await self.get(task_id)
+        except NotFound:
+            return None
+
+    async def resolve_id(self, typed: str) -> str:
         """Return the task id for a whole id, a unique prefix, or `@last`. Raises UsageError that lists what matches."""
         from perstack.engine.log.id_resolution import position_from_last, resolve_id, too_few
 
