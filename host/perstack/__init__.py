@@ -1,14 +1,13 @@
 """Run Experts: small LLM agents declared in perstack.toml, with state that is never lost.
 
-    import asyncio
     import perstack
 
-    job = asyncio.run(perstack.run("writer", "Write a haiku about logs"))
+    job = perstack.run_sync("writer", "Write a haiku about logs")
     print(job.text)
 
-`run` drives one new Job from beginning to end. `Host` does everything else: continue, answer, resume, cancel, list,
-verify. `perstack.ports` defines what plugins implement, `perstack.testing` what tests need. Names are imported on first
-use; a new public name needs an entry in `_HOMES` and an import for type checkers.
+`run_sync`, and `run` in async code, drive one new Job from beginning to end. `Host` does everything else: continue,
+answer, resume, cancel, list, verify. `perstack.ports` defines what plugins implement, `perstack.testing` what tests
+need. Names are imported on first use; a new public name needs an entry in `_HOMES` and an import for type checkers.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ async def run(
 
     Check the `status` of the summary: a failing model, a question or the step limit stop a Job and raise nothing.
     `labels` are used to find the Job later. `attachments` are images, PDFs and texts that the model sees with the
-    query: Paths, bytes, or Blobs with a name. `on_event` is called with each event and its line of JSON, and must not
+    query: paths, bytes, or Blobs with a name. `on_event` is called with each event and its line of JSON, and must not
     block. `config` is a perstack.toml; by default it is found from `workspace` upward. `env` replaces the process's
     environment. `plugins` are used in addition to the installed ones. Cancelling is recorded as an interrupt.
 
@@ -99,8 +98,33 @@ async def run(
         return await host.run(expert, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
 
 
+def run_sync(
+    expert: str,
+    query: str,
+    *,
+    on_event: OnEvent | None = None,
+    config: str | Path | None = None,
+    workspace: str | Path = ".",
+    storage: str | None = None,
+    job_id: str | None = None,
+    attachments: Sequence[Attachable] = (),
+    labels: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Overrides | None = None,
+    plugins: Iterable[object] = (),
+) -> JobSummary:
+    """Do as `run` from code that is not async. Ctrl-C is recorded as an interrupt.
+
+    Raises what `run` raises, and UsageError inside a running event loop, where `run` is awaited.
+    """
+    from perstack.host import Host
+
+    host = Host.open(config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins)
+    return host.run_sync(expert, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
+
+
 if not TYPE_CHECKING:  # type checkers read the imports above, and so find a misspelt name
-    __all__ = sorted([*_HOME_OF, "__version__", "run"])
+    __all__ = sorted([*_HOME_OF, "__version__", "run", "run_sync"])
 
     def __getattr__(name: str) -> object:
         home = _HOME_OF.get(name)
@@ -110,4 +134,4 @@ if not TYPE_CHECKING:  # type checkers read the imports above, and so find a mis
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return list(__all__)

@@ -37,6 +37,7 @@ from perstack.engine.plugins.registry import load_plugins
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
+from perstack.system.concurrency import run_to_end
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import By
@@ -311,6 +312,29 @@ class Host:
         return await self.jobs.run(
             expert_key, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event
         )
+
+    def run_sync(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        attachments: Sequence[Attachable] = (),
+        labels: Mapping[str, str] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """Do as `run` from code that is not async, and close the Host's connections after it.
+
+        Ctrl-C is recorded as an interrupt. Raises UsageError inside a running event loop, where `run` is awaited.
+        """
+
+        async def work() -> JobSummary:
+            async with self:  # connections belong to the event loop of this call
+                return await self.run(
+                    expert_key, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event
+                )
+
+        return run_to_end(work, "run")
 
     async def continue_job(
         self,

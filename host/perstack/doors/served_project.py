@@ -15,7 +15,7 @@ from perstack.dataclass import dataclass
 from perstack.doors.shared.tool_names import only_experts, tool_names
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.reader import JobPage
-from perstack.engine.log.run_session import OnEvent
+from perstack.engine.log.run_session import EventListener, OnEvent
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
@@ -94,7 +94,7 @@ class DriveJob(Protocol):
 
 
 class _JobTask:
-    def __init__(self, host: Host, work: DriveJob, listen: OnEvent | None) -> None:
+    def __init__(self, host: Host, work: DriveJob, listen: EventListener | None) -> None:
         self._host = host
         self._listen = listen
         self._begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -132,7 +132,7 @@ class JobTasks:
         self._host = host
         self._running: dict[_JobTask, CallKey | None] = {}
 
-    def start(self, work: DriveJob, key: CallKey | None, listen: OnEvent | None = None) -> _JobTask:
+    def start(self, work: DriveJob, key: CallKey | None, listen: EventListener | None = None) -> _JobTask:
         """Start to drive a Job. `key` is the call that waits for it, None without one."""
         running = _JobTask(self._host, work, listen)
         self._running[running] = key

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from perstack.errors import UsageError
+
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
@@ -84,6 +86,18 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
     if cancelled is not None:
         raise cancelled
     return result
+
+
+def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:
+    """Run the work in an event loop of its own. Raises UsageError inside a running one; `name` is what to await there.
+
+    Ctrl-C cancels the work, and raises KeyboardInterrupt when it has ended.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    raise UsageError(f"{name}_sync cannot be called inside a running event loop: write `await {name}(…)`")
 
 
 # For storages: the speed of the medium.

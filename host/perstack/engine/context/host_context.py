@@ -30,7 +30,7 @@ from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.dataclass import dataclass
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
-from perstack.engine.log.run_session import Emitter, OnEvent
+from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocated
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
@@ -146,7 +146,7 @@ class HostContext:
         """Return the sandbox policies of the Expert and of all that it may delegate to."""
         return [self.policy(one) for one in with_delegates(self.project, (expert.key,))]
 
-    def emitter(self, on_event: OnEvent | None = None) -> Emitter:
+    def emitter(self, on_event: EventListener | None = None) -> Emitter:
         """Return what shows events to the listeners of plugins, and to `on_event`."""
         return Emitter(self.plugins.listeners, on_event)
 

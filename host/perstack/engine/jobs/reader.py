@@ -30,7 +30,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
 from perstack.engine.log.id_resolution import nth_latest_job, resolve_id
 from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
-from perstack.engine.log.run_session import OnEvent
+from perstack.engine.log.run_session import OnEvent, as_listener
 from perstack.engine.log.storage import heads_in_summary, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect, Start
@@ -283,9 +283,10 @@ class JobReader:
 
         `after`: the place of the last known event, by Run; `on_event` is called with later ones.
         """
+        listener = as_listener(on_event)
         async for line in watch_job(self.storage, job_id, lambda: self._needs_no_worker(job_id), after=after):
-            if on_event is not None:
-                on_event(line.event, line.line)
+            if listener is not None:
+                listener(line.event, line.line)
         return await self.job(job_id)
 
     async def _needs_no_worker(self, job_id: str) -> bool:

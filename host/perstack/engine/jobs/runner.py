@@ -27,7 +27,7 @@ from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
-from perstack.engine.log.run_session import OnEvent, runtime_begins
+from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
@@ -159,6 +159,7 @@ class JobRunner:
         queue: QueueRequest | None = None,
     ) -> JobSummary:
         """Start a new Job: drive it, or record it for a worker, which must then have what it needs."""
+        listener = as_listener(on_event)
         expert = context.expert(expert_key) if queue is not None else context.check_ready(expert_key)
         context.project.check_guarded(expert.key)
         context.audit.check()
@@ -184,7 +185,7 @@ class JobRunner:
                         await self._check_not_begun(made)  # check again under the lease
                     contents = await self.store_attachments(made, added)
                     new = NewRun(expert, query, labels, contents)
-                    return await self.drive(runnable, Job(made), new, on_event, stop, queue=queue)
+                    return await self.drive(runnable, Job(made), new, listener, stop, queue=queue)
 
         return await in_own_task(work())
 
@@ -204,6 +205,7 @@ class JobRunner:
         returns how the Job is queued; None to drive it.
         """
         context.audit.check()
+        listener = as_listener(on_event)
         lock = context.lock()  # report a broken lock before the lease is taken
 
         async def work() -> JobSummary:
@@ -217,7 +219,7 @@ class JobRunner:
                     runnable = await RunnableContext.read(context, loaded.coordinator.start.expert_key, lock)
                 else:
                     runnable = await self.context_of(context, loaded, lock)
-                return await self.drive(runnable, loaded, start, on_event, stop, queue=request)
+                return await self.drive(runnable, loaded, start, listener, stop, queue=request)
 
         return await in_own_task(work())
 
@@ -241,7 +243,7 @@ class JobRunner:
         runnable: RunnableContext,
         loaded: Job,
         start: NewRun | ResumedRun,
-        on_event: OnEvent | None,
+        on_event: EventListener | None,
         stop: StopFlags,
         *,
         worker: WorkerRole | None = None,
@@ -265,7 +267,7 @@ class JobRunner:
         self,
         runnable: RunnableContext,
         loaded: Job,
-        on_event: OnEvent | None,
+        on_event: EventListener | None,
         stop: StopFlags,
         *,
         decisions: PersonDecisions | None = None,
@@ -294,7 +296,7 @@ class JobRunner:
         runnable: RunnableContext,
         loaded: Job,
         start: NewRun | ResumedRun,
-        on_event: OnEvent | None,
+        on_event: EventListener | None,
         stop: StopFlags,
         worker: WorkerRole | None,
         queue: QueueRequest | None,

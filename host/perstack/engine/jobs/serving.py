@@ -28,7 +28,7 @@ from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
-from perstack.engine.log.run_session import OnEvent, runtime_begins
+from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.skills import factory_for
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
 from perstack.ports.dispatcher import order_key
@@ -49,7 +49,7 @@ OnWaiting = Callable[[bool], None]
 class _Service:
     context: HostContext
     worker: str
-    on_event: OnEvent | None
+    on_event: EventListener | None
     on_waiting: OnWaiting | None
     apart: bool
 
@@ -97,7 +97,7 @@ class JobServer:
         """
         context, task = self._source.current, asyncio.current_task()
         context.audit.check()
-        service = _Service(context, cleaned(worker), on_event, on_waiting, apart)
+        service = _Service(context, cleaned(worker), as_listener(on_event), on_waiting, apart)
         try:
             if run_id is not None:
                 return await in_own_task(self._serve_run(service, check_job_id(job_id), check_id(run_id, "run")))

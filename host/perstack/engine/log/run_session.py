@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple, Self, TypedDict, TypeVar
+from functools import wraps
+from inspect import Signature, signature
+from typing import NamedTuple, Self, TypedDict, TypeVar, cast
 
 from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
 from perstack.core.base.ids import event_id_of
@@ -20,7 +22,7 @@ from perstack.core.runs.events import Event, ResumeRun, StartRun, StoredEvent
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import EventStamp
 from perstack.core.runs.state import Run, begin
-from perstack.errors import StorageError
+from perstack.errors import StorageError, UsageError
 from perstack.ports.hooks import Listener
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
@@ -30,7 +32,39 @@ from perstack.version import VERSION
 
 # Show events to listeners.
 
-OnEvent = Callable[[Event, bytes], None]  # listener that receives an event and its line as stored in the log
+EventListener = Callable[[Event, bytes], None]  # listener that receives an event and its line as stored in the log
+
+OnEvent = EventListener | Callable[[Event], None]
+"""A caller's listener: it receives an event, and its line as stored in the log if it takes a second argument."""
+
+
+def as_listener(on_event: OnEvent | None) -> EventListener | None:
+    """Return a listener that receives an event and its line. Raises UsageError for a function that takes neither."""
+    if on_event is None:
+        return None
+    try:
+        form = signature(on_event)
+    except ValueError:  # some functions written in C have none
+        return cast("EventListener", on_event)
+    if _takes(form, 2):
+        return cast("EventListener", on_event)
+    if not _takes(form, 1):
+        raise UsageError(f"on_event is called with an event, or with an event and its line, and takes {form}")
+    of_event = cast("Callable[[Event], None]", on_event)
+
+    @wraps(of_event)
+    def listener(event: Event, line: bytes) -> None:
+        of_event(event)
+
+    return listener
+
+
+def _takes(form: Signature, count: int) -> bool:
+    try:
+        form.bind(*(None,) * count)
+    except TypeError:
+        return False
+    return True
 
 
 class DisplayStamp(TypedDict):
@@ -61,9 +95,9 @@ def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> 
 class Emitter:
     """Calls every listener with each event. A listener that raises is reported once and removed."""
 
-    def __init__(self, listeners: Sequence[Listener], on_event: OnEvent | None) -> None:
+    def __init__(self, listeners: Sequence[Listener], on_event: EventListener | None) -> None:
         """Register the listeners of plugins, and `on_event` of the caller if there is one."""
-        self._listeners: list[OnEvent] = [listener.on_event for listener in listeners]
+        self._listeners: list[EventListener] = [listener.on_event for listener in listeners]
         if on_event is not None:
             self._listeners.append(on_event)
 
