@@ -89,7 +89,7 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:
-    """Run the work in an event loop of its own. Raises UsageError inside a running one; `name` is what to await there.
+    """Run the work in a new event loop. Raises UsageError inside a running one; `name` is what to await there.
 
     Ctrl-C cancels the work, and raises KeyboardInterrupt when it has ended.
     """

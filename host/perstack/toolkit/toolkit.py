@@ -205,7 +205,7 @@ class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
     ) -> Callable[[FunctionT], FunctionT]:
         """Return a decorator that makes a function a tool of this kit and returns the function unchanged.
 
-        A plain `def` runs in a thread of its own. If its call is cancelled, the Job does not wait for the thread, and
+        A plain `def` runs in a new thread. If its call is cancelled, the Job does not wait for the thread, and
         `is_cancelled()` of its ToolContext is True.
 
         The schema comes from the type hints, the descriptions from the docstring (`Args:`, in Google style) or from

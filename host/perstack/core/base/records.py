@@ -75,7 +75,7 @@ _STRAY = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def _known_arguments(cls: type, error: ValidationError, named: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments under the names of their fields. Raises UsageError for one that is unknown."""
+    """Return the arguments under the names of their fields. Raises UsageError for an unknown name."""
     others = cast("Mapping[str, str]", getattr(cls, "argument_names", {}))
     fields = cast("Mapping[str, object]", getattr(cls, "__pydantic_fields__", {}))
     for one in error.errors(include_url=False, include_input=False):
