@@ -41,15 +41,15 @@ _STATUS = {
     "stoppedByBudget": "stoppedByExceededMaxSteps",
     "stoppedByInterrupt": "stoppedByError",
 }
-_STOPS: dict[type[Fact], str] = {
-    ours.StopRunByDelegate: "stopRunByDelegate",
-    ours.StopRunByInteractiveTool: "stopRunByInteractiveTool",
-    ours.StopRunByExceededMaxSteps: "stopRunByExceededMaxSteps",
-    ours.StopRunByExceededBudget: "stopRunByExceededMaxSteps",
-    ours.StopRunByInterrupt: "stopRunByError",
-    ours.ErrorRun: "stopRunByError",
-    ours.FinishRun: "completeRun",
-}
+_STOPS = (
+    ours.StopRunByDelegate,
+    ours.StopRunByInteractiveTool,
+    ours.StopRunByExceededMaxSteps,
+    ours.StopRunByExceededBudget,
+    ours.StopRunByInterrupt,
+    ours.ErrorRun,
+    ours.FinishRun,
+)
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ class _Export:
                     self._write(at, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
             case ours.CompactHistory():
                 at.ids = [_id(at.state.id, f"after {event.id}", n) for n in range(len(at.state.messages))]
-            case _ if type(event) in _STOPS:
+            case _ if isinstance(event, _STOPS):
                 self._stop(at, event)
             case _:
                 # The original has no permissions, budgets, workers, snapshots, schemas or compaction. Their texts that
@@ -207,7 +207,7 @@ class _Export:
             facts["error"] = {"name": event.error.name, "message": event.error.message}
         elif isinstance(event, ours.StopRunByInterrupt):
             facts["error"] = {"name": "Interrupted", "message": event.reason}
-        self._write(at, event, _STOPS[type(event)], **facts)
+        self._write(at, event, (*event.original_types, event.type)[0], **facts)
 
     def _checkpoint(self, at: _Stretch, seq: int, *, keep: bool = False) -> theirs.OriginalCheckpoint:
         state = at.state

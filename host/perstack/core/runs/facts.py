@@ -44,6 +44,7 @@ class RunEvent(Fact):
     is_decided: ClassVar[bool] = True  # False: no decision of the loop leads to it, so a replay accepts it anywhere
     is_progress: ClassVar[bool] = True  # False: a Job without any other event since a takeover has made no progress
     is_quiet: ClassVar[bool] = False  # True: it marks a position, and lists show it only on request
+    original_types: ClassVar[tuple[str, ...]] = ()  # its other names in the original Perstack; an export uses the first
 
     type: str
     id: str

@@ -161,6 +161,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack log haiku --follow",
         "perstack log haiku --tree",
         'perstack log --step ">=5" --take 20',
+        """perstack log --filter '.toolCalls[].args.path == "notes.md"' --context 2""",
+        "perstack log --errors --summary",
         "perstack log --type finishGeneration --json | jq '{step, usage}'",
         "perstack log --messages",
         "perstack log --checkpoint haiku-1-6 --messages --json",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import click
+from pydantic_core import from_json, to_json
 
 from perstack.core.base.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.base.records import JsonObject
@@ -23,7 +24,7 @@ from perstack.doors.cli import log_print
 from perstack.doors.cli.driving import outcome_line
 from perstack.doors.cli.live import LiveView, RowPrinter
 from perstack.doors.cli.options import HostOptions, json_option, place_options
-from perstack.doors.cli.terminal import print_out, table, write_bytes, write_json, write_json_line
+from perstack.doors.cli.terminal import print_out, table, write_bytes, write_json_line
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
 from perstack.doors.shared.job_status import run_status_of
@@ -75,6 +76,9 @@ class _Request:
     full: bool
     take: int | None
     offset: int
+    context: int
+    pretty: bool
+    summary: bool
 
 
 @click.command("log")
@@ -94,10 +98,21 @@ class _Request:
 )
 @click.option("--step", "steps", metavar="STEPS", help='Only these steps of each Run: 5, ">5", "<5", ">=5" or 1-10.')
 @click.option("--type", "types", multiple=True, metavar="TYPE[,TYPE]", help="Only events of these types.")
+@click.option(
+    "--filter",
+    "expression",
+    metavar="EXPR",
+    help="""Only events that fit, as '.type == "callTools" && .stepNumber > 5'.""",
+)
 @click.option("--errors", is_flag=True, help="Only errors: failed Runs, failed calls, missing skills, retries.")
 @click.option("--tools", is_flag=True, help="Only tool calls and their results.")
 @click.option("--delegations", is_flag=True, help="Only delegations and their results.")
+@click.option(
+    "--context", type=click.IntRange(min=0), default=0, metavar="N", help="Also the N events before and after each."
+)
+@click.option("--summary", is_flag=True, help="Count the events instead of showing them.")
 @json_option("Print the stored lines unchanged; a checkpoint as a JSON object.")
+@click.option("--pretty", is_flag=True, help="Print JSON, indented.")
 @click.option("-v", "--verbose", "full", is_flag=True, help="Print full texts, and all types of events.")
 @click.option(
     "--take",
@@ -123,7 +138,11 @@ def log_command(
     errors: bool,
     tools: bool,
     delegations: bool,
+    expression: str | None,
+    context: int,
+    summary: bool,
     as_json: bool,
+    pretty: bool,
     full: bool,
     take: int | None,
     offset: int,
@@ -135,22 +154,30 @@ def log_command(
 
     A summary comes first, then the events of all its Runs in order of time.
 
-    Filters for types of events add up (--tools --errors shows both), and --step restricts them. If a log is damaged,
-    the readable part is shown, the damage is reported on stderr, and the exit status is 1.
+    Filters for types of events add up (--tools --errors shows both), and --step and --filter restrict them. If a log
+    is damaged, the readable part is shown, the damage is reported on stderr, and the exit status is 1.
     """
     wanted = log_print.EventFilter(
-        log_print.parse_types(types), errors, tools, delegations, log_print.parse_steps(steps)
+        log_print.parse_types(types),
+        errors,
+        tools,
+        delegations,
+        log_print.parse_steps(steps),
+        log_print.parse_condition(expression),
     )
     state = messages or new or checkpoint_id is not None
     if new and messages:
         raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
     if job is not None and job_id is not None:
         raise UsageError("JOB and --job say the same: leave one of them out")
-    chooses = not (wanted.names_no_kind and steps is None)
-    _check_state(state, chooses=chooses, follow=follow, offset=offset)
+    chooses = not wanted.is_empty or bool(context) or summary
+    _check_state(state, chooses=chooses, follow=follow, offset=bool(offset or context or summary))
     if tree:
         _check_tree(chooses=chooses or take is not None or bool(offset), others=state or bool(run_id) or follow)
-    typed = _Request(job or job_id, run_id, checkpoint_id, wanted, as_json, full, take, offset)
+    as_json = as_json or pretty
+    typed = _Request(
+        job or job_id, run_id, checkpoint_id, wanted, as_json, full, take, offset, context, pretty, summary
+    )
 
     async def show(host: Host) -> int:
         request = await _whole(host, typed)
@@ -162,17 +189,24 @@ def log_command(
             return await _show_tree(host, request)
         if follow:
             return await _follow(host, request)
+        if summary:
+            return await _show_counts(host, request)
         return await _show_events(host, request)
 
     sys.exit(options.look(show))
 
 
-def _check_state(state: bool, *, chooses: bool, follow: bool, offset: int) -> None:
+def _check_state(state: bool, *, chooses: bool, follow: bool, offset: bool) -> None:
     """Raise UsageError for options that do not go with a checkpoint, if one is shown, or with --follow."""
     if state and chooses:
-        raise UsageError("--step, --type, --errors, --tools and --delegations choose events: leave them out here")
+        raise UsageError(
+            "--step, --type, --filter, --errors, --tools, --delegations, --context and --summary choose events: "
+            "leave them out here"
+        )
     if follow and (state or offset):
-        raise UsageError("--follow shows what comes: leave out --messages, --new, --checkpoint and --offset")
+        raise UsageError(
+            "--follow shows what comes: leave out --messages, --new, --checkpoint, --offset, --context and --summary"
+        )
 
 
 def _check_tree(*, chooses: bool, others: bool) -> None:
@@ -217,10 +251,14 @@ async def _show_events(
     if shown:
         print_out()
     marks = await log_print.marks_of(host, logs)
+    looked_for = len(shown)
+    if request.context and not request.wanted.is_empty:
+        marks = {**marks, **{(entry.log.run_id, entry.place): ">" for entry in shown}}
+        shown = log_print.surrounded(shown, every, request.context, request.full)
     log_print.print_events(
         rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full, marks
     )
-    _say_rest(screen, len(chosen), len(shown), request.offset)
+    _say_rest(screen, len(chosen), looked_for, request.offset)
     return int(log_print.print_damage(logs))
 
 
@@ -229,7 +267,7 @@ async def _show_tree(host: Host, request: _Request) -> int:
     job = await host.job(request.job_id)
     tree = await host.jobs.tree(job.id)
     if request.as_json:
-        _write_tree(tree)
+        _write_tree(tree, request.pretty)
         return 0
     screen = Screen.of_stdout()
     log_print.print_summary(screen, job)
@@ -241,7 +279,7 @@ async def _show_tree(host: Host, request: _Request) -> int:
 async def _follow(host: Host, request: _Request) -> int:
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id)
-    following = _LogFollower(logs, request.run_id, request.wanted, full=request.full, as_json=request.as_json)
+    following = _LogFollower(logs, request)
     if request.as_json:
         _write_lines(logs, request)
     else:
@@ -251,8 +289,40 @@ async def _follow(host: Host, request: _Request) -> int:
 
 
 def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
-    chosen = log_print.newest(log_print.select(in_order(logs), request.wanted), request.take or 0, request.offset)
-    write_bytes(b"".join(entry.line + b"\n" for entry in chosen))
+    every = in_order(logs)
+    chosen = log_print.newest(log_print.select(every, request.wanted), request.take or 0, request.offset)
+    if request.context:
+        chosen = log_print.surrounded(chosen, every, request.context, True)
+    write_bytes(b"".join(_line(entry.line, request.pretty) + b"\n" for entry in chosen))
+    return int(log_print.print_damage(logs))
+
+
+def _line(line: bytes, pretty: bool) -> bytes:
+    """Return a line of JSON, indented if `pretty`; as it is if it is damaged."""
+    try:
+        return to_json(from_json(line), indent=2) if pretty else line
+    except ValueError:
+        return line
+
+
+def _encoded(value: JsonObject, pretty: bool) -> bytes:
+    return _line(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace"), pretty)
+
+
+async def _show_counts(host: Host, request: _Request) -> int:
+    job = await host.job(request.job_id)
+    logs = await host.jobs.logs(job.id, run_id=request.run_id)
+    chosen = log_print.select(in_order(logs), request.wanted)
+    chosen = log_print.newest(chosen, request.take or 0, request.offset)
+    counts = log_print.counts_of(chosen)
+    if request.as_json:
+        found: JsonObject = {"job": json.loads(job.to_json()), "summary": counts}
+        write_json_line(_encoded(found, request.pretty))
+    else:
+        screen = Screen.of_stdout()
+        log_print.print_summary(screen, job)
+        print_out()
+        log_print.print_counts(screen, counts)
     return int(log_print.print_damage(logs))
 
 
@@ -271,7 +341,7 @@ async def _show_state(host: Host, request: _Request, with_messages: bool) -> int
         messages = log_print.newest(checkpoint.messages, request.take or 0, request.offset)
         checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
     if request.as_json:
-        write_json_line(checkpoint.to_json())
+        write_json_line(_line(checkpoint.to_json(), request.pretty))
     else:
         screen = Screen.of_stdout()
         _print_checkpoint(screen, checkpoint)
@@ -284,7 +354,7 @@ async def _show_new(host: Host, request: _Request) -> int:
     checkpoint, logs = await _checkpoint(host, request)
     found = await new_in(host, checkpoint)
     if request.as_json:
-        write_json(_as_json(checkpoint, found))
+        write_json_line(_encoded(_as_json(checkpoint, found), request.pretty))
     else:
         screen = Screen.of_stdout()
         _print_checkpoint(screen, checkpoint)
@@ -342,35 +412,31 @@ def _print_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
         print_out(screen.styled(f"and {count(len(tree) - MAX_SHOWN_RUNS, 'more Run')}: all with --json", dim=True))
 
 
-def _write_tree(tree: Sequence[PlacedRun]) -> None:
+def _write_tree(tree: Sequence[PlacedRun], pretty: bool) -> None:
     for one in tree:
-        write_json_line(one.to_json())
+        write_json_line(_line(one.to_json(), pretty))
 
 
 # perstack log --follow: events of a Job that another process drives, until it stops
 
 
 class _LogFollower:
-    def __init__(
-        self, logs: Sequence[RunLog], run_id: str | None, wanted: log_print.EventFilter, *, full: bool, as_json: bool
-    ) -> None:
-        self.rows = RowPrinter(Screen.of_stdout(), full=full)
+    def __init__(self, logs: Sequence[RunLog], request: _Request) -> None:
+        self.rows = RowPrinter(Screen.of_stdout(), full=request.full)
         self._logs = {log.run_id: RunLog(log.run_id, list(log.lines)) for log in logs}
         self._known = {log.run_id: len(log.lines) for log in logs}
-        self._run_id = run_id
-        self._wanted = wanted
-        self._full = full
-        self._as_json = as_json
+        self._request = request
 
     async def until_stopped(self, host: Host, job_id: str) -> None:
-        view = None if self._as_json else LiveView(rows=self.rows, state=JobActivity(full=self._full))
+        request = self._request
+        view = None if request.as_json else LiveView(rows=self.rows, state=JobActivity(full=request.full))
         try:
             async for line in host.jobs.watch(job_id, queued=True):
                 has_rows = self._is_shown(line)
                 if view is not None:
                     view.take(line.event, has_rows=has_rows)
                 elif has_rows:
-                    write_json_line(line.line)
+                    write_json_line(_line(line.line, request.pretty))
         finally:
             if view is not None:
                 view.pause()
@@ -382,13 +448,13 @@ class _LogFollower:
             print_out(one_line(outcome_line(job)))
 
     def _is_shown(self, line: StoredLine[StoredEvent]) -> bool:
-        run_id = line.event.run_id
-        if line.seq <= self._known.get(run_id, 0) or self._run_id not in (None, run_id):
+        run_id, wanted = line.event.run_id, self._request.wanted
+        if line.seq <= self._known.get(run_id, 0) or self._request.run_id not in (None, run_id):
             return False
         log = self._logs.setdefault(run_id, RunLog(run_id, []))
         log.lines.append(line.line)
-        if self._wanted.names_no_kind and self._wanted.steps is None:
+        if wanted.is_empty:
             return True
         added = entries_of(log)[-1]
         every = [entry for one in self._logs.values() for entry in entries_of(one)]
-        return added in log_print.select(every if self._wanted.delegations else [added], self._wanted)
+        return added in log_print.select(every if wanted.delegations else [added], wanted)

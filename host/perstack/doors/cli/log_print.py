@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar, get_args
+from typing import NamedTuple, TypeVar, cast, get_args
+
+from pydantic_core import from_json
 
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.lifecycle import JobStatus
+from perstack.core.base.records import JsonObject
 from perstack.core.definitions.models import full_name
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.event_filter import ORIGINAL_TYPES, Condition, matches, parse_filter
 from perstack.core.runs.events import CallDelegate, StartRun, StoredEvent
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
@@ -34,6 +38,7 @@ Marks = Mapping[tuple[str, int], str]  # signs by Run and index in its log
 _MEANINGS = {
     "·": "· the model does not see this any more; its tool recallHistory does",
     "~": "~ the model sees the ends of this result",
+    ">": "> what was looked for; the other events are around it",
 }
 _SHORTENED = (b'{"type":"compactHistory"', b'{"type":"shrinkResults"')
 
@@ -83,18 +88,24 @@ DELEGATION_TYPES = frozenset({"callDelegate", "stopRunByDelegate"})
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """The selection of `perstack log`. Kinds add up; steps narrow them."""
+    """The selection of `perstack log`. Kinds add up; steps and a condition narrow them."""
 
     types: frozenset[str] = frozenset()
     errors: bool = False
     tools: bool = False
     delegations: bool = False
     steps: Callable[[int], bool] | None = None
+    condition: Condition | None = None
 
     @property
     def names_no_kind(self) -> bool:
         """True if no kind of event is named."""
         return not (self.types or self.errors or self.tools or self.delegations)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if all events are selected."""
+        return self.names_no_kind and self.steps is None and self.condition is None
 
 
 def select(entries: Sequence[LogEntry], wanted: EventFilter) -> list[LogEntry]:
@@ -102,10 +113,43 @@ def select(entries: Sequence[LogEntry], wanted: EventFilter) -> list[LogEntry]:
     found = entries
     if wanted.steps is not None:
         found = [entry for entry in found if wanted.steps(entry.step)]
-    if wanted.names_no_kind:
-        return list(found)
-    delegated = _delegated_calls(entries) if wanted.delegations else frozenset[tuple[str, bytes]]()
-    return [entry for entry in found if _is_wanted(entry, wanted, delegated)]
+    if not wanted.names_no_kind:
+        delegated = _delegated_calls(entries) if wanted.delegations else frozenset[tuple[str, bytes]]()
+        found = [entry for entry in found if _is_wanted(entry, wanted, delegated)]
+    if wanted.condition is not None:
+        found = [entry for entry in found if _fits(entry, wanted.condition)]
+    return list(found)
+
+
+def _fits(entry: LogEntry, condition: Condition) -> bool:
+    args = {}
+    if entry.type == "callTools":
+        args = {call_id: part.args for call_id, part in calls_of_last_reply(entry).items()}
+    return matches(condition, _fields_of(entry), args)
+
+
+def _fields_of(entry: LogEntry) -> JsonObject:
+    """Return the fields of an event, also if this version does not know it."""
+    try:
+        found: object = from_json(entry.line)
+    except ValueError:
+        found = None
+    return cast("JsonObject", found) if isinstance(found, dict) else {"type": entry.type}
+
+
+def surrounded(chosen: Sequence[LogEntry], every: Sequence[LogEntry], around: int, full: bool) -> list[LogEntry]:
+    """Return the chosen events, and `around` events before and after each: visible ones, or with `full` any."""
+    places = {_key(entry) for entry in chosen}
+    seen = [entry for entry in every if _key(entry) in places or visible((entry,), EventFilter(), full)]
+    kept: set[int] = set()
+    for at, entry in enumerate(seen):
+        if _key(entry) in places:
+            kept.update(range(max(0, at - around), min(len(seen), at + around + 1)))
+    return [seen[at] for at in sorted(kept)]
+
+
+def _key(entry: LogEntry) -> tuple[str, int]:
+    return entry.log.run_id, entry.place
 
 
 def newest(items: Sequence[_T], take: int, offset: int) -> list[_T]:
@@ -115,12 +159,27 @@ def newest(items: Sequence[_T], take: int, offset: int) -> list[_T]:
 
 
 def parse_types(texts: Iterable[str]) -> frozenset[str]:
-    """Return the event types named in comma-separated lists. Raises UsageError for an unknown one."""
-    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in TYPES:
+    """Return the event types named in comma-separated lists, also by the original's names.
+
+    Raises UsageError for an unknown one.
+    """
+    found: set[str] = set()
+    for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
+        named = [own for own in TYPES if name == own or name in ORIGINAL_TYPES[own]]
+        if not named:
             raise UsageError(f"--type {name}: no such event; there are: {', '.join(TYPES)}")
-    return frozenset(names)
+        found.update(named)
+    return frozenset(found)
+
+
+def parse_condition(text: str | None) -> Condition | None:
+    """Return the condition of --filter; None without text. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        return parse_filter(text)
+    except ValueError as error:
+        raise UsageError(f"""--filter: {error}; write it as '.type == "callTools" && .stepNumber > 5'""") from error
 
 
 def parse_steps(text: str | None) -> Callable[[int], bool] | None:
@@ -265,7 +324,7 @@ def print_events(
     """Print the events with their time, Run and step. `every` holds all events, to look up when a step began."""
     lines = [
         _PlacedRow(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
-        for entry, around in _surrounded(entries, every, wanted, full)
+        for entry, around in _with_contexts(entries, every, wanted, full)
         for row in (*rows_of(entry, around), *_model_of(entry))
     ]
     for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
@@ -290,7 +349,7 @@ def _model_of(entry: LogEntry) -> tuple[LogRow, ...]:
     return (LogRow("model", name, "dim"),) if name else ()
 
 
-def _surrounded(
+def _with_contexts(
     entries: Sequence[LogEntry], every: Sequence[LogEntry], wanted: EventFilter, full: bool
 ) -> list[tuple[LogEntry, EventContext]]:
     began = {
@@ -301,7 +360,9 @@ def _surrounded(
         calls = calls_of_last_reply(entry) if entry.type == "callTools" else {}
         start = began.get((entry.log.run_id, entry.step))
         step_ms = entry.timestamp - start if start is not None and entry.type == "finishStep" else None
-        found.append((entry, EventContext(calls, minute, step_ms, full or entry.type in wanted.types)))
+        # a quiet event has rows only in full
+        is_found = wanted.condition is not None and entry.type in _QUIET_TYPES
+        found.append((entry, EventContext(calls, minute, step_ms, full or is_found or entry.type in wanted.types)))
     return found
 
 
@@ -310,9 +371,37 @@ _QUIET_TYPES = frozenset(one.model_fields["type"].default for one in get_args(St
 
 def visible(entries: Sequence[LogEntry], wanted: EventFilter, full: bool) -> list[LogEntry]:
     """Return the events, without position marks unless these were requested."""
-    if full or not wanted.names_no_kind:
+    if full or not wanted.names_no_kind or wanted.condition is not None:
         return list(entries)
     return [entry for entry in entries if entry.type not in _QUIET_TYPES or _lacks_skills(entry)]
+
+
+def counts_of(entries: Sequence[LogEntry]) -> JsonObject:
+    """Return the numbers of the events, of the errors, tool calls and delegations in them, and of each type."""
+    steps = [entry.step for entry in entries if entry.step]
+    return {
+        "totalEvents": len(entries),
+        "errorCount": sum(map(_is_error, entries)),
+        "toolCallCount": sum(_length(entry, "calls") for entry in entries if entry.type == "callTools"),
+        "delegationCount": sum(_length(entry, "delegates") for entry in entries if entry.type == "callDelegate"),
+        **({"stepRange": {"min": min(steps), "max": max(steps)}} if steps else {}),
+        "types": dict(Counter(entry.type for entry in entries).most_common()),
+    }
+
+
+def _length(entry: LogEntry, name: str) -> int:
+    found = _fields_of(entry).get(name)
+    return len(found) if isinstance(found, list) else 0
+
+
+def print_counts(screen: Screen, counts: JsonObject) -> None:
+    """Print what `counts_of` returns."""
+    types = cast("dict[str, int]", counts["types"])
+    names = (("errorCount", "error"), ("toolCallCount", "tool call"), ("delegationCount", "delegation"))
+    totals = (count(cast("int", counts[name]), word) for name, word in names)
+    print_out(screen.styled(f"{count(sum(types.values()), 'event')}: {', '.join(totals)}", bold=True))
+    for kind, number in types.items():
+        print_out(f"  {number:>6,}  {kind}")
 
 
 def print_damage(logs: Sequence[RunLog]) -> bool:

@@ -286,6 +286,7 @@ class FinishStep(LaterEvent):
     """The end of a step, which makes a checkpoint."""
 
     follows = RunTransition((SETTLED,), RUNNING, (READY,))
+    original_types = ("continueToNextStep",)
     type: Literal["finishStep"] = "finishStep"
     checkpoint_id: str
     usage: Usage

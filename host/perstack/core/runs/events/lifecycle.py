@@ -62,6 +62,7 @@ class ResumeRun(LaterEvent):
         "parent": "with the Run that started it",
         "queued": "from the queue",
     }
+    original_types = ("resumeToolCalls",)
     type: Literal["resumeRun"] = "resumeRun"
     reason: ResumeReason
     checkpoint_id: str
@@ -186,6 +187,7 @@ class FinishRun(LaterEvent):
     """The completion of a Run."""
 
     follows = RunTransition((READY,), RUNNING, to_status="completed")
+    original_types = ("completeRun",)
     type: Literal["finishRun"] = "finishRun"
     checkpoint_id: str
     text: Text
@@ -220,6 +222,7 @@ class ErrorRun(LaterEvent):
 
     follows = RunTransition(ANY_PHASE, ACTIVE, to_status="stoppedByError")
     is_decided = False
+    original_types = ("stopRunByError",)
     type: Literal["errorRun"] = "errorRun"
     checkpoint_id: str
     error: ErrorInfo
@@ -255,6 +258,7 @@ class StopRunByExceededBudget(LaterEvent):
 
     follows = RunTransition(ANY_PHASE, ACTIVE, to_status="stoppedByBudget")
     is_decided = False
+    original_types = ("stopRunByExceededMaxSteps",)
     type: Literal["stopRunByExceededBudget"] = "stopRunByExceededBudget"
     checkpoint_id: str
     budget: BudgetName
@@ -284,6 +288,7 @@ class StopRunByInterrupt(LaterEvent):
     follows = RunTransition(ANY_PHASE, OPEN, to_status="stoppedByInterrupt")
     is_decided = False
     is_progress = False
+    original_types = ("stopRunByError",)
     type: Literal["stopRunByInterrupt"] = "stopRunByInterrupt"
     checkpoint_id: str
     reason: Literal["interrupt", "rateLimit"] = "interrupt"  # `rateLimit`: a pause too long to wait in a process

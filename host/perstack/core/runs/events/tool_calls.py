@@ -167,6 +167,7 @@ class FinishToolCall(LaterEvent):
     """The one result of a call."""
 
     follows = RunTransition((CALLING,), ACTIVE, (CALLING, SETTLED), "running")
+    original_types = ("resolveToolResults", "finishAllToolCalls")
     type: Literal["finishToolCall"] = "finishToolCall"
     tool_call_id: str
     tool_name: str

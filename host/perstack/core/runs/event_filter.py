@@ -1,0 +1,250 @@
+"""Select events by an expression, such as `.type == "completeRun" && .stepNumber > 5`.
+
+    expression = all { "||" all }
+    all        = one { "&&" one }
+    one        = "!" one | "(" expression ")" | path ("==" | "!=" | "<" | "<=" | ">" | ">=") value
+    path       = "." name { "[]" } { "." name { "[]" } }
+    value      = "text" | 'text' | number | true | false | word
+
+`[]` stands for the elements of a list, and a comparison holds if one of them fits. A field that an event lacks fits no
+comparison, `!=` included. Only numbers are less or greater. A text has no escapes; a word is a text without quotes.
+
+Events have their names and fields of the original Perstack as well as their own: `ORIGINAL_TYPES`, `_original_field`.
+An expression is untrusted: its length and its depth are bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Literal, assert_never, cast, get_args
+
+from pydantic import JsonValue
+
+from perstack.core.base.records import JsonObject
+from perstack.core.runs.events import StoredEvent
+from perstack.dataclass import dataclass
+
+MAX_LENGTH = 1_000  # maximum characters of an expression
+MAX_DEPTH = 50  # maximum parentheses and negations around a comparison
+
+# Names of events in the original Perstack, by their names here.
+ORIGINAL_TYPES: Mapping[str, tuple[str, ...]] = {
+    kind.model_fields["type"].default: kind.original_types for kind in get_args(StoredEvent)
+}
+
+Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of the values at a path with a value."""
+
+    path: tuple[str, ...]  # names of fields; `[]` for the elements of a list
+    operator: Operator
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """A condition that holds if another one does not."""
+
+    of: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """Conditions of which all hold (`&&`), or at least one (`||`)."""
+
+    operator: Literal["&&", "||"]
+    parts: tuple[Condition, ...]
+
+
+Condition = Comparison | Negation | Combination
+
+
+def parse_filter(text: str) -> Condition:
+    """Return the condition. Raises ValueError with the column of what is wrong."""
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"column {MAX_LENGTH + 1}: it has more than {MAX_LENGTH} characters")
+    parser = _Parser(list(_tokens(text)))
+    found = parser.expression(0)
+    parser.expect("end", "&& or ||, or the end")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    column: int
+
+
+_NAME = r"[A-Za-z_]\w*"
+_TOKEN = re.compile(
+    rf"""(?P<path>\.{_NAME}(?:\.?\[\])*(?:\.{_NAME}(?:\.?\[\])*)*)
+    | (?P<compare>==|!=|<=|>=|<|>)
+    | (?P<combine>&&|\|\|)
+    | (?P<sign>[()!])
+    | (?P<text>"[^"]*"|'[^']*')
+    | (?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.]))
+    | (?P<word>[@\w][\w@/.:-]*)""",
+    re.VERBOSE | re.ASCII,
+)
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    at = 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        found = _TOKEN.match(text, at)
+        if found is None:
+            quote = text[at] in "\"'"
+            raise ValueError(f"column {at + 1}: {'the text has no end' if quote else f'unexpected {text[at]!r}'}")
+        yield _Token(str(found.lastgroup), found[0], at + 1)
+        at = found.end()
+    yield _Token("end", "", len(text) + 1)
+
+
+class _Parser:
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    def expect(self, kind: str, expected: str) -> str:
+        """Take the next token, and return its text. Raises ValueError if it is of another kind."""
+        token = self._tokens[self._at]
+        if token.kind != kind:
+            found = repr(token.text[:40]) if token.kind != "end" else "the end"
+            raise ValueError(f"column {token.column}: expected {expected}, found {found}")
+        self._at += 1
+        return token.text
+
+    def _takes(self, text: str) -> bool:
+        token = self._tokens[self._at]
+        is_next = token.text == text and token.kind in ("combine", "sign")
+        self._at += is_next
+        return is_next
+
+    def expression(self, depth: int) -> Condition:
+        """Take alternatives."""
+        parts = [self._all(depth)]
+        while self._takes("||"):
+            parts.append(self._all(depth))
+        return parts[0] if len(parts) == 1 else Combination("||", tuple(parts))
+
+    def _all(self, depth: int) -> Condition:
+        parts = [self._one(depth)]
+        while self._takes("&&"):
+            parts.append(self._one(depth))
+        return parts[0] if len(parts) == 1 else Combination("&&", tuple(parts))
+
+    def _one(self, depth: int) -> Condition:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"column {self._tokens[self._at].column}: more than {MAX_DEPTH} levels")
+        if self._takes("!"):
+            return Negation(self._one(depth + 1))
+        if self._takes("("):
+            found = self.expression(depth + 1)
+            if not self._takes(")"):
+                self.expect(")", "&&, || or )")
+            return found
+        path = self.expect("path", "a field such as .type")
+        operator = cast("Operator", self.expect("compare", f"one of {' '.join(get_args(Operator))} after {path}"))
+        names = path.replace("[]", ".[]").strip(".").split(".")
+        return Comparison(tuple(name for name in names if name), operator, self._value(operator))
+
+    def _value(self, operator: str) -> Value:
+        if self._tokens[self._at].kind not in ("text", "number", "word"):
+            self.expect("text", f"a value after {operator}")
+        token = self._tokens[self._at]
+        self._at += 1
+        if token.kind == "number":
+            return float(token.text) if set(token.text) & set(".eE") else int(token.text)
+        words: dict[str, Value] = {"true": True, "false": False}
+        return token.text[1:-1] if token.kind == "text" else words.get(token.text, token.text)
+
+
+def matches(condition: Condition, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:
+    """Return whether the condition holds for an event. `args` are the arguments of its calls, by their ids."""
+    match condition:
+        case Comparison():
+            return _holds(condition, event, args)
+        case Negation():
+            return not matches(condition.of, event, args)
+        case Combination(operator, parts):
+            some = all if operator == "&&" else any
+            return some(matches(part, event, args) for part in parts)
+        case _:
+            assert_never(condition)
+
+
+def _holds(wanted: Comparison, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:
+    name = wanted.path[0]
+    value = event[name] if name in event else _original_field(name, event, args)
+    if wanted.path == ("type",) and isinstance(value, str) and wanted.operator in ("==", "!="):
+        return (wanted.value in (value, *ORIGINAL_TYPES.get(value, ()))) == (wanted.operator == "==")
+    return any(_compare(one, wanted.operator, wanted.value) for one in _values(value, wanted.path[1:]))
+
+
+def _original_field(name: str, event: JsonObject, args: Mapping[str, JsonObject]) -> JsonValue:
+    """Return a field that only the original's events have; None without it."""
+    match name:
+        case "toolCalls":
+            calls = event.get("calls", event.get("delegates"))
+            return [_call(one, args) for one in calls if isinstance(one, dict)] if isinstance(calls, list) else None
+        case "toolCall" | "toolResult" if "toolCallId" in event:
+            return _call(event, args)
+        case "toolResults" if "contents" in event:
+            return [{**_call(event, args), "result": event["contents"]}]
+        case "checkpoint" if "checkpointId" in event:
+            return {"id": event["checkpointId"]}
+        case "reason":
+            error = event.get("error")
+            return error.get("message") if isinstance(error, dict) else None
+        case _:
+            return None
+
+
+def _call(call: JsonObject, args: Mapping[str, JsonObject]) -> JsonObject:
+    call_id = call.get("toolCallId", call.get("id"))
+    return {**call, "id": call_id, "args": args.get(str(call_id), {})}
+
+
+def _values(value: JsonValue, path: tuple[str, ...]) -> Iterator[JsonValue]:
+    if not path:
+        # a list is compared by its elements, with or without []
+        yield from value if isinstance(value, list) else [] if value is None else [value]
+    elif path[0] != "[]":
+        if isinstance(value, dict):
+            yield from _values(value.get(path[0]), path[1:])
+    elif isinstance(value, list):
+        for one in value:
+            yield from _values(one, path[1:])
+
+
+def _compare(found: JsonValue, operator: Operator, value: Value) -> bool:
+    """Return whether a value fits. Neither a text nor true is ever equal to a number."""
+    are_numbers = _is_number(found) and _is_number(value)
+    if operator in ("==", "!="):
+        are_equal = found == value and (are_numbers or type(found) is type(value))
+        return are_equal == (operator == "==")
+    if not are_numbers:
+        return False
+    left, right = cast("float", found), cast("float", value)
+    match operator:
+        case "<":
+            return left < right
+        case "<=":
+            return left <= right
+        case ">":
+            return left > right
+        case _:
+            return left >= right
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
