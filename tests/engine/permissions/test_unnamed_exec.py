@@ -139,6 +139,15 @@ def test_a_job_continues_with_the_grant_that_it_began_with(bench: Bench, outside
     assert outside.exists()
 
 
+def test_a_job_that_asks_is_opened_by_the_option_of_a_later_command(bench: Bench, outside: Path) -> None:
+    script = [exec_("true"), hostile(outside), text("ok")]
+    job = wait_for(closed(bench, script, attended=True).run("a", "q"))
+    host = closed(bench, script, attended=True, open=True)
+    assert answer(host, job, "yes").status == "completed"
+    assert outside.exists()
+    assert is_right(host, job)
+
+
 def test_a_widening_in_the_log_counts_for_its_whole_job(bench: Bench, outside: Path) -> None:
     script = [hostile(outside), hostile(outside), text("ok")]
     job = wait_for(closed(bench, script, attended=True).run("a", "q"))

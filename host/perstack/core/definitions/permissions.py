@@ -28,6 +28,8 @@ VERSION = "v1"  # version of the hashed form; another form needs another version
 
 UNATTENDED = "unattended"  # door of a decision made without a person, because nobody is present
 
+OPEN = "open"  # door of a decision by the caller's option, which came after the Run began
+
 GRANT = "project grant"  # door of a decision that a person has made for the whole project
 
 ApprovalDecision = Literal["once", "job", "project", "sandboxed", "no"]

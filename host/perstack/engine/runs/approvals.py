@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import count
 
 from perstack.core.definitions.exec_grant import REMEDY
-from perstack.core.definitions.permissions import GRANT, Approval
+from perstack.core.definitions.permissions import GRANT, OPEN, Approval
 from perstack.core.definitions.sandbox import SANDBOX, SandboxPolicy
 from perstack.core.runs.commands import Call
 from perstack.core.runs.decide import SettledApproval, approval_asked
@@ -90,6 +90,8 @@ async def _settled(context: RunContext, call: Call) -> SettledApproval | None:
 async def _settled_exec(context: RunContext, call: Call) -> SettledApproval | None:
     """Return the decision about `exec` that the definition does not name; None to ask a person, or the recording."""
     host = context.job.host
+    if host.overrides.open:  # a Run that began without it
+        return SettledApproval(Approval(decision="once"), OPEN)
     if context.plays_recording:
         from perstack.engine.runs.playback import has_recorded_decision  # only for Runs that play one
 
