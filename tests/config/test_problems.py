@@ -106,7 +106,7 @@ ERRORS = {
         f'{EXPERT}delegates = ["@org/b"]',
         3,
         "experts.a.delegates[0]",
-        "there is no Expert `@org/b`",
+        "there is no Expert `@org/b`; bring a published Expert over with `include`: docs/from-perstack.md",
     ),
     "a delegate of another version": (
         f'{EXPERT}delegates = ["@org/b@2.0.0"]\n[experts."@org/b"]\ninstruction = "x"',

@@ -83,6 +83,11 @@ def read_env(
     )
 
 
+def missing_file(folder: Path, names: Sequence[str]) -> str | None:
+    """Return the first of the named files that is missing, or no regular file; None if all are there."""
+    return next((name for name in names if not _is_there(folder / name)), None)
+
+
 def _is_loader(name: str) -> bool:
     return name.upper() in _LOADERS or name.upper().startswith(_OF_LOADERS)
 

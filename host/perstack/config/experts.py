@@ -11,7 +11,7 @@ from perstack.config.skills import check_skills, warn_of_secrets
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.graphs import cycles
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
-from perstack.core.definitions.keys import KeyPath, key_and_version, spell
+from perstack.core.definitions.keys import KeyPath, bringing_over, key_and_version, spell
 from perstack.core.definitions.models import NAMED, Models, UnknownName, wanted
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import OF_THE_ORIGINAL
@@ -119,7 +119,8 @@ def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
         name, version = key_and_version(delegate)
         found = drafts.get(name)
         if found is None:
-            draft.report.error(at, f"there is no Expert `{name}`{suggestion(name, drafts)}")
+            near = suggestion(name, drafts) or bringing_over(name)
+            draft.report.error(at, f"there is no Expert `{name}`{near}")
         elif version is not None and found.expert.version != version:
             draft.report.error(at, f"`{name}` is defined with version {found.expert.version}, not {version}")
         elif name in kept:

@@ -275,12 +275,24 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
     assert set(done.stderr.splitlines()[:-1]) == {"[]"}
 
 
-@pytest.mark.parametrize("name", ["docker", "lcoal"])
-def test_a_runtime_that_there_is_not_is_refused_before_anything_is_written(terminal: Terminal, name: str) -> None:
+@pytest.mark.parametrize("name", ["docker", "cursor", "claude-code", "gemini"])
+def test_a_runtime_of_the_original_is_one_warning_and_the_definition_chooses(terminal: Terminal, name: str) -> None:
     terminal.project(ONE, solo=[reply("ok")])
     ran = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", name)
+    assert (ran.code, len(ran.err.splitlines())) == (0, 1), ran.err
+    assert ran.err.startswith(f"warning: --runtime {name} has no effect: programs run where perstack.toml says")
+    assert "runtime" not in next(event for event in ran.events if event["type"] == "startRun").get("overrides", [])
+    assert terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "perstack").err == ""
+    # the sandbox of the definition is not lost
+    terminal.project('runtime = "nosuch"\n' + ONE, solo=[reply("ok")])
+    assert "no runtime 'nosuch' is installed" in terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", name).err
+
+
+def test_a_runtime_that_there_is_not_is_refused_before_anything_is_written(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    ran = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "lcoal")
     assert (ran.code, ran.out) == (2, "")
-    assert f"no runtime {name!r} is installed; there are: " in ran.err
+    assert "no runtime 'lcoal' is installed; there are: " in ran.err
     assert not terminal.jobs().exists()
     assert terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "local").code == 0
 
@@ -291,3 +303,38 @@ def test_a_broken_module_in_perstack_plugins_is_one_line(terminal: Terminal) -> 
     ran = terminal.run("run", "solo", "q", env={"PERSTACK_PLUGINS": "broken", "PYTHONPATH": str(terminal.workspace)})
     assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
     assert "PERSTACK_PLUGINS: broken cannot be imported (RuntimeError: half made)" in ran.err
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "solo", "q"), ("install",), ("test",), ("submit", "solo", "q"), ("worker",)]
+)
+@pytest.mark.parametrize("kind", ["missing", "folder"])
+def test_a_missing_file_of_variables_is_an_error_in_every_command(
+    terminal: Terminal, command: tuple[str, ...], kind: str
+) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    (terminal.workspace / ".env").write_text("A=b\n")
+    (terminal.workspace / "folder").mkdir()
+    ran = terminal.call(*command, "--env-path", ".env", "--env-path", kind)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"error: --env-path {kind}: no such file in {terminal.workspace}\n"
+    assert not terminal.jobs().exists()
+
+
+@pytest.mark.parametrize("key", ["@org/expert", "@org/expert@1.0.0"])
+def test_an_unknown_published_expert_names_the_way_to_bring_it_over(terminal: Terminal, key: str) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    ran = terminal.call("run", key, "q", *SCRIPTED)
+    assert ran.code == 2
+    assert "there are: solo; bring a published Expert over with `include`: docs/from-perstack.md" in ran.err
+    assert "include" not in terminal.call("run", "nobody", "q", *SCRIPTED).err
+
+
+@pytest.mark.parametrize("which", [("--continue",), ("--continue-job", "job")])
+def test_a_continuation_without_a_query_names_the_command_that_needs_none(
+    terminal: Terminal, which: tuple[str, ...]
+) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    ran = terminal.run("run", "solo", *which, stdin="")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.endswith("; `perstack resume` continues a Job without one\n")

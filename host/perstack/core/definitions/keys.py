@@ -170,6 +170,11 @@ def key_and_version(key: str) -> tuple[str, str | None]:
     return (name, version) if separator and name else (key, None)
 
 
+def bringing_over(key: str) -> str:
+    """Return what to do about an unknown Expert whose key has a scope, as published ones have; empty for others."""
+    return "; bring a published Expert over with `include`: docs/from-perstack.md" if key.startswith("@") else ""
+
+
 def wrong_expert_key(key: str) -> str | None:
     """Return what is wrong with an Expert's key, or None."""
     if re.fullmatch(EXPERT_KEY, key) and len(key) <= _MAX_NAME:

@@ -196,16 +196,13 @@ def _inner(one: str, other: str) -> str | None:
     return one if is_below(one, (other,)) else None
 
 
-_ALSO_LOCAL = "perstack"  # earlier name of `local` in the original
+EARLIER_LOCAL = "perstack"  # earlier name of `local` in the original
 
-
+# Runtimes of the original. Accepted with a warning and without effect, so that its files and commands can be used.
 OF_THE_ORIGINAL = ("docker", "cursor", "claude-code", "gemini")
-
-
-"""Runtimes of the original. Accepted in a file with a warning and run locally, so that its files can be used."""
 
 
 def runtime_of(*named: str | None) -> str:
     """Return the first runtime that is named, by its plugin's name; `local` if none is."""
     name = next((one for one in named if one is not None), LOCAL)
-    return LOCAL if name in (_ALSO_LOCAL, *OF_THE_ORIGINAL) else name
+    return LOCAL if name in (EARLIER_LOCAL, *OF_THE_ORIGINAL) else name

@@ -18,6 +18,7 @@ from perstack.config.project import ProjectPlace, check_workspace, find_place
 from perstack.core.definitions.keys import Option, wrong_budget
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
+from perstack.core.definitions.sandbox import EARLIER_LOCAL, LOCAL, OF_THE_ORIGINAL
 from perstack.core.definitions.settings import (
     Budget,
     Compaction,
@@ -107,7 +108,14 @@ class HostOptions:
             raise UsageError(f"--workspace {self.workspace}: no such directory")
         if self.config is not None and not Path(self.config).is_file():
             raise UsageError(f"--config {self.config}: no such file")
-        return find_place(self.workspace or self.folder, self.config)
+        place = find_place(self.workspace or self.folder, self.config)
+        if self.env_path:
+            from perstack.config.env import missing_file  # imported late, as where the files are read
+
+            name = missing_file(place.folder, self.env_path)
+            if name is not None:
+                raise UsageError(f"--env-path {name}: no such file in {place.folder}")
+        return place
 
     def look(self, work: Callable[[Host], Awaitable[_T]]) -> _T:
         """Return the result of `work`, called with an open Host that `reader` returns."""
@@ -337,7 +345,19 @@ def _click_option(name: str, option: Option) -> Callable[[_F], _F]:
     kind: click.FloatRange | click.IntRange | None = DOLLARS if name == "max_cost" else None
     if name not in _PARSERS and (least := minimum_of(name)) is not None:
         kind = click.IntRange(min=least)
-    return click.option(flag, type=kind, metavar=option.metavar, help=option.help)
+    callback = _without_original if name == "runtime" else None
+    return click.option(flag, type=kind, metavar=option.metavar, help=option.help, callback=callback)
+
+
+def _without_original(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return the runtime; with a warning None for one of the original, so that the definition chooses."""
+    if value == EARLIER_LOCAL:
+        return LOCAL
+    if value not in OF_THE_ORIGINAL:
+        return value
+    text = f"--runtime {value} has no effect: programs run where perstack.toml says, and locally if it says nothing"
+    print_err(f"warning: {text}; `perstack plugins` lists the runtimes")
+    return None
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {"reasoning_budget": _parse_budget, "compaction": _parse_compaction}

@@ -27,13 +27,16 @@ def read_text(text: str) -> str:
     return _stdin("stdin").decode("utf-8", "replace") if text == "-" else text
 
 
-def read_query(text: str | None) -> str:
-    """Return the text, or stdin for `-` or no text. Raises UsageError if it is empty or stdin is a terminal."""
+def read_query(text: str | None, otherwise: str = "") -> str:
+    """Return the text, or stdin for `-` or no text. Raises UsageError if it is empty or stdin is a terminal.
+
+    `otherwise` is what the error adds about what to do without a text.
+    """
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
-        raise UsageError("there is no QUERY: type one, or pipe it to stdin")
+        raise UsageError(f"there is no QUERY: type one, or pipe it to stdin{otherwise}")
     query = read_text("-" if text is None else text)
     if not query.strip():
-        raise UsageError("QUERY is empty: say what is to be done")
+        raise UsageError(f"QUERY is empty: say what is to be done{otherwise}")
     return query
 
 

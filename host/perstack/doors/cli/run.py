@@ -70,7 +70,8 @@ def run_command(
     QUERY `-`, or no QUERY, reads from stdin.
     """
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
-    text = read_query(query)
+    continues = (go_on or continue_job is not None) and not is_answer
+    text = read_query(query, "; `perstack resume` continues a Job without one" if continues else "")
     labels = parse_labels(label)
     if labels and is_answer:
         raise UsageError("--label is for a new Run: leave it out when answering")

@@ -20,6 +20,7 @@ from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
 from perstack.config.trust import Agreement, TrustStore, folder_of, skill_items
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.keys import bringing_over
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
@@ -116,7 +117,8 @@ class HostContext:
         if expert is None:
             self.project.check_broken(key)
             names = ", ".join(sorted(self.project.experts)) or "none"
-            raise UsageError(f"there is no Expert {key!r} in {self.project.path or 'the project'}; there are: {names}")
+            where = self.project.path or "the project"
+            raise UsageError(f"there is no Expert {key!r} in {where}; there are: {names}{bringing_over(key)}")
         return expert
 
     def check_ready(self, expert_key: str) -> Expert:
