@@ -24,9 +24,17 @@ if TYPE_CHECKING:
     from perstack.core.definitions.experts import Expert as Expert
     from perstack.core.definitions.project import Project as Project
     from perstack.core.definitions.settings import Overrides as Overrides
+    from perstack.core.jobs.stream_events import DelegateStarted as DelegateStarted
+    from perstack.core.jobs.stream_events import Finished as Finished
+    from perstack.core.jobs.stream_events import Question as Question
+    from perstack.core.jobs.stream_events import StreamEvent as StreamEvent
+    from perstack.core.jobs.stream_events import TextDelta as TextDelta
+    from perstack.core.jobs.stream_events import ToolCall as ToolCall
+    from perstack.core.jobs.stream_events import ToolResult as ToolResult
     from perstack.core.jobs.summary import JobSummary as JobSummary
     from perstack.core.runs.events import Event as Event
     from perstack.engine.jobs.attachments import Attachable as Attachable
+    from perstack.engine.jobs.stream import JobStream as JobStream
     from perstack.engine.log.run_session import OnEvent as OnEvent
     from perstack.errors import CannotServe as CannotServe
     from perstack.errors import Conflict as Conflict
@@ -53,8 +61,10 @@ _HOMES = {
     "perstack.core.definitions.settings": "Overrides",
     "perstack.core.definitions.project": "Project",
     "perstack.core.runs.events": "Event",
+    "perstack.core.jobs.stream_events": "DelegateStarted Finished Question StreamEvent TextDelta ToolCall ToolResult",
     "perstack.core.jobs.summary": "JobSummary",
     "perstack.engine.jobs.attachments": "Attachable",
+    "perstack.engine.jobs.stream": "JobStream",
     "perstack.engine.log.run_session": "OnEvent",
     "perstack.errors": "CannotServe Conflict Damaged DefinitionError DispatcherError MissingCredential NotAllowed"
     " NotFound PerstackError PluginError ProviderError SkillError StorageError UsageError",

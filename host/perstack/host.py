@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -42,6 +42,7 @@ from perstack.system.concurrency import run_to_end
 if TYPE_CHECKING:
     from perstack.core.base.ids import By
     from perstack.core.jobs.resuming import UnsettledCall
+    from perstack.core.jobs.stream_events import Question
     from perstack.core.jobs.summary import JobSummary
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.facts import Settlement
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from perstack.engine.jobs.attachments import Attachable
     from perstack.engine.jobs.export import JobExports
     from perstack.engine.jobs.inbox import InboxItem
+    from perstack.engine.jobs.stream import JobStream, Streams
     from perstack.engine.log.event_log import StoredLine
     from perstack.engine.log.run_session import OnEvent
     from perstack.engine.schedules.scheduler import Scheduler
@@ -173,11 +175,29 @@ class Host:
         await self.close()
 
     async def close(self) -> None:
-        """Close the storage, the providers and the dispatcher. Cancel Jobs that are being driven first."""
+        """Interrupt Jobs of streams, and close the storage, the providers and the dispatcher.
+
+        Cancel other Jobs that are being driven first.
+        """
+        if (streams := await self._settled_streams()) is not None:
+            await streams.close()
         context = self._source.current
         await context.providers.close()
         await context.dispatching.close()
         await context.storage.close()
+
+    @cached_property
+    def _streams(self) -> Streams:
+        from perstack.engine.jobs.stream import Streams
+
+        return Streams(self.jobs, self._source)
+
+    async def _settled_streams(self) -> Streams | None:
+        """Return the streams, after interrupts of abandoned ones are recorded; None if there never was one."""
+        streams: Streams | None = vars(self).get("_streams")
+        if streams is not None:
+            await streams.settle()
+        return streams
 
     # --- settings -------------------------------------------------------------------------------------------------
 
@@ -336,6 +356,27 @@ class Host:
 
         return run_to_end(work, "run")
 
+    def stream(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        attachments: Sequence[Attachable] = (),
+        labels: Mapping[str, str] | None = None,
+    ) -> JobStream:
+        """Return the events of a new Job, which is driven while they are iterated over.
+
+        The last event is `Finished`, or a `Question` that is not answered in the loop, by `answer`. The reader of the
+        stream counts as a person who answers. Leaving the loop early interrupts the Job, as cancelling `run` does; use
+        `async with` to wait for it. The first event raises what `run` raises.
+        """
+
+        def drive(jobs: Jobs, listener: OnEvent) -> Coroutine[object, object, JobSummary]:
+            return jobs.run(expert_key, query, job_id=job_id, attachments=attachments, labels=labels, on_event=listener)
+
+        return self._streams.open(drive)
+
     async def continue_job(
         self,
         expert_key: str,
@@ -348,6 +389,7 @@ class Host:
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Start a new Run of the Coordinator, with the messages of its last one. See `Jobs.continue_job`."""
+        await self._settled_streams()
         return await self.jobs.continue_job(
             expert_key,
             query,
@@ -363,6 +405,7 @@ class Host:
         text: str,
         *,
         job_id: str | None = None,
+        question: Question | str | None = None,
         question_id: str | None = None,
         resume_from: str | None = None,
         signal: str | None = None,
@@ -370,7 +413,18 @@ class Host:
         drive: bool | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Answer the question that a Job is stopped at, and continue the Job. See `Jobs.answer`."""
+        """Answer the question that a Job is stopped at, and continue the Job. See `Jobs.answer`.
+
+        `question` is the event of a stream, or an id, as `question_id`. The answer to a question of a stream that is
+        being read returns when it is recorded, and the stream continues.
+        """
+        if question is not None:
+            question_id = question if isinstance(question, str) else question.id
+        streams = await self._settled_streams()
+        if streams is not None and question_id is not None and resume_from is None and drive is not False:
+            stream = streams.asking(question_id)
+            if stream is not None:
+                return await stream.answer(text, question_id, signal=signal, by=by, on_event=on_event)
         return await self.jobs.answer(
             text,
             job_id=job_id,
@@ -396,6 +450,7 @@ class Host:
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Resume a Job that crashed, failed, was interrupted or reached a limit. See `Jobs.resume`."""
+        await self._settled_streams()
         return await self.jobs.resume(
             job_id,
             max_steps=max_steps,
@@ -438,6 +493,7 @@ class Host:
 
     async def job(self, job_id: str | None = None) -> JobSummary:
         """Return the summary of a Job, or of the latest one. Raises NotFound."""
+        await self._settled_streams()
         return await self.jobs.job(job_id)
 
     async def events(

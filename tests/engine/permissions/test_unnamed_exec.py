@@ -10,6 +10,7 @@ from approving import answer, exec_, hosted
 from hosting import Bench, Seen, expert, results, wait_for
 from sandboxed import usable  # noqa: F401 - a fixture
 
+from perstack import Question
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.sandbox import Sandbox
 from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill
@@ -161,3 +162,16 @@ def test_an_unattended_job_never_waits_for_a_person(bench: Bench, outside: Path)
     host = closed(bench, [hostile(outside), text("ok")], attended=True, unattended=True)
     assert wait_for(host.run("a", "q")).status == "completed"
     assert not outside.exists()
+
+
+def test_the_reader_of_a_stream_is_asked_about_it(bench: Bench) -> None:
+    host = closed(bench, [exec_("touch", "made"), text("ok")])
+
+    async def work() -> None:
+        async for event in host.stream("a", "q"):
+            if isinstance(event, Question):
+                assert (event.is_approval, (bench.workspace / "made").exists()) == (True, False)
+                await host.answer("yes", question=event)
+        assert (bench.workspace / "made").exists()
+
+    wait_for(work())

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
-from pydantic_core import ArgsKwargs, from_json
+from pydantic_core import from_json
 
 from perstack.core.base.text import REDACTED, near_or_all
 from perstack.dataclass import dataclass
@@ -34,6 +34,8 @@ from perstack.errors import UsageError
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 else:
+    from pydantic_core import ArgsKwargs
+
     ModelMetaclass = type(BaseModel)
 
 _HALF = "[\ud800-\udfff]"

@@ -39,6 +39,7 @@ from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
     from perstack.core.jobs.cloud_events import CloudEvent
+    from perstack.core.jobs.stream_events import Question
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
     from perstack.engine.jobs.queue import JobQueue
     from perstack.engine.jobs.serving import JobServer
@@ -168,6 +169,7 @@ class Jobs(JobReader):
         text: str,
         *,
         job_id: str | None = None,
+        question: Question | str | None = None,
         question_id: str | None = None,
         resume_from: str | None = None,
         signal: str | None = None,
@@ -177,14 +179,17 @@ class Jobs(JobReader):
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and continue the Job.
 
-        `perstack.core.jobs.answers` defines how an answer is read. `question_id` guards against answering another
-        question; an approval of a call needs it, and is `yes`, `always` or `no`. `signal` names the event that answers,
-        if it is not a person. `resume_from` is a checkpoint with an open question, which a new Run answers again. With
-        `drive` false a worker continues the Job: the default with a named dispatcher, and for a submitted Job.
+        `perstack.core.jobs.answers` defines how an answer is read. `question_id`, or `question`, which may be the event
+        of a stream, guards against answering another question; an approval of a call needs it, and is `yes`, `always`
+        or `no`. `signal` names the event that answers, if it is not a person. `resume_from` is a checkpoint with an
+        open question, which a new Run answers again. With `drive` false a worker continues the Job: the default with a
+        named dispatcher, and for a submitted Job.
 
         Raises UsageError if nothing is asked or the answer does not fit, and Conflict if the question was answered
         already.
         """
+        if question is not None:
+            question_id = question if isinstance(question, str) else question.id
         named = question_id or (resume_from if job_id is None else None)
         job_id = place_of(named)[0] if named is not None else await self.resolve(job_id)
         from perstack.core.jobs.answers import GivenAnswer

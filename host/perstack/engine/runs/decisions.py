@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,7 @@ class LiveQuestions:
     def __init__(self) -> None:
         """Start with one active Run and no question."""
         self._active = 1
+        self.on_asked: Callable[[OpenQuestion], None] = lambda asking: None  # called with each question
         self._pending: dict[str, PendingQuestion] = {}
 
     # --- active Runs ----------------------------------------------------------------------------------------------
@@ -91,6 +92,8 @@ class LiveQuestions:
         question_id = pending.asking.id
         self._pending[question_id] = pending
         self._leave()
+        if not pending.answered.done():
+            self.on_asked(pending.asking)
         try:
             return await pending.answered
         finally:

@@ -1,0 +1,183 @@
+"""The six kinds of events that a program iterates over while a Job is driven, made of the Job's events.
+
+A `StreamEvent` is what a user interface shows: text as it arrives, calls with their results, questions, delegates and
+the end. Everything else of a Job is left out; a listener (`on_event`) receives all of it. The union is closed: a new
+kind is a breaking change, because programs match it with `assert_never`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import ToolKind
+from perstack.core.jobs.answers import asked_by
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.display_events import StreamText
+from perstack.core.runs.events import (
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    Event,
+    FinishGeneration,
+    FinishToolCall,
+    RequestApproval,
+    StartGeneration,
+    StoredEvent,
+)
+from perstack.core.runs.messages import ResultContent, TextPart, text_of
+from perstack.core.runs.questions import OpenQuestion
+from perstack.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A part of a model's text, as it arrives; a whole text, with its event, from a model that does not stream."""
+
+    text: str
+    run_id: str
+    event: StoredEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool by the model. Calls of delegates and questions to a person are events of their own."""
+
+    id: str
+    name: str
+    arguments: JsonObject
+    run_id: str
+    skill_name: str = ""
+    event: StoredEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The result of a call, a delegate or a question; `id` is the call's."""
+
+    id: str
+    name: str
+    text: str
+    run_id: str
+    is_error: bool = False
+    contents: tuple[ResultContent, ...] = ()
+    event: StoredEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to a person, or a call that needs approval. Answer it in the loop: `host.answer(text, question=…)`."""
+
+    id: str
+    text: str
+    run_id: str
+    asking: OpenQuestion
+    options: tuple[str, ...] = ()  # answers that are offered; empty for any text
+    allows_other: bool = True  # False if the answer must be one of the options, or fit the form in `asking`
+    is_approval: bool = False
+    event: StoredEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateStarted:
+    """A delegate's Run that an Expert has called; `id` is the call's."""
+
+    id: str
+    expert_key: str
+    query: str
+    run_id: str
+    parent_run_id: str
+    event: StoredEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of the Job, or a stop without a question: the last event. `job.status` says which."""
+
+    job: JobSummary
+    event: StoredEvent | None = None
+
+
+StreamEvent: TypeAlias = TextDelta | ToolCall | ToolResult | Question | DelegateStarted | Finished
+
+_SHOWN: frozenset[ToolKind] = frozenset(("tool", "todo", "clearTodo", "refused"))
+
+
+class StreamReader:
+    """Makes stream events of the events of one Job, in the order in which they are shown."""
+
+    def __init__(self) -> None:
+        """Start before the first event."""
+        self._streamed: set[str] = set()  # Runs whose current generation has shown text
+        self._arguments: dict[tuple[str, str], JsonObject] = {}
+        self._asked: dict[str, StoredEvent] = {}
+        self._last: dict[str, StoredEvent] = {}
+
+    def read(self, event: Event) -> Iterable[StreamEvent]:
+        """Return what the event shows."""
+        if isinstance(event, StreamText):
+            self._streamed.add(event.run_id)
+            return (TextDelta(event.delta, event.run_id),)
+        if not isinstance(event, StoredEvent):
+            return ()
+        self._last[event.run_id] = event
+        return self._of_stored(event)
+
+    def question(self, asking: OpenQuestion) -> Question:
+        """Return the event of an open question."""
+        asked = asked_by(asking)
+        return Question(
+            asking.id,
+            asking.shown,
+            asking.run_id,
+            asking,
+            options=asked.options,
+            allows_other=asked.allows_other and asked.schema is None,
+            is_approval=bool(asking.call_digest) or asking.approval,
+            event=self._asked.get(asking.id),
+        )
+
+    def finished(self, job: JobSummary) -> Finished:
+        """Return the last event."""
+        return Finished(job, self._last.get(job.coordinator_run_id))
+
+    def _of_stored(self, event: StoredEvent) -> Iterable[StreamEvent]:
+        match event:
+            case StartGeneration():
+                self._streamed.discard(event.run_id)
+            case FinishGeneration():
+                return self._reply(event)
+            case CallTools():
+                return tuple(self._calls(event))
+            case FinishToolCall():
+                return (_result(event),)
+            case CallDelegate():
+                return tuple(
+                    DelegateStarted(one.tool_call_id, one.expert_key, one.query, one.run_id, event.run_id, event)
+                    for one in event.delegates
+                )
+            case CallInteractiveTool() | RequestApproval():
+                self._asked[event.id] = event
+            case _:
+                pass
+        return ()
+
+    def _reply(self, event: FinishGeneration) -> Iterable[StreamEvent]:
+        for call in event.message.tool_calls:
+            self._arguments[event.run_id, call.tool_call_id] = call.args
+        text = "".join(part.text for part in event.reply if isinstance(part, TextPart))
+        return () if event.run_id in self._streamed or not text else (TextDelta(text, event.run_id, event),)
+
+    def _calls(self, event: CallTools) -> Iterator[ToolCall]:
+        for call in event.calls:
+            arguments = self._arguments.pop((event.run_id, call.id), {})
+            if call.kind in _SHOWN:
+                yield ToolCall(call.id, call.tool_name, arguments, event.run_id, call.skill_name, event)
+
+
+def _result(event: FinishToolCall) -> ToolResult:
+    text = text_of(event.contents)
+    return ToolResult(
+        event.tool_call_id, event.tool_name, text, event.run_id, event.is_error, tuple(event.contents), event
+    )
