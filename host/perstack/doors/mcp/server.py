@@ -16,6 +16,8 @@ from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
+from pydantic import TypeAdapter
+from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.doors.mcp import resources
@@ -210,10 +212,25 @@ def _error_result(error: PerstackError) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True, _meta={_ERROR_KEY: told})
 
 
+class _ChangingServer(Server[Any]):
+    @override
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        # over HTTP the SDK calls this itself, without options
+        changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+        return super().create_initialization_options(
+            notification_options or changes, experimental_capabilities, extensions
+        )
+
+
 def build_server(workspaces: Workspaces) -> Server[Any]:
     """Return a server for any number of connections, in both eras."""
     handlers = _Handlers(workspaces)
-    server: Server[Any] = Server(
+    server = _ChangingServer(
         NAME,
         version=VERSION,
         instructions=INSTRUCTIONS,
@@ -238,13 +255,6 @@ def build_server(workspaces: Workspaces) -> Server[Any]:
     return server
 
 
-def options_of(server: Server[Any]) -> InitializationOptions:
-    """Return the server's options for the handshake."""
-    return server.create_initialization_options(
-        NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
-    )
-
-
 # The server on the process's stdin and stdout, until the client closes them or a stop signal arrives.
 
 _Streams: TypeAlias = tuple[
@@ -264,7 +274,7 @@ async def serve_stdio(
             _streams(wire, opening, greeted) as (incoming, outgoing),
         ):
             server = build_server(workspaces)
-            await server.run(incoming, outgoing, options_of(server))
+            await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 @asynccontextmanager
@@ -287,15 +297,22 @@ async def _streams(wire: ProtocolStdio, opening: bytes | None, greeted: Greeting
 
 
 async def _read(
-    messages: AsyncGenerator[SessionMessage], arrived: MemoryObjectSendStream[SessionMessage | Exception]
+    messages: AsyncGenerator[list[SessionMessage]], arrived: MemoryObjectSendStream[SessionMessage | Exception]
 ) -> None:
     async with arrived, aclosing(messages):
-        async for message in messages:
-            await arrived.send(message)
+        async for line in messages:
+            for message in line:
+                await arrived.send(message)
 
 
-def _parsed(line: bytes) -> SessionMessage:
-    return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+_BATCH = TypeAdapter(list[types.JSONRPCMessage])
+
+
+def _parsed(line: bytes) -> list[SessionMessage]:
+    """Return the message of a line, or the messages of a batch (revision 2025-03-26). Raises ValueError."""
+    if line.lstrip().startswith(b"["):
+        return [SessionMessage(one) for one in _BATCH.validate_json(line, by_name=False)]
+    return [SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))]
 
 
 async def _write(
