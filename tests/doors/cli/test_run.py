@@ -338,3 +338,15 @@ def test_a_continuation_without_a_query_names_the_command_that_needs_none(
     ran = terminal.run("run", "solo", *which, stdin="")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.endswith("; `perstack resume` continues a Job without one\n")
+
+
+def test_the_step_limit_that_is_shown_is_the_one_in_force_after_a_resume(terminal: Terminal) -> None:
+    thinks = [reply("", ("think", {"thought": "hm"})) for _ in range(5)]
+    terminal.project(ONE, solo=[*thinks, reply("ok")])
+    terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "j", "--max-steps", "2")
+    summary = terminal.jobs() / "j" / "job.json"
+    for most, shown in (("4", "4 of at most 4 steps"), ("0", "6 steps")):
+        terminal.call("resume", "j", "--max-steps", most)
+        assert json.loads(summary.read_text()).get("maxSteps") == (int(most) or None)
+        assert f"  spent   {shown}, 0 + 0 tokens" in terminal.call("log", "j").lines
+    assert terminal.call("verify", "j").code == 0

@@ -118,7 +118,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         resume_at=_resume_at(last, status) if closed is None else None,
         queued=last.queued,
         total_steps=job.total_steps,
-        max_steps=last.start.limits.max_steps,
+        max_steps=last.limits.max_steps,
         budget=last.limits.budget,
         exceeded=exceeded and exceeded.words,
         exceeded_budget=exceeded and exceeded.budget,
