@@ -8,7 +8,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from perstack.core.base.records import Fact
-from perstack.core.definitions.skills import Effect
+from perstack.core.definitions.skills import Effect, Subject
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.core.tasks.operations import CreateCommand, ListCommand, TaskCommand
 from perstack.errors import SkillError
@@ -21,6 +21,7 @@ Create it once, and look first whether it is there. Make a checkpoint after each
 says what is done and what is left. Pause it if you must wait; complete it when everything is done."""
 
 _MOST_LISTED = 50
+_ANY_CASE = Subject(any_case=True)
 
 
 def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
@@ -29,7 +30,9 @@ def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
     for operation in operations:
         if "expert" in operation.callers:
             effect: Effect = "readOnly" if operation.reads else "sideEffect"
-            kit.tool(name=operation.tool, description=operation.description, effect=effect)(_function(operation))
+            kit.tool(name=operation.tool, description=operation.description, effect=effect, subject=_ANY_CASE)(
+                _function(operation)
+            )
     return kit
 
 

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
 
+from perstack.core.base.records import snake_cased
 from perstack.core.base.validation_errors import read_call
 from perstack.core.tasks.operations import (
     AnswerCommand,
@@ -35,10 +36,13 @@ _R = TypeVar("_R")
 
 
 def read_command(command: type[TaskCommand[_R]], *args: object, **kwargs: object) -> TaskCommand[_R]:
-    """Build an operation from arguments of any type, converted to the annotations of its fields. Raises UsageError."""
+    """Build an operation from arguments of any type, converted to the annotations of its fields.
+
+    Names may be in snake_case or camelCase. Raises UsageError.
+    """
     if command not in _READERS:
         _READERS[command] = (_reader_of(command), _name(command), tuple(inspect.signature(command).parameters))
-    return read_call(*_READERS[command], args, kwargs)
+    return read_call(*_READERS[command], args, snake_cased(kwargs))
 
 
 _READERS: dict[type[TaskCommand[Any]], tuple[TypeAdapter[Any], str, Sequence[str]]] = {}

@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.skills import LEGAL_TOOL_NAME, Effect, Subject, ToolSpec
+from perstack.core.definitions.skills import LEGAL_TOOL_NAME, Effect, Subject, ToolSpec, named_arguments
 from perstack.dataclass import dataclass
 from perstack.errors import PluginError, SkillError
 from perstack.toolkit.context import ToolContext
@@ -136,7 +136,7 @@ class ToolFunction:
     def bind(self, args: JsonObject) -> dict[str, object]:
         """Convert arguments to the annotated types. Raises SkillError with a message for the model."""
         try:
-            return cast("dict[str, object]", self._adapter.validate_json(to_json(args)))
+            return cast("dict[str, object]", self._adapter.validate_json(to_json(named_arguments(self.subject, args))))
         except ValidationError as error:
             raise SkillError(f"Wrong arguments: {in_one_line(error)}") from error
 

@@ -84,6 +84,21 @@ def test_a_task_whose_checkpoint_is_late_is_marked(terminal: Terminal) -> None:
     assert "checkpointDueAt" not in task(terminal, "pause", "slow", "--reason", "checkpoint")
 
 
+def test_a_text_as_the_reason_is_a_question_that_a_person_answers_with_any_text(terminal: Terminal) -> None:
+    terminal.project('[experts.a]\ninstruction = "x"\n')
+    asked = "Waiting for code review approval"
+    for name in ("review", "other"):
+        task(terminal, "create", name, "--start")
+        paused = task(terminal, "pause", name, "--reason", asked)
+        assert (paused["pauseReason"], paused["pauseMessage"]) == ("human_input", asked)
+    assert terminal.call("inbox").out.count(asked) == 2
+    answered = terminal.call("answer", "review", "Fine, but rename b.py")
+    assert answered.code == 0, answered.err
+    assert task(terminal, "resume", "review")["input"] == "Fine, but rename b.py"
+    assert task(terminal, "resume", "other")["status"] == "running"
+    assert asked not in terminal.call("inbox").out
+
+
 def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> None:
     task(terminal, "create", "t", "--start")
     for number in (1, 2, 3):

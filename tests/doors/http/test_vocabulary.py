@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 from terminal import SECONDS, Terminal
 
 from perstack.engine.tasks.memory import ExecutionMemory
+from perstack.errors import UsageError
 
 Send = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -59,7 +60,7 @@ async def play(send: Send) -> None:
     ]
     assert (created["status"], created["checkpointData"]) == ("running", {"phase": "planning"})
     assert (kept["state"], kept["checkpointData"]) == (STATE, {"phase": "editing"})
-    assert (paused["status"], paused["pauseReason"]) == ("paused", "checkpoint")
+    assert (paused["status"], paused["pauseReason"]) == ("paused", "human_input")
     assert paused["pauseMessage"] == "Waiting for the review of pull request 42"
     review = {"phase": "review", "pull_request": 42}
     assert (resumed["status"], resumed["state"], resumed["checkpointData"]) == ("running", STATE, review)
@@ -149,11 +150,14 @@ def test_the_example_goes_through_python(tmp_path: Path, style: Callable[[Any], 
         async with ExecutionMemory.open(workspace=tmp_path) as memory:
 
             async def send(operation: str, **given: Any) -> dict[str, Any]:
-                if "config" in given:
-                    given["config"] = style(given["config"])
-                return json.loads((await getattr(memory, operation)(**given)).to_json())
+                return json.loads((await getattr(memory, operation)(**style(given))).to_json())
 
             await play(send)
+            create: Callable[..., Awaitable[object]] = memory.create
+            with pytest.raises(UsageError, match="create: there is no argument `dependsOn`"):
+                await create("both", dependsOn=["a"], depends_on=["b"])
+            with pytest.raises(UsageError, match="create: there is no argument `Name`"):
+                await create("other", Name="a")
 
     wait_for(work(), SECONDS)
 

@@ -10,6 +10,7 @@ import pytest
 from hosting import Bench, expert, wait_for
 
 from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import PluginSkill
 from perstack.core.tasks.events import TaskConfig, WaitingFor, WakeTask
 from perstack.engine.schedules.scheduler import DueWorkResult
@@ -277,7 +278,7 @@ def test_an_expert_says_things_in_the_words_that_every_other_door_takes(bench: B
     script = [
         tool("createTask", {"task_id": "first", "name": "First", "status": "running", "checkpoint_data": {"at": 0}}),
         tool("createTask", {"task_id": "then", "name": "Then", "depends_on": ["first"], "config": config}),
-        tool("checkpointTask", {"task_id": "first", "checkpoint_data": {"at": 1}}),
+        tool("checkpointTask", {"taskId": "first", "checkpointData": {"at": 1}}),
         tool("pauseTask", {"task_id": "first", "reason": "Waiting for the review", "checkpoint_data": {"at": 2}}),
         tool("resumeTask", {"task_id": "first"}),
         tool("failTask", {"task_id": "first", "error": {"code": 7, "message": "the disk is full"}}),
@@ -297,10 +298,35 @@ def test_an_expert_says_things_in_the_words_that_every_other_door_takes(bench: B
         assert (first.error, first.error_details) == ("the disk is full", {"code": 7, "message": "the disk is full"})
         assert first.checkpoint_data == {"at": 2}
         paused = (await host.tasks.history("first"))[5]
-        assert (paused.reason, paused.message) == ("checkpoint", "Waiting for the review")
+        assert (paused.reason, paused.message) == ("human_input", "Waiting for the review")
         then = await host.tasks.get("then")
         assert (then.status, then.config.on_failure) == ("paused", "pause")
         assert [one.in_words() for one in then.blocked_by] == ["first (failed: the disk is full)"]
+
+    wait_for(work())
+
+
+def test_an_expert_spells_arguments_either_way_and_rules_hold_for_both(bench: Bench) -> None:
+    skill = PluginSkill(name="memory", plugin="@perstack/execution-memory")
+    rules = Permissions(deny=("createTask(task_id=secret)",))
+    keeper = expert("keeper").model_copy(update={"skills": (skill,), "permissions": rules})
+    script = [
+        tool("createTask", {"taskId": "one", "checkpointData": {"at": 0}, "config": {"maxRetries": 1}}),
+        tool("createTask", {"taskId": "secret"}),
+        tool("createTask", {"taskId": "two", "task_id": "secret"}),
+        tool("createTask", {"taskid": "three"}),
+        text("Done."),
+    ]
+    provider = ScriptedProvider(script)
+
+    async def work() -> None:
+        host = bench.host(provider, keeper)
+        assert (await host.run("keeper", "Tidy up.")).text == "Done."
+        assert [one.task_id for one in (await host.tasks.list()).tasks] == ["one"]
+        assert (await host.tasks.get("one")).checkpoint_data == {"at": 0}
+        said = str(list(provider.requests[-1].messages))
+        assert said.count("Wrong arguments") == 2
+        assert "createTask(task_id=secret)" in said
 
     wait_for(work())
 

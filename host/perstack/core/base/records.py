@@ -23,7 +23,7 @@ from operator import not_
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
@@ -114,6 +114,7 @@ class Fact(BaseModel, metaclass=_StrictModel):
 
 
 F = TypeVar("F", bound=Fact)
+_Value = TypeVar("_Value")
 
 
 # Redaction: each field that a person, a model or a tool wrote has a mark that says what a redaction leaves of it.
@@ -197,6 +198,14 @@ class EventParser(Generic[F]):
         if self._adapter is None:
             self._adapter = self._build()
         return self._adapter.validate_json(payload)
+
+
+def snake_cased(given: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Return the values with names in camelCase changed to snake_case; a name that is there in both forms stays."""
+    names = {name: to_snake(name) for name in given}
+    return {
+        snake if to_camel(snake) == name and snake not in given else name: given[name] for name, snake in names.items()
+    }
 
 
 # Canonical JSON for digests: one text per value. docs/events.md specifies it: Python's `json` without spaces and

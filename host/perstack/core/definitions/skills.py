@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perstack.core.base.records import EMPTIED, TEXT, Fact, JsonObject, Text, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Fact, JsonObject, Text, falsy, snake_cased
 from perstack.core.definitions.agent_skills import wrong_skill_name
 from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
 
@@ -46,11 +46,18 @@ class Subject(Fact):
     variables: Annotated[_Argument, Key("argument with the object of additional variables of the program")] = ""
     is_nothing: Annotated[bool, Field(exclude_if=falsy)] = False  # True if the tool does nothing: no rule applies to it
 
+    any_case: Annotated[bool, Field(exclude_if=falsy)] = False  # True if names of arguments may be in camelCase as well
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all arguments that have a meaning."""
         one_each = (self.script, self.program, self.arguments, self.folder, self.variables)
         return (*self.paths, *self.urls, *filter(None, one_each))
+
+
+def named_arguments(subject: Subject | None, args: JsonObject) -> JsonObject:
+    """Return the arguments of a call under the names that the tool's schema and permission rules have."""
+    return snake_cased(args) if subject is not None and subject.any_case else args
 
 
 class ToolSpec(Fact):

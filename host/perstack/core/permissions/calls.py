@@ -11,7 +11,7 @@ from posixpath import join, normpath
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject, texts_in
-from perstack.core.definitions.skills import Effect, Subject, ToolKind, ToolSpec
+from perstack.core.definitions.skills import Effect, Subject, ToolKind, ToolSpec, named_arguments
 from perstack.dataclass import dataclass
 
 Resolve = Callable[[str, str], Sequence[str]]
@@ -128,7 +128,7 @@ def policy_call(
     return PolicyCall(
         tool=(spec.target or spec.name) if is_delegate else own_name or spec.name,
         skill="" if is_delegate else spec.skill_name,
-        args=args,
+        args=named_arguments(spec.subject, args),
         kind=spec.kind,
         effect=spec.effect,
         subject=spec.subject,

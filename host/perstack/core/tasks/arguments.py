@@ -92,7 +92,7 @@ def starts(*, start: bool | None, status: FirstStatus | None) -> bool | None:
 
 
 def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
-    """Return pause reason and message; another text is a message for `checkpoint`. Raises UsageError."""
+    """Return pause reason and message; another text is a question for a person. Raises UsageError."""
     plain = _letters(said or "")
     if said is None or not plain:
         raise UsageError(f"pause: `reason` is missing: give one of {', '.join(get_args(PauseReason))}, or type a text")
@@ -102,10 +102,10 @@ def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
     near = nearest(plain, reasons, 0.8) if not said.strip().count(" ") else None
     if near is not None:
         raise UsageError(
-            f"pause: there is no reason {said!r}; did you mean {reasons[near]!r}? Any other text is the"
-            " message: write more than one word"
+            f"pause: there is no reason {said!r}; did you mean {reasons[near]!r}? Any other text is a"
+            " question for a person: write more than one word"
         )
-    return "checkpoint", said
+    return "human_input", said
 
 
 def check_pause(reason: PauseReason, resume_at: int | None, waiting_for: WaitingFor | None) -> None:

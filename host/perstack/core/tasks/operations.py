@@ -262,16 +262,16 @@ class ListCheckpointsCommand(OnTask[tuple[TaskCheckpoint, ...]]):
 class PauseCommand(ChangeCommand):
     """Let a task wait, for a reason. End your work on it after that: it is resumed when what it waits for has come.
 
-    With `state` or `checkpoint_data`, a checkpoint is made first. A `reason` that is not a PauseReason is the
-    message, and the reason is `checkpoint`. With `depends_on` it waits for other tasks as well: without a reason, for
-    them alone. `scheduled_wait` needs `resume_at`, and `rate_limit` may have it. For `external_dependency` what is
+    With `state` or `checkpoint_data`, a checkpoint is made first. A `reason` that is not a PauseReason is a question
+    for a person: the message of `human_input`. With `depends_on` it waits for other tasks as well: without a reason,
+    for them alone. `scheduled_wait` needs `resume_at`, and `rate_limit` may have it. For `external_dependency` what is
     returned has the `token` that `signal` takes; it is not kept anywhere, and shown this once.
     """
 
     reason: Annotated[
         Text | None,
         Through(PauseReason | Text | None),
-        Field(description="What it waits for; any other text is the message, and puts the task aside: `checkpoint`."),
+        Field(description="What it waits for; any other text is a question for a person: `human_input`."),
     ] = None
     message: Annotated[Text | None, Field(description="What is asked, or waited for, as a text for a person.")] = None
     _: KW_ONLY

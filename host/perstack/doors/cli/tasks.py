@@ -158,7 +158,7 @@ def _show_checkpoints(found: Checkpoints) -> None:
     table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)
 
 
-_REASON = f"Why the task waits: {', '.join(get_args(PauseReason))}; or any text, which only pauses it."
+_REASON = f"Why the task waits: {', '.join(get_args(PauseReason))}; or a question for a person."
 _AGENT = ("agent_id", "--agent", "--agent-id")
 _OF_CONFIG = ("max_retries", "timeout", "on_failure", "checkpoint_interval")
 

@@ -30,6 +30,7 @@ from perstack.core.definitions.skills import (
     ToolSpec,
     agent_skills,
     legal_tool_name,
+    named_arguments,
     picked,
     with_base,
 )
@@ -201,7 +202,7 @@ class RulingReplay:
         call = PolicyCall(
             tool=own or decided.tool_name,
             skill=decided.skill_name,
-            args=part.args,
+            args=named_arguments(subject, part.args),
             kind="tool" if decided.kind == "refused" else decided.kind,
             effect=decided.effect,
             subject=subject,

@@ -27,6 +27,7 @@ from perstack.core.definitions.skills import (
     declared,
     is_base_skill,
     legal_tool_name,
+    named_arguments,
     picked,
 )
 from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
@@ -197,7 +198,7 @@ class Catalogue:
             return _refused(call, " ".join((problem, *(f"Not there now: {why}." for why in self._missing.values()))))
         if call.raw_args is not None:
             return _refused(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)
-        found = await violation_of(offered.checker, call.args)
+        found = await violation_of(offered.checker, named_arguments(offered.spec.subject, call.args))
         if found is not None:
             place = f" at {found.place}" if found.place else ""
             return _refused(call, f"Wrong arguments{place}: {found.message}", offered.spec)
