@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from perstack.core.base.ids import By as By
     from perstack.core.definitions.experts import Expert as Expert
     from perstack.core.definitions.project import Project as Project
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from perstack.core.jobs.stream_events import ToolCall as ToolCall
     from perstack.core.jobs.stream_events import ToolResult as ToolResult
     from perstack.core.jobs.summary import JobSummary as JobSummary
+    from perstack.core.jobs.summary import OutputT
+    from perstack.core.jobs.summary import ParsedJob as ParsedJob
     from perstack.core.runs.events import Event as Event
     from perstack.engine.jobs.attachments import Attachable as Attachable
     from perstack.engine.jobs.stream import JobStream as JobStream
@@ -62,7 +66,7 @@ _HOMES = {
     "perstack.core.definitions.project": "Project",
     "perstack.core.runs.events": "Event",
     "perstack.core.jobs.stream_events": "DelegateStarted Finished Question StreamEvent TextDelta ToolCall ToolResult",
-    "perstack.core.jobs.summary": "JobSummary",
+    "perstack.core.jobs.summary": "JobSummary ParsedJob",
     "perstack.engine.jobs.attachments": "Attachable",
     "perstack.engine.jobs.stream": "JobStream",
     "perstack.engine.log.run_session": "OnEvent",
@@ -74,6 +78,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
+@overload
 async def run(
     expert: str,
     query: str,
@@ -85,6 +90,40 @@ async def run(
     job_id: str | None = None,
     attachments: Sequence[Attachable] = (),
     labels: Mapping[str, str] | None = None,
+    output: type[OutputT],
+    env: Mapping[str, str] | None = None,
+    overrides: Overrides | None = None,
+    plugins: Iterable[object] = (),
+) -> ParsedJob[OutputT]: ...
+@overload
+async def run(
+    expert: str,
+    query: str,
+    *,
+    on_event: OnEvent | None = None,
+    config: str | Path | None = None,
+    workspace: str | Path = ".",
+    storage: str | None = None,
+    job_id: str | None = None,
+    attachments: Sequence[Attachable] = (),
+    labels: Mapping[str, str] | None = None,
+    output: type[BaseModel] | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Overrides | None = None,
+    plugins: Iterable[object] = (),
+) -> JobSummary: ...
+async def run(
+    expert: str,
+    query: str,
+    *,
+    on_event: OnEvent | None = None,
+    config: str | Path | None = None,
+    workspace: str | Path = ".",
+    storage: str | None = None,
+    job_id: str | None = None,
+    attachments: Sequence[Attachable] = (),
+    labels: Mapping[str, str] | None = None,
+    output: type[BaseModel] | None = None,
     env: Mapping[str, str] | None = None,
     overrides: Overrides | None = None,
     plugins: Iterable[object] = (),
@@ -93,8 +132,9 @@ async def run(
 
     Check the `status` of the summary: a failing model, a question or the step limit stop a Job and raise nothing.
     `labels` are used to find the Job later. `attachments` are images, PDFs and texts that the model sees with the
-    query: paths, bytes, or Blobs with a name. `on_event` is called with each event and its line of JSON, and must not
-    block. `config` is a perstack.toml; by default it is found from `workspace` upward. `env` replaces the process's
+    query: paths, bytes, or Blobs with a name. `on_event` is called with each event, and its line of JSON if it takes a
+    second argument, and must not block. `output` is a pydantic model that parses the result: the summary's `output`.
+    `config` is a perstack.toml; by default it is found from `workspace` upward. `env` replaces the process's
     environment. `plugins` are used in addition to the installed ones. Cancelling is recorded as an interrupt.
 
     Raises UsageError (no such Expert, no perstack.toml, `job_id` exists), DefinitionError with every problem of
@@ -105,9 +145,12 @@ async def run(
     async with Host.open(
         config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins
     ) as host:
-        return await host.run(expert, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
+        return await host.run(
+            expert, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
+        )
 
 
+@overload
 def run_sync(
     expert: str,
     query: str,
@@ -119,6 +162,40 @@ def run_sync(
     job_id: str | None = None,
     attachments: Sequence[Attachable] = (),
     labels: Mapping[str, str] | None = None,
+    output: type[OutputT],
+    env: Mapping[str, str] | None = None,
+    overrides: Overrides | None = None,
+    plugins: Iterable[object] = (),
+) -> ParsedJob[OutputT]: ...
+@overload
+def run_sync(
+    expert: str,
+    query: str,
+    *,
+    on_event: OnEvent | None = None,
+    config: str | Path | None = None,
+    workspace: str | Path = ".",
+    storage: str | None = None,
+    job_id: str | None = None,
+    attachments: Sequence[Attachable] = (),
+    labels: Mapping[str, str] | None = None,
+    output: type[BaseModel] | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Overrides | None = None,
+    plugins: Iterable[object] = (),
+) -> JobSummary: ...
+def run_sync(
+    expert: str,
+    query: str,
+    *,
+    on_event: OnEvent | None = None,
+    config: str | Path | None = None,
+    workspace: str | Path = ".",
+    storage: str | None = None,
+    job_id: str | None = None,
+    attachments: Sequence[Attachable] = (),
+    labels: Mapping[str, str] | None = None,
+    output: type[BaseModel] | None = None,
     env: Mapping[str, str] | None = None,
     overrides: Overrides | None = None,
     plugins: Iterable[object] = (),
@@ -130,7 +207,9 @@ def run_sync(
     from perstack.host import Host
 
     host = Host.open(config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins)
-    return host.run_sync(expert, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
+    return host.run_sync(
+        expert, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
+    )
 
 
 if not TYPE_CHECKING:  # type checkers read the imports above, and so find a misspelt name

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from perstack.config.project import ProjectPlace, check_workspace, find_place, named_or_own
 from perstack.config.trust import Agreement, environment_of
@@ -40,10 +40,12 @@ from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from perstack.core.base.ids import By
     from perstack.core.jobs.resuming import UnsettledCall
     from perstack.core.jobs.stream_events import Question
-    from perstack.core.jobs.summary import JobSummary
+    from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.facts import Settlement
     from perstack.engine.audit.audit import Auditor
@@ -318,6 +320,7 @@ class Host:
 
     # --- frequent methods of Jobs ---------------------------------------------------------------------------------
 
+    @overload
     async def run(
         self,
         expert_key: str,
@@ -326,13 +329,38 @@ class Host:
         job_id: str | None = None,
         attachments: Sequence[Attachable] = (),
         labels: Mapping[str, str] | None = None,
+        output: type[OutputT],
+        on_event: OnEvent | None = None,
+    ) -> ParsedJob[OutputT]: ...
+    @overload
+    async def run(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        attachments: Sequence[Attachable] = (),
+        labels: Mapping[str, str] | None = None,
+        output: type[BaseModel] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary: ...
+    async def run(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        attachments: Sequence[Attachable] = (),
+        labels: Mapping[str, str] | None = None,
+        output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Start a new Job and drive it until it ends or stops. See `Jobs.run`."""
         return await self.jobs.run(
-            expert_key, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event
+            expert_key, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
         )
 
+    @overload
     def run_sync(
         self,
         expert_key: str,
@@ -341,6 +369,30 @@ class Host:
         job_id: str | None = None,
         attachments: Sequence[Attachable] = (),
         labels: Mapping[str, str] | None = None,
+        output: type[OutputT],
+        on_event: OnEvent | None = None,
+    ) -> ParsedJob[OutputT]: ...
+    @overload
+    def run_sync(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        attachments: Sequence[Attachable] = (),
+        labels: Mapping[str, str] | None = None,
+        output: type[BaseModel] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary: ...
+    def run_sync(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        attachments: Sequence[Attachable] = (),
+        labels: Mapping[str, str] | None = None,
+        output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Do as `run` from code that is not async, and close the Host's connections after it.
@@ -350,8 +402,14 @@ class Host:
 
         async def work() -> JobSummary:
             async with self:  # connections belong to the event loop of this call
-                return await self.run(
-                    expert_key, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event
+                return await self.jobs.run(
+                    expert_key,
+                    query,
+                    job_id=job_id,
+                    attachments=attachments,
+                    labels=labels,
+                    output=output,
+                    on_event=on_event,
                 )
 
         return run_to_end(work, "run")
@@ -364,6 +422,7 @@ class Host:
         job_id: str | None = None,
         attachments: Sequence[Attachable] = (),
         labels: Mapping[str, str] | None = None,
+        output: type[BaseModel] | None = None,
     ) -> JobStream:
         """Return the events of a new Job, which is driven while they are iterated over.
 
@@ -375,7 +434,7 @@ class Host:
         def drive(jobs: Jobs, listener: OnEvent) -> Coroutine[object, object, JobSummary]:
             return jobs.run(expert_key, query, job_id=job_id, attachments=attachments, labels=labels, on_event=listener)
 
-        return self._streams.open(drive)
+        return self._streams.open(drive, output)
 
     async def continue_job(
         self,

@@ -35,6 +35,7 @@ NAMES = {
     "Host",
     "Overrides",
     "JobSummary",
+    "ParsedJob",
     "Event",
     "OnEvent",
     "Expert",
@@ -67,16 +68,16 @@ RUN = (
     "(expert: 'str', query: 'str', *, on_event: 'OnEvent | None' = None, config: 'str | Path | None' = None,"
     " workspace: 'str | Path' = '.', storage: 'str | None' = None, job_id: 'str | None' = None,"
     " attachments: 'Sequence[Attachable]' = (), labels: 'Mapping[str, str] | None' = None,"
-    " env: 'Mapping[str, str] | None' = None,"
+    " output: 'type[BaseModel] | None' = None, env: 'Mapping[str, str] | None' = None,"
     " overrides: 'Overrides | None' = None, plugins: 'Iterable[object]' = ()) -> 'JobSummary'"
 )
 
 HOST = {
     "open": ("config", "workspace", "storage", "env", "overrides", "plugins", "dispatcher", "is_attended"),
     "close": (),
-    "run": ("expert_key", "query", "job_id", "attachments", "labels", "on_event"),
-    "run_sync": ("expert_key", "query", "job_id", "attachments", "labels", "on_event"),
-    "stream": ("expert_key", "query", "job_id", "attachments", "labels"),
+    "run": ("expert_key", "query", "job_id", "attachments", "labels", "output", "on_event"),
+    "run_sync": ("expert_key", "query", "job_id", "attachments", "labels", "output", "on_event"),
+    "stream": ("expert_key", "query", "job_id", "attachments", "labels", "output"),
     "submit": ("expert_key", "query", "at", "priority", "labels", "attachments", "job_id", "by"),
     "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "on_event"),
     "answer": ("text", "job_id", "question", "question_id", "resume_from", "signal", "by", "drive", "on_event"),
@@ -134,7 +135,7 @@ def test_type_checkers_are_shown_the_same_names_from_the_same_modules() -> None:
         for node in ast.parse(SOURCE).body
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     ]
-    shown = {alias.name: one.module for one in block.body for alias in one.names}
+    shown = {alias.name: one.module for one in block.body for alias in one.names if alias.asname}
     assert shown == perstack._HOME_OF
     assert set(shown) | {"run", "run_sync", "__version__"} == NAMES
 

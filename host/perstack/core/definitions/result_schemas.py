@@ -45,6 +45,7 @@ class ResultCheck:
 
     value: JsonObject | None = None
     problem: str = ""
+    by_program: bool = False  # True if the calling program refuses what fits the schema
 
 
 def result_schema_of(text: str) -> JsonObject:

@@ -6,9 +6,9 @@ A summary is a cache: everything in it is derived from a `Job`, and it can be de
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field, PrivateAttr
 
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.ids import is_place, number_of_run, place_of
@@ -87,9 +87,35 @@ class JobSummary(Fact):
     runs: tuple[RunSummary, ...] = ()
 
     @property
+    def output(self) -> object:
+        """The result, parsed by the model that `run` was given as `output`; None without one."""
+        return None
+
+    @property
     def asks(self) -> str | None:
         """The open question as a person sees it, with the skill that asks."""
         return self.question if self.asking is None else self.asking.shown
+
+
+OutputT = TypeVar("OutputT", bound=BaseModel)
+
+
+class ParsedJob(JobSummary, Generic[OutputT]):
+    """The summary of a Job whose result was parsed by a model of the caller."""
+
+    _output: OutputT | None = PrivateAttr(default=None)
+
+    @classmethod
+    def of(cls, job: JobSummary, output: OutputT | None) -> "ParsedJob[OutputT]":
+        """Return the summary of a Job with its parsed result."""
+        made = ParsedJob[OutputT].model_construct(job.model_fields_set, **dict(job))
+        made._output = output
+        return made
+
+    @property
+    def output(self) -> OutputT | None:
+        """The parsed result; None without one."""
+        return self._output
 
 
 def summarize(job: Job, *, is_driven: bool) -> JobSummary:

@@ -255,7 +255,8 @@ def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | 
 def result_event(run: Run, text: str, found: ResultCheck, stamp: Stamps) -> events.FinishRun | events.RejectResult:
     """Return the event for a checked result."""
     if found.value is None:
-        return events.RejectResult(**stamp(), problem=found.problem, text=correction(found.problem))
+        text = correction(found.problem)
+        return events.RejectResult(**stamp(), problem=found.problem, text=text, by_program=found.by_program)
     return _finished(run, text, found.value, stamp)
 
 

@@ -19,6 +19,7 @@ from perstack.config.keys import KeyStore
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
 from perstack.config.trust import Agreement, TrustStore, folder_of, skill_items
+from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import bringing_over
 from perstack.core.definitions.project import Project, with_delegates
@@ -80,6 +81,8 @@ class HostContext:
     agreement: Agreement
     is_attended: Callable[[], bool] = not_attended
     """Return whether a person answers questions of the Job that this task drives, while it is driven."""
+    check_result: Callable[[JsonObject], str | None] | None = None
+    """Return the problem of a Coordinator's result that fits its schema, or None; for a caller with a check."""
     laid_out: tuple[UnpackedSkill, ...] | None = None
     """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
     vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])

@@ -38,6 +38,8 @@ from perstack.support.storage import pages
 from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from perstack.core.jobs.cloud_events import CloudEvent
     from perstack.core.jobs.stream_events import Question
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
@@ -98,15 +100,23 @@ class Jobs(JobReader):
         job_id: str | None = None,
         attachments: Sequence[Attachable] = (),
         labels: Mapping[str, str] | None = None,
+        output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Start a new Job and drive it until it ends or stops. A cancelled call is recorded as an interrupt.
 
-        `attachments` are files, bytes, or Blobs with a name, which the model sees with the query. Raises UsageError,
-        before anything is written, if `job_id` exists, or the Expert, the model or an attachment cannot be used.
+        `attachments` are files, bytes, or Blobs with a name, which the model sees with the query. The result is parsed
+        by the pydantic model `output`, and is `output` of the summary. Raises UsageError, before anything is written,
+        if `job_id` exists, or the Expert, the model, an attachment or `output` cannot be used.
         """
         context, labels = self.source.current, check_labels(labels or {})
-        return await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event)
+        if output is None:
+            return await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event)
+        from perstack.engine.jobs.model_output import ModelOutput
+
+        parsed = ModelOutput(output)
+        context = parsed.given_to(context)
+        return parsed.read(await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event))
 
     async def submit(
         self,

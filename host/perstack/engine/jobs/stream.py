@@ -27,6 +27,8 @@ from perstack.system.concurrency import wait_despite_cancellation
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from perstack.core.base.ids import By
 
 Drive: TypeAlias = Callable[[Jobs, OnEvent], Coroutine[object, object, JobSummary]]
@@ -81,8 +83,9 @@ class JobStream:
     As a context manager the stream also waits until the interrupt is recorded.
     """
 
-    def __init__(self, streams: Streams, jobs: Jobs, drive: Drive) -> None:
-        """Prepare a stream of the Job that `drive` drives. Nothing begins."""
+    def __init__(self, streams: Streams, jobs: Jobs, drive: Drive, read: Callable[[JobSummary], JobSummary]) -> None:
+        """Prepare a stream of the Job that `drive` drives, and whose summary `read` completes. Nothing begins."""
+        self._read = read
         self._streams = streams
         self._jobs = jobs
         self._drive = drive
@@ -211,9 +214,13 @@ class JobStream:
         else:
             job = task.result()
         if job.asking is None:
-            return self._feed.reader.finished(job)
+            return self._feed.reader.finished(self._read(job))
         self._is_over, self._rested = False, task
         return None if job.asking.id in self._feed.open else self._feed.opened(job.asking)
+
+
+def _unchanged(job: JobSummary) -> JobSummary:
+    return job
 
 
 class Streams:
@@ -226,10 +233,19 @@ class Streams:
         self._streams: WeakSet[JobStream] = WeakSet()
         self._left: set[_DriveTask] = set()
 
-    def open(self, drive: Drive) -> JobStream:
-        """Return a stream of the Job that `drive` drives, whose reader counts as a person who answers."""
+    def open(self, drive: Drive, output: type[BaseModel] | None) -> JobStream:
+        """Return a stream of the Job that `drive` drives, whose reader counts as a person who answers.
+
+        Raises UsageError for an `output` that cannot be used.
+        """
         context = replace(self._source.current, is_attended=lambda: True)
-        stream = JobStream(self, self._jobs.with_context(ContextSource(context)), drive)
+        read: Callable[[JobSummary], JobSummary] = _unchanged
+        if output is not None:
+            from perstack.engine.jobs.model_output import ModelOutput
+
+            parsed = ModelOutput(output)
+            context, read = parsed.given_to(context), parsed.read
+        stream = JobStream(self, self._jobs.with_context(ContextSource(context)), drive, read)
         self._streams.add(stream)
         return stream
 

@@ -25,8 +25,7 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
-from perstack.core.base.json_schema import QUICK
-from perstack.core.base.records import JsonObject
+from perstack.core.base.json_schema import QUICK, shortened
 from perstack.core.definitions.result_schemas import ResultCheck, judged
 from perstack.core.definitions.secrets import with_secrets
 from perstack.core.definitions.skills import COUNTED_CALLS
@@ -57,7 +56,7 @@ from perstack.core.runs.decide import asked, interrupted, noted, result_event, s
 from perstack.core.runs.events import CallTools, QueueRun
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.pending import begins_step, pending
-from perstack.core.runs.state import ACTIVE, Phase
+from perstack.core.runs.state import ACTIVE, Phase, Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.runs.approvals import ask_approval
@@ -164,7 +163,7 @@ class RunLoop:
             case AskApproval():
                 await ask_approval(run, command.call)
             case JudgeResult():
-                judged = await _judge_result(command.text, command.schema)
+                judged = await self._judge_result(session.run, command)
                 session.record(result_event(session.run, command.text, judged, session.stamp))
             case Shrink() | Compact():
                 from perstack.engine.runs.compaction import make_room  # few Runs are that long
@@ -186,6 +185,14 @@ class RunLoop:
             session.record(CallTools(**session.stamp(), calls=tuple(calls)))
         else:
             session.record(stopped_by_budget(exceeded, session.stamp))
+
+    async def _judge_result(self, run: Run, command: JudgeResult) -> ResultCheck:
+        text, check = command.text, self._job.host.check_result if run.is_coordinator else None
+        found = judged(text, command.schema, QUICK) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
+        if found is None:
+            found = await asyncio.to_thread(judged, text, command.schema)
+        problem = None if check is None or found.value is None else check(found.value)
+        return found if problem is None else ResultCheck(problem=shortened(problem), by_program=True)
 
     # --- opening and stopping -------------------------------------------------------------------------------------
 
@@ -236,8 +243,3 @@ class RunLoop:
         session.record_all(interrupted(session.run, session.stamp))
         if session.run.id == self._allowance.root_id and (how := self._job.requeue(session.run)) is not None:
             session.record(QueueRun(**session.stamp(), **how))
-
-
-async def _judge_result(text: str, schema: JsonObject) -> ResultCheck:
-    quick = judged(text, schema, QUICK) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
-    return quick if quick is not None else await asyncio.to_thread(judged, text, schema)

@@ -158,6 +158,7 @@ class RejectResult(LaterEvent):
     type: Literal["rejectResult"] = "rejectResult"
     problem: Text
     text: Text
+    by_program: bool = Field(default=False, exclude_if=falsy)  # True: the calling program refused what fits the schema
 
     def fold(self, run: Run) -> Run:
         """Give the model the problem."""
@@ -176,7 +177,7 @@ class RejectResult(LaterEvent):
         if not isinstance(command, JudgeResult):
             return unexpected(self, run, command)
         is_fitting = judged(command.text, command.schema).value is not None
-        return "rejectResult of a result that fits" if is_fitting else None
+        return "rejectResult of a result that fits" if is_fitting and not self.by_program else None
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:

@@ -1,0 +1,71 @@
+"""Results as objects of a pydantic model of the caller: `run(…, output=Model)`.
+
+The Job is given the JSON schema of the model, in place of the Expert's `output`, and its log holds only that. While the
+Job is driven here, a result that fits the schema is also parsed by the model, so that its validators count: one that
+refuses is handled like a result that does not fit. Another process that resumes the Job checks the schema alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Generic
+
+from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticUserError
+
+from perstack.core.base.records import JsonObject, canonical_json
+from perstack.core.base.validation_errors import in_words
+from perstack.core.definitions.result_schemas import schema_fault
+from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
+from perstack.engine.context.host_context import HostContext
+from perstack.errors import UsageError
+
+
+class ModelOutput(Generic[OutputT]):
+    """Schema, check and parsed result of one Job."""
+
+    def __init__(self, model: type[OutputT]) -> None:
+        """Compute the model's schema. Raises UsageError for a model that cannot be the schema of a result."""
+        self._model = model
+        self._schema = _schema_of(model)
+        self._parsed: tuple[JsonObject, OutputT] | None = None
+
+    def given_to(self, context: HostContext) -> HostContext:
+        """Return the context with the schema and the check, for the Run that begins."""
+        return replace(context, overrides=replace(context.overrides, output=self._schema), check_result=self._problem)
+
+    def read(self, job: JobSummary) -> ParsedJob[OutputT]:
+        """Return the summary with the parsed result; None without a result."""
+        if job.result is None:
+            return ParsedJob[OutputT].of(job, None)
+        if self._parsed is None or self._parsed[0] != job.result:  # no validator has refused it
+            self._parsed = job.result, self._model.model_validate_json(canonical_json(job.result))
+        return ParsedJob[OutputT].of(job, self._parsed[1])
+
+    def _problem(self, value: JsonObject) -> str | None:
+        try:
+            self._parsed = value, self._model.model_validate_json(canonical_json(value))
+        except ValidationError as error:
+            return f"it does not fit: {in_words(error.errors(include_url=False, include_input=False), value)}"
+        except Exception as error:  # noqa: BLE001 - a validator may raise anything; the Run ends with its message
+            return f"it does not fit: {type(error).__name__}: {error}"
+        return None
+
+
+def _schema_of(model: object) -> JsonObject:
+    if not isinstance(model, type) or not issubclass(model, BaseModel):
+        raise UsageError(f"output must be a class that inherits from pydantic's BaseModel, not {model!r}")
+    try:
+        schema: JsonObject = model.model_json_schema()
+    except PydanticUserError as error:
+        words = str(error).splitlines()[0]
+        raise UsageError(
+            f"output: {model.__name__} has no JSON schema: {words}; use types that pydantic reads from JSON"
+        ) from error
+    kind = schema.get("type", "object")
+    if kind != "object":
+        raise UsageError(f"output: {model.__name__} is not an object but {kind}: make it a field of a model")
+    fault = schema_fault(schema)
+    if fault is not None:
+        raise UsageError(f"output: the JSON schema of {model.__name__} {fault}")
+    return schema
