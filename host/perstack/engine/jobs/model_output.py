@@ -1,8 +1,8 @@
 """Results as objects of a pydantic model of the caller: `run(…, output=Model)`.
 
 The Job is given the JSON schema of the model, in place of the Expert's `output`, and its log holds only that. While the
-Job is driven here, a result that fits the schema is also parsed by the model, so that its validators count: one that
-refuses is handled like a result that does not fit. Another process that resumes the Job checks the schema alone.
+Job is driven here, a result that fits the schema is also parsed by the model, so that its validators count: a refusal
+is handled like a result that does not fit. Another process that resumes the Job checks the schema alone.
 """
 
 from __future__ import annotations
