@@ -34,7 +34,7 @@ from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
 from perstack_original import models as theirs
 
-_STATUS = {
+STATUSES = {
     "running": "proceeding",
     "queued": "proceeding",
     "stoppedByMaxSteps": "stoppedByExceededMaxSteps",
@@ -216,7 +216,7 @@ class _Export:
             id=_id(at.run_id, "checkpoint", seq),
             job_id=state.start.job_id,
             run_id=at.run_id,
-            status=_STATUS.get(state.status, state.status),
+            status=STATUSES.get(state.status, state.status),
             step_number=at.step,
             messages=self._messages(at),
             expert=_expert(state.start.expert.key, state.start.expert.version),

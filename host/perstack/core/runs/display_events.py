@@ -1,7 +1,7 @@
 """Events that are shown while they happen and never stored; `events.py` has the union of all events."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ WaitReason = Literal["rateLimit", "concurrency", "requestsPerMinute", "tokensPer
 
 class DisplayEvent(Fact):
     """The common fields of events that are shown and never stored."""
+
+    original_types: ClassVar[tuple[str, ...]] = ()  # its other names in the original Perstack
 
     type: str
     id: str
@@ -106,6 +108,7 @@ class StreamReasoning(DisplayEvent):
 class StreamText(DisplayEvent):
     """A part of the model's text, as it arrives."""
 
+    original_types = ("streamRunResult",)
     type: Literal["streamText"] = "streamText"
     expert_key: str
     step_number: int
