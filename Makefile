@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PLUGINS := $(wildcard plugins/perstack-*)
 
-.PHONY: demo install dist test test-local-model test-others check check-style check-pyright check-mypy check-mypy-darwin house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
+.PHONY: demo install dist test test-local-model test-others conformance check check-style check-pyright check-mypy check-mypy-darwin house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -38,6 +38,10 @@ test-local-model: $(DEV)
 ## test-others: the tests with agents, an inspector and a conformance suite of others, from npm; three minutes
 test-others: $(DEV)
 	$(BIN)/python -m pytest -n 2 --others -m others $(ARGS)
+
+## conformance: the public MCP conformance suite, as client and server, in each revision, and its counts; three minutes
+conformance: $(DEV)
+	$(BIN)/python -m pytest -q -rs -s --others tests/doors/mcp/test_server_conformance.py tests/plugins/mcp/test_conformance.py $(ARGS)
 
 ## check: format, lint, types, import rules, two at a time
 check: $(DEV)
