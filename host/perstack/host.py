@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from perstack.core.base.ids import By
+    from perstack.core.definitions.experts import Expert
     from perstack.core.jobs.resuming import UnsettledCall
     from perstack.core.jobs.stream_events import Question
     from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
@@ -164,6 +165,36 @@ class Host:
         for text in given.warnings if isinstance(given, Environment) else ():
             warnings.warn(str(text), stacklevel=2)
         return host
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        experts: Iterable[Expert],
+        workspace: str | Path = ".",
+        storage: str | Storage | None = None,
+        env: Mapping[str, str] | None = None,
+        overrides: Overrides | None = None,
+        plugins: Iterable[object] = (),
+        dispatcher: str | Dispatcher | None = None,
+        is_attended: Callable[[], bool] | None = None,
+    ) -> Host:
+        """Create a Host for Experts made in Python, without a perstack.toml.
+
+        They are checked as a file is. Raises DefinitionError with every problem, and UsageError for two of one name.
+        """
+        from perstack.config.load import checked_project
+
+        return cls(
+            checked_project(experts, Path(workspace)),
+            workspace=workspace,
+            storage=storage,
+            env=env,
+            overrides=overrides,
+            plugins=plugins,
+            dispatcher=dispatcher,
+            is_attended=is_attended,
+        )
 
     async def __aenter__(self) -> Host:
         """Finish or undo an interrupted rewind of the workspace."""

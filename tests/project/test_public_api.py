@@ -74,6 +74,7 @@ RUN = (
 
 HOST = {
     "open": ("config", "workspace", "storage", "env", "overrides", "plugins", "dispatcher", "is_attended"),
+    "of": ("experts", "workspace", "storage", "env", "overrides", "plugins", "dispatcher", "is_attended"),
     "close": (),
     "run": ("expert_key", "query", "job_id", "attachments", "labels", "output", "on_event"),
     "run_sync": ("expert_key", "query", "job_id", "attachments", "labels", "output", "on_event"),

@@ -15,7 +15,7 @@ what a person has to agree to, lock.py keeps what skills offered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from os.path import normpath
 from pathlib import Path
@@ -34,10 +34,11 @@ from perstack.config.experts import (
 )
 from perstack.config.project import check_owner, owner_of
 from perstack.config.source import LARGEST, NotRead, Reporter, Source, TomlTable, TomlValue, parse_toml
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project, Workspace
-from perstack.dataclass import dataclass
+from perstack.dataclass import dataclass, replace
 from perstack.errors import DefinitionError, Problem, UsageError
 
 MOST_FILES = 1_000
@@ -63,6 +64,23 @@ def load_project(path: Path) -> LoadedProject:
 def load_usable(path: Path) -> LoadedProject:
     """Load the Experts without errors. Raises DefinitionError if none is left, or an error is outside of Experts."""
     return DefinitionFile(path).loaded(strict=False)
+
+
+def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
+    """Return the project of Experts made in Python, checked as in a file of this folder.
+
+    Raises DefinitionError with all problems, and UsageError for a key that two Experts have.
+    """
+    by_key: dict[str, Expert] = {}
+    for expert in experts:
+        if by_key.setdefault(expert.key, expert) is not expert:
+            raise UsageError(f"two Experts are named {expert.key!r}: rename one")
+    given = Project(experts=by_key)
+    try:
+        found = DefinitionFile(folder / "perstack.toml", given.to_toml()).loaded(strict=True).project
+    except DefinitionError as error:
+        raise DefinitionError(tuple(replace(one, file="experts", line=None) for one in error.problems)) from None
+    return found.model_copy(update={"path": None, "files": ()})
 
 
 class DefinitionFile:

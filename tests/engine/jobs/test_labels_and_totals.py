@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html.parser import HTMLParser
 
 import pytest
 from hosting import Bench, expert, wait_for
@@ -133,3 +134,38 @@ def test_the_runs_of_all_jobs_are_listed_page_by_page(bench: Bench, limit: int) 
     assert found == [(job.id, f"{job.id}-{n}") for job in (two, one) for n in (1, 2)]
     with pytest.raises(UsageError, match="not a place in the list of Runs"):
         wait_for(host.jobs.runs(after="nonsense"))
+
+
+class _Nesting(HTMLParser):
+    """Reads HTML, and checks that each element is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.shown: list[tuple[int, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not attrs
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.shown.append((self.open.count("ul"), data))
+
+
+def test_a_notebook_shows_the_result_the_tree_of_runs_and_the_cost_escaped(bench: Bench) -> None:
+    evil = "<script>alert(1)</script> & \x1b[31m"
+    turns = {"[[a]]": [tool("b", {"query": "x"}), text(evil)], "[[b]]": [tool("c", {"query": "x"}), text("b")]}
+    experts = (expert("a", delegates=("b",)), expert("b", delegates=("c",)), expert("c"))
+    job = wait_for(bench.host({**turns, "[[c]]": [text("c")]}, *experts).run("a", "q"))
+    html, read = job._repr_html_(), _Nesting()
+    assert "<script" not in html
+    assert "\x1b" not in html
+    read.feed(html)
+    assert read.open == []
+    assert (0, "<script>alert(1)</script> & [31m") in read.shown
+    runs = [(depth, words.partition(" ")[0]) for depth, words in read.shown if depth]
+    assert runs == [(1, "a"), (2, "b"), (3, "c")]
+    assert any("4 steps" in words or "5 steps" in words for _, words in read.shown)

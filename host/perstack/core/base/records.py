@@ -31,12 +31,8 @@ from perstack.core.base.text import REDACTED, near_or_all
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass
-else:
+if not TYPE_CHECKING:
     from pydantic_core import ArgsKwargs
-
-    ModelMetaclass = type(BaseModel)
 
 _HALF = "[\ud800-\udfff]"
 
@@ -69,8 +65,12 @@ class StrictCalls(type):
             return made
 
 
-class _StrictModel(StrictCalls, ModelMetaclass):
-    """Metaclass of records."""
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass as _StrictModel
+else:
+
+    class _StrictModel(StrictCalls, type(BaseModel)):
+        """Metaclass of records."""
 
 
 _STRAY = ("extra_forbidden", "unexpected_keyword_argument")

@@ -10,7 +10,7 @@ settings.py. Definitions are recorded in `startRun` and in iterations, so the or
 add new fields last with `exclude_if`, so that old logs and digests stay the same.
 """
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -123,9 +123,21 @@ class Iterate(Fact):
 
 
 class Expert(SharedKeys):
-    """Agent with one purpose."""
+    """Agent with one purpose. In Python its key may be given as `name`."""
 
-    key: Annotated[str, Rule(wrong_expert_key)]
+    if TYPE_CHECKING:  # to a type checker each of the two names of the key may be left out
+        key: Annotated[str, Rule(wrong_expert_key)] = ""
+        name: str = ""
+    else:
+        key: Annotated[str, Rule(wrong_expert_key)]
+
+        @property
+        def name(self):
+            """The key."""
+            return self.key
+
+    argument_names: ClassVar = {"name": "key"}
+
     version: Annotated[str, Rule(wrong_version), Key("a semantic version; default `1.0.0`")] = "1.0.0"
     min_runtime_version: Annotated[
         str | None, Rule(wrong_runtime_level), Key("the oldest runtime that it works on, such as `v1.0`")

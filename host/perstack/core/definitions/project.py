@@ -243,6 +243,15 @@ class Project(SharedKeys):
         found = self.experts.get(name)
         return found if found is not None and found.version == version else None
 
+    def to_toml(self) -> str:
+        """Return the text of a perstack.toml with this definition, the Experts of included files among them.
+
+        Raises UsageError for a value that TOML cannot express.
+        """
+        from perstack.core.definitions.to_toml import toml_of  # few programs write one
+
+        return toml_of(self)
+
     def check_broken(self, key: str) -> None:
         """Raise DefinitionError with all problems of an Expert that is declared but cannot run."""
         problems = self.broken.get(key) or self.broken.get(key.rpartition("@")[0])

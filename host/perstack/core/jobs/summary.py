@@ -6,6 +6,8 @@ A summary is a cache: everything in it is derived from a `Job`, and it can be de
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from html import escape
+from itertools import groupby
 from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field, PrivateAttr
@@ -13,8 +15,9 @@ from pydantic import BaseModel, Field, PrivateAttr
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.ids import is_place, number_of_run, place_of
 from perstack.core.base.lifecycle import JobStatus, Lifecycle, PauseReason, lifecycle_of, pause_reason_of
-from perstack.core.base.records import Fact, JsonObject, falsy
-from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost_of
+from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
+from perstack.core.base.text import count, plain_text
+from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost, cost_of
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.job import Job
@@ -85,6 +88,10 @@ class JobSummary(Fact):
     error: str | None = None
     damaged: bool = Field(default=False, exclude_if=falsy)  # True: `error` says where; not stored in job.json
     runs: tuple[RunSummary, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a notebook shows it: result, tree of Runs and cost, all escaped."""
+        return html_of(self)
 
     @property
     def output(self) -> object:
@@ -308,3 +315,44 @@ def _placed(run: RunSummary, known: Mapping[str, RunSummary], place: ContinuedFr
     elif base is not None and is_place(place.checkpoint_id) and place_of(place.checkpoint_id)[2] < base.head_seq:
         how = "branch"
     return PlacedRun(run=run, how=how, parent=None if base is None else base.id, at=place.checkpoint_id)
+
+
+# A summary as HTML, for notebooks. All texts are escaped: models, tools and people wrote them.
+
+_LONGEST = 20_000  # characters of a text that a notebook is shown
+
+
+def html_of(job: JobSummary) -> str:
+    """Return the summary as one HTML element."""
+    parts = [f"<p><b>{_text(job.expert_key)}</b> {_text(job.status)} · Job <code>{_text(job.id)}</code></p>"]
+    result = None if job.result is None else canonical_json(job.result).decode("utf-8", "replace")
+    for label, shown in (("asks", job.asks), ("error", job.error), ("result", result or job.text)):
+        if shown:
+            parts.append(f"<p>{label}:</p><pre>{_text(shown)}</pre>")
+    parts.append(f"<ul>{_tree(tree_of(job.runs, {}))}</ul>")
+    spent = (
+        count(job.total_steps, "step"),
+        count(job.usage.total_tokens, "token"),
+        cost(job.usage, job.unpriced_tokens),
+    )
+    parts.append(f"<p>{_text(', '.join(filter(None, spent)))}</p>")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _text(text: str) -> str:
+    shown = plain_text(text)
+    return escape(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} …")
+
+
+def _tree(runs: tuple[PlacedRun, ...]) -> str:
+    shown, depth = "", 0
+    for level, group in groupby(runs, key=lambda one: one.depth):
+        shown += "<ul>" * (level - depth) + "</ul>" * (depth - level)
+        depth = level
+        shown += "".join(f"<li>{_text(_words(one))}</li>" for one in group)
+    return shown + "</ul>" * depth
+
+
+def _words(one: PlacedRun) -> str:
+    run = one.run
+    return f"{run.expert_key} ({run.id}): {run.status}, {count(run.steps, 'step')}"

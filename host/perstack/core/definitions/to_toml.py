@@ -1,0 +1,72 @@
+"""Write a definition as perstack.toml: the inverse of what `perstack.config` reads.
+
+The keys, their names in files and their defaults come from the models, as for reading: a new setting needs no change.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from typing import cast
+
+from pydantic.fields import FieldInfo
+
+from perstack.core.base.records import Fact
+from perstack.core.definitions.keys import InText, Key
+from perstack.errors import UsageError
+
+_ELSEWHERE = ("include",)  # the Experts of included files are in the project already
+
+
+def toml_of(project: Fact) -> str:
+    """Return the text of a project's perstack.toml. Raises UsageError for a value that TOML cannot express."""
+    import tomli_w
+
+    table = {name: value for name, value in _table(project).items() if name not in _ELSEWHERE}
+    pretty = tomli_w.dumps(table, multiline_strings=True)
+    # text with carriage returns would change in a text of several lines
+    return pretty if tomllib.loads(pretty) == table else tomli_w.dumps(table)
+
+
+def _table(record: Fact) -> dict[str, object]:
+    keys = {name: (field, key) for name, field in type(record).model_fields.items() if (key := _key_of(field))}
+    if not keys:  # a table that is the value of a key, such as `workspace`
+        return cast("dict[str, object]", _plain(record.model_dump(by_alias=True, exclude_defaults=True), record))
+    found: dict[str, object] = {}
+    for name, (field, key) in keys.items():
+        value = getattr(record, name)
+        if key.is_required or field.is_required() or value != field.get_default(call_default_factory=True):
+            found[key.name or field.alias or name] = _written(value, field, record)
+    return found
+
+
+def _key_of(field: FieldInfo) -> Key | None:
+    return next((one for one in field.metadata if isinstance(one, Key)), None)
+
+
+def _written(value: object, field: FieldInfo, record: Fact) -> object:
+    if any(isinstance(one, InText) for one in field.metadata):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Fact):
+        return _table(value)
+    if isinstance(value, tuple):
+        items = cast("tuple[object, ...]", value)
+        tables = [one for one in items if isinstance(one, Fact)]
+        return {str(getattr(one, "name", "")): _table(one) for one in tables} or [_plain(one, record) for one in items]
+    if isinstance(value, Mapping):
+        named = cast("Mapping[str, object]", value).items()
+        return {name: _table(one) if isinstance(one, Fact) else _plain(one, record) for name, one in named}
+    return _plain(value, record)
+
+
+def _plain(value: object, record: Fact) -> object:
+    match value:
+        case None:
+            raise UsageError(f"{type(record).__name__} cannot be written as TOML, which has no null: leave it out")
+        case dict():
+            return {name: _plain(one, record) for name, one in cast("dict[str, object]", value).items()}
+        case list() | tuple():
+            return [_plain(one, record) for one in cast("list[object]", value)]
+        case _:
+            return value
