@@ -10,7 +10,9 @@ from perstack.core.base.usage import Usage, cost
 from perstack.core.runs.messages import ToolCallPart
 
 # Kinds of items that a view may draw in place of a row. `place`: it only marks a position, such as a checkpoint.
-RowItem = Literal["query", "thought", "text", "call", "result", "delegate", "question", "approval", "place", "end"]
+RowItem = Literal[
+    "query", "model", "thought", "text", "call", "result", "delegate", "question", "approval", "place", "end"
+]
 
 
 class LogRow(NamedTuple):

@@ -66,6 +66,8 @@ class StartRun(RunEvent):
     def describe(self, around: EventContext) -> list[LogRow]:
         """Return the query, what came with it, and the Run that it continues."""
         rows = [LogRow("query", self.query, "bold", "query")]
+        if self.model:
+            rows.append(LogRow("model", f"{self.provider}/{self.model}", "dim", "model"))
         if self.attachments:
             rows.append(LogRow("attached", ", ".join(map(_attached, self.attachments))))
         if self.continued_from is not None:
@@ -73,7 +75,6 @@ class StartRun(RunEvent):
             another = ", as it was there" if self.continued_from.as_it_was else another
             rows.append(LogRow("continues", f"from checkpoint {self.continued_from.checkpoint_id}{another}"))
         if around.full:
-            rows.append(LogRow("model", f"{self.provider}/{self.model}"))
             rows += [LogRow("stands in", name) for name in self.fallbacks]
         return rows
 

@@ -12,10 +12,9 @@ from pydantic_core import from_json
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.models import full_name
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.event_filter import ORIGINAL_TYPES, Condition, matches, parse_filter
-from perstack.core.runs.events import CallDelegate, StartRun, StoredEvent
+from perstack.core.runs.events import CallDelegate, StoredEvent
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
 from perstack.dataclass import dataclass
@@ -325,7 +324,7 @@ def print_events(
     lines = [
         _PlacedRow(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
         for entry, around in _with_contexts(entries, every, wanted, full)
-        for row in (*rows_of(entry, around), *_model_of(entry))
+        for row in rows_of(entry, around)
     ]
     for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
         rows.colour(run_id)
@@ -335,18 +334,6 @@ def print_events(
         rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row, mark)
     for meaning in _meanings(marks or {}):
         print_out(rows.screen.styled(meaning, dim=True))
-
-
-def _model_of(entry: LogEntry) -> tuple[LogRow, ...]:
-    """Return the row that says which model a Run begins with, below its query."""
-    if entry.type != "startRun":
-        return ()
-    try:
-        event = parse_line(entry.line)
-    except ValueError:
-        return ()
-    name = full_name(event.provider, event.model) if isinstance(event, StartRun) else ""
-    return (LogRow("model", name, "dim"),) if name else ()
 
 
 def _with_contexts(

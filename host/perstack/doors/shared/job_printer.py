@@ -90,7 +90,7 @@ class JobPrinter:
             case events.RequestApproval() | events.CallInteractiveTool():
                 self._asks_later(event)
             case _:
-                self._rows(one for one in told if one.row.item != "place")
+                self._rows(one for one in told if one.row.item not in ("model", "place"))
 
     def remarked(self, word: str, text: str) -> None:
         """Print a message of the program."""

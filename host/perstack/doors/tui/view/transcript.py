@@ -17,7 +17,7 @@ from perstack.doors.tui.view.tree import TreeItem
 _STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
 
 _DRAWN: frozenset[RowItem | None] = frozenset(  # rows that are left out, because their item is drawn
-    ("query", "thought", "text", "call", "delegate", "approval", "place", "end")
+    ("query", "model", "thought", "text", "call", "delegate", "approval", "place", "end")
 )
 
 _MAX_RENDERED = 1_000  # texts of models whose Markdown is rendered: about a millisecond each
