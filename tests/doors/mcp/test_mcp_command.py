@@ -52,6 +52,7 @@ def printed(terminal: Terminal, client: str, *args: str) -> list[str]:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_the_settings_of_each_client_start_this_perstack_from_anywhere(terminal: Terminal, client: str) -> None:
+    (terminal.workspace / "my.env").write_text("A=b\n")
     command = printed(terminal, client, "--workspace", ".", "--env-path", "my.env", "--experts", "solo,researcher")
     assert Path(command[0]).is_absolute()
     assert "--provider" not in command
@@ -98,11 +99,13 @@ def test_options_that_were_given_are_in_the_settings_and_others_are_not(terminal
 
 
 def test_no_option_that_was_given_is_left_out_of_the_settings(terminal: Terminal) -> None:
+    (terminal.workspace / "my.env").write_text("A=b\n")
     (terminal.workspace / "other.toml").write_text("")
     (terminal.workspace / "rules.toml").write_text('[permissions]\ndeny = ["exec"]\n')
     values = {
         "compaction": "off",
         "config": "other.toml",
+        "env_path": "my.env",
         "permissions": "rules.toml",
         "provider": "recorded",
         "recording": "haiku.json",
