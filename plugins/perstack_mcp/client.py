@@ -152,6 +152,7 @@ class McpClient:
         self._calls = calls
         self._turn = asyncio.Lock()
         self._is_in_turn = False
+        self._held: dict[str, PendingCall] = {}  # calls waiting for a person's answer, by their keys
 
     async def toolset(self) -> Toolset:
         """Return the tools that the server lists now."""
@@ -175,7 +176,12 @@ class McpClient:
 
     async def _attempt(self, call: ToolCall, idle: float) -> ToolResult | Question | None:
         """Make a call; return None if it must be repeated while no other call is active."""
-        with self._calls.register(call, idle) as one:
+        one = self._held.pop(call.key, None)
+        if one is None or not one.resume(call):
+            if one is not None:
+                await self._end(one)
+            one = PendingCall(call, idle)
+        with self._calls.register(one):
             try:
                 async with one.limit:
                     return await self._await_result(one)
@@ -188,16 +194,31 @@ class McpClient:
                 ) from error
 
     async def _await_result(self, one: PendingCall) -> ToolResult | Question | None:
-        work = asyncio.create_task(self._send(one))
+        work = one.work = one.work or asyncio.create_task(self._send(one))
         try:
             both: set[asyncio.Future[Any]] = {work, one.abandoned}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            return await work if work.done() else one.abandoned.result()
+            if work.done():
+                return await work
+            question = one.abandoned.result()
+            if question is not None:
+                one.is_held = True
+                self._held[one.call.key] = one
+            return question
         finally:
-            if not work.done():
+            if not work.done() and not one.is_held:
                 # the SDK notifies the server
                 work.cancel()
                 await asyncio.wait({work})
+
+    async def end_held(self) -> None:
+        """Cancel the calls that wait for an answer: the connection is about to be closed."""
+        held, self._held = list(self._held.values()), {}
+        await asyncio.gather(*map(self._end, held))
+
+    async def _end(self, one: PendingCall) -> None:
+        await one.end()
+        self._calls.drop(one)
 
     async def _send(self, one: PendingCall) -> ToolResult | Question:
         call = one.call
@@ -337,8 +358,12 @@ class _AttemptedConnection:
                 following = [group.create_task(self._listing.follow(client))]
                 if _announces_changes_by_subscription(client):
                     following.append(group.create_task(self._listing.listen(client)))
-                self._on_ready(McpClient(client, self._listing, outputs, calls))
-                await self._leave.wait()
+                connected = McpClient(client, self._listing, outputs, calls)
+                self._on_ready(connected)
+                try:
+                    await self._leave.wait()
+                finally:
+                    await connected.end_held()
                 for task in following:
                     task.cancel()
 

@@ -7,7 +7,7 @@ from base64 import b64decode
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import cast
+from typing import Any, cast
 
 from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
@@ -35,7 +35,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, ResultContent, TextPart, UserMessage
 from perstack.errors import PerstackError, ProviderError, SkillError
-from perstack.ports.skill import BlobStore, SampleRequest, ToolCall
+from perstack.ports.skill import BlobStore, SampleRequest, ToolCall, ToolResult
 from perstack_mcp.server_interface import describe
 
 # Assignment of a server's requests to its active calls.
@@ -43,6 +43,9 @@ from perstack_mcp.server_interface import describe
 # With streamable HTTP, and in stateless protocol revisions, a request arrives within its call. On a pipe nothing
 # identifies the call: the request belongs to the only active call, or waits until there is only one. If every active
 # call waits like this, all of them are cancelled and repeated one at a time.
+#
+# A call that has asked the person is held open until it is made again with the answer, which the server then gets, or
+# until the connection is closed. Meanwhile it is not active.
 
 _OWN: ContextVar[PendingCall | None] = ContextVar("perstack_mcp_call", default=None)
 
@@ -58,19 +61,44 @@ class PendingCall:
         self.abandoned: asyncio.Future[Question | None] = asyncio.get_running_loop().create_future()
         """Set when the call must end early: to the question for the person, or to None to repeat the call alone."""
         self.is_over = asyncio.Event()
+        self.is_held = False  # True while the server waits for the person's answer
+        self.work: asyncio.Task[ToolResult | Question] | None = None
         self._holds = 0
         self._answers = list(call.answers)
+        self._reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def resume(self, call: ToolCall) -> bool:
+        """Answer the question of a held call, which is made again with the answer. Return False if it has ended."""
+        question = self.abandoned.result()
+        self._answers += call.answers[len(self.call.answers) :]
+        answer = self.answer(question) if question is not None else None
+        if answer is None or self.work is None or self.work.done():
+            return False
+        reply, self._reply = self._reply, asyncio.get_running_loop().create_future()
+        self.abandoned = asyncio.get_running_loop().create_future()
+        self.call, self.is_held, self.limit = call, False, asyncio.timeout(self.idle)
+        reply.set_result(answer)
+        return True
+
+    async def end(self) -> None:
+        """Cancel the call at the server, which is notified before its question is answered."""
+        if self.work is not None:
+            self.work.cancel()
+            await asyncio.wait({self.work})
+            if not self.work.cancelled():
+                self.work.exception()  # nobody waits for it any more
+        self.is_over.set()
 
     def on_activity(self) -> None:
         """Restart the idle timeout after a sign of life."""
-        if self._holds == 0 and not self.limit.expired():
+        if self._holds == 0 and not self.is_held and not self.limit.expired():
             self.limit.reschedule(asyncio.get_running_loop().time() + self.idle)
 
     @contextmanager
     def timeout_suspended(self) -> Generator[None]:
         """Suspend the idle timeout while the server waits for us."""
         self._holds += 1
-        if not self.limit.expired():
+        if not self.is_held and not self.limit.expired():
             self.limit.reschedule(None)
         try:
             yield
@@ -86,11 +114,18 @@ class PendingCall:
             self._answers.remove(found)
         return found
 
-    async def abandon(self, question: Question) -> None:
-        """End the call so that the person can be asked. Returns when the server has been notified."""
+    async def ask(self, question: Question) -> Answer | None:
+        """Return from the call with the question, and wait for the answer; None once the server knows of its end."""
+        reply = self._reply
         if not self.abandoned.done():
             self.abandoned.set_result(question)
-        await self.is_over.wait()
+        ending = asyncio.create_task(self.is_over.wait())
+        both: set[asyncio.Future[Any]] = {reply, ending}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+        return reply.result() if reply.done() else None
 
 
 class OpenCalls:
@@ -100,22 +135,38 @@ class OpenCalls:
         """Start without calls."""
         self._show = show
         self._calls: list[PendingCall] = []
+        self._held: list[PendingCall] = []  # calls waiting for a person's answer, which are not active
         self._waiting = 0
         self._changed = asyncio.Event()
 
     @contextmanager
-    def register(self, call: ToolCall, idle: float) -> Generator[PendingCall]:
+    def register(self, one: PendingCall) -> Generator[None]:
         """Register a call for the duration of the block."""
-        one = PendingCall(call, idle)
         before = _OWN.set(one)
         self._calls.append(one)
+        self.drop(one)
         try:
-            yield one
+            yield
         finally:
             _OWN.reset(before)
             self._calls.remove(one)
-            one.is_over.set()
+            if one.is_held:
+                self._held.append(one)
+            else:
+                one.is_over.set()
             self._notify()
+
+    def drop(self, one: PendingCall) -> None:
+        """Forget that a call is held: it is active again, or has ended."""
+        if one in self._held:
+            self._held.remove(one)
+        self._notify()
+
+    async def until_active(self) -> None:
+        """Wait while every call to which a request may belong waits for the answer to an earlier one."""
+        own = _OWN.get()
+        while not self.candidates() and any(own in (None, one) for one in self._held):
+            await self._changed.wait()
 
     def candidates(self) -> list[PendingCall]:
         """Return the calls to which a request that has just arrived may belong."""
@@ -184,6 +235,7 @@ class Requests:
         problem = schema_problem(question.requested_schema, Meter(_MAX_SCHEMA_STEPS))
         if problem is not None:
             return ErrorData(code=INVALID_PARAMS, message=f"the question cannot be asked: {problem}")
+        await self._calls.until_active()
         if not any(one.call.may_ask or one.call.answers for one in self._calls.candidates()):
             return ElicitResult(action="decline")
         owner = await self._calls.owner(is_question=True)
@@ -192,8 +244,8 @@ class Requests:
             return _reply(answer)
         if owner is None or not owner.call.may_ask:
             return ElicitResult(action="decline")
-        await owner.abandon(question)
-        return ElicitResult(action="cancel")
+        answer = await owner.ask(question)
+        return ElicitResult(action="cancel") if answer is None else _reply(answer)
 
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams

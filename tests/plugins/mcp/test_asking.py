@@ -162,6 +162,60 @@ def test_two_calls_of_one_reply_that_ask_at_once_each_get_their_own_answer(bed: 
     assert "Oslo" in got["call_0_1"]
 
 
+@ERAS
+def test_while_the_connection_is_there_the_server_gets_the_answer_within_the_same_call(bed: Bed, era: str) -> None:
+    async def run() -> str:
+        async with bed.session(_skill(era)) as session:
+            request, cities = replace(bed.request("trip", {}), may_ask=True), {"city": "Oslo"}
+            first = await session.call(request)
+            assert isinstance(first, Question)
+            other = await session.call(replace(bed.request("book", {"who": "ann"}), key="other", may_ask=True))
+            assert isinstance(other, Question), "a call that waits is in nobody's way"
+            answers = (Answer(question=first, action="accept", content=cities),)
+            second = await session.call(replace(request, answers=answers))
+            assert isinstance(second, Question)
+            answers = (*answers, Answer(question=second, action="accept", content={"nights": 3}))
+            result = await session.call(replace(request, answers=answers))
+            assert not isinstance(result, Question)
+            return words(result)
+
+    assert wait_for(run()) == "Oslo 3"
+    calls = 1 if era == "handshake" else 3  # a stateless server is called with its state
+    assert bed.shown.count("trip") == calls, "a server that acts before it asks acts once"
+    assert bed.shown.count("book ann") == 1
+    assert bed.shown.count("cancelled") == (era == "handshake"), "the one that waits at the end"
+
+
+def test_a_delegate_that_asks_while_another_works_gets_the_answer_in_its_call(bed: Bed) -> None:
+    script = {
+        "[[boss]]": [turn(tool("a", {"query": "x"}), tool("b", {"query": "y"})), text("done")],
+        "[[a]]": [tool("book"), text("a has booked")],
+        "[[b]]": [
+            tool("exec", {"command": "sh", "args": ["-c", "while [ ! -e go ]; do sleep 0.05; done"]}),
+            text("b has worked"),
+        ],
+    }
+    experts = (expert("boss", delegates=("a", "b")), _with("a", _skill("handshake")), expert("b"))
+    seen = Seen()
+
+    async def work() -> str | None:
+        async with _host(bed, script, *experts) as host:
+            task = asyncio.create_task(host.run("boss", "q", job_id="job", on_event=seen))
+            async with asyncio.timeout(30):
+                while not (asked := host.jobs.live_questions("job")):
+                    await asyncio.sleep(0.01)
+            await host.jobs.answer_live('{"city": "Rome"}', asked[0].id)
+            async with asyncio.timeout(30):
+                while not results(seen, "book"):
+                    await asyncio.sleep(0.01)
+            (bed.workspace / "go").touch()
+            return (await task).text
+
+    assert wait_for(work(), 90) == "done"
+    assert results(seen, "book") == ['accept {"city": "Rome", "nights": 2}']
+    assert (_stderr(seen).count("book"), _stderr(seen).count("cancelled")) == (1, 0)
+
+
 def test_a_question_that_may_be_of_either_call_waits_and_is_declined_in_time(bed: Bed) -> None:
     async def run() -> str:
         async with bed.session(_skill("handshake", timeout=4000)) as session:

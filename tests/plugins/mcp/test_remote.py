@@ -19,7 +19,7 @@ from mcp_bed import Bed, words
 
 from perstack.core.base.public_addresses import is_public
 from perstack.core.definitions.skills import McpSseSkill
-from perstack.core.runs.facts import Question
+from perstack.core.runs.facts import Answer, Question
 from perstack.errors import SkillError
 from perstack_mcp.remote_server import RemoteServer
 from perstack_mcp.server_interface import LEGACY, ConnectionAttempt
@@ -172,6 +172,27 @@ def test_over_http_a_question_is_of_the_call_it_came_with_however_many_there_are
 
     with _serving("http", "/mcp") as endpoint:
         assert wait_for(run(endpoint)) == ["ann: where to?", "bob: where to?", "cy: where to?"]
+
+
+def test_over_http_calls_that_wait_for_their_answers_get_them_and_are_not_made_again(bed: Bed) -> None:
+    async def run(endpoint: str) -> list[str]:
+        session = McpSession(_HandshakeOnly(_skill(endpoint), bed.context()), 30_000)
+        try:
+            await session.tools()
+            requests = [replace(bed.request("book", {"who": who}), key=who, may_ask=True) for who in ("ann", "bob")]
+            asked = await asyncio.gather(*map(session.call, requests))
+            answered = [
+                replace(request, answers=(Answer(question=one, action="accept", content={"city": "Rome"}),))
+                for request, one in zip(requests, asked, strict=True)
+                if isinstance(one, Question)
+            ]
+            done = await asyncio.gather(*map(session.call, reversed(answered)))
+            return [words(one) for one in done if not isinstance(one, Question)]
+        finally:
+            await session.close()
+
+    with _serving("http", "/mcp") as endpoint:
+        assert wait_for(run(endpoint)) == ["bob accept 1", "ann accept 1"]
 
 
 class _Broken(RemoteServer):

@@ -33,10 +33,14 @@ class Place(BaseModel):
     city: str
 
 
+begun: list[str] = []
+
+
 @server.tool()
 async def book(ctx: Context, who: str) -> str:
-    """Asks where to."""
-    return f"{who} {(await ctx.elicit(f'{who}: where to?', Place)).action}"
+    """Asks where to, and tells how often it was called for the same."""
+    begun.append(who)
+    return f"{who} {(await ctx.elicit(f'{who}: where to?', Place)).action} {begun.count(who)}"
 
 
 async def main(kind: str) -> None:
