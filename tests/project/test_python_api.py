@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,9 @@ def test_code_that_is_not_async_runs_jobs_one_after_another_with_one_host(tmp_pa
     jobs = [host.run_sync("writer", "Go.") for _ in range(2)]
     assert [job.text for job in jobs] == ["Done.", "Done."]
     assert jobs[0].id != jobs[1].id
-    with pytest.raises(perstack.UsageError, match="there is no Expert 'wrtier'"):
+    with pytest.raises(perstack.UsageError, match="there is no Expert 'wrtier'") as error:
         host.run_sync("wrtier", "Go.")
+    assert error.value.__context__ is None, "a traceback shows this error alone"
 
 
 def test_a_call_of_run_sync_inside_an_event_loop_is_an_error_that_names_run(tmp_path: Path) -> None:
@@ -99,3 +101,17 @@ def test_a_call_of_run_sync_inside_an_event_loop_is_an_error_that_names_run(tmp_
     with pytest.raises(perstack.UsageError, match=r"inside a running event loop: write `await run\(…\)`$"):
         wait_for(work())
     assert not (tmp_path / "perstack").exists()
+
+
+def test_ctrl_c_is_recorded_as_an_interrupt_and_raised(tmp_path: Path) -> None:
+    (tmp_path / "perstack.toml").write_text('[experts.writer]\ninstruction = "Write."\n')
+    chosen, model = perstack.Overrides(provider="scripted"), ScriptedProvider([text("late", delay_ms=60_000)])
+    host = perstack.Host.open(workspace=tmp_path, env={}, overrides=chosen, plugins=[model])
+
+    def press(event: perstack.Event) -> None:
+        if event.type == "startGeneration":
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        host.run_sync("writer", "Go.", job_id="job", on_event=press)
+    assert wait_for(host.job("job")).status == "stoppedByInterrupt"

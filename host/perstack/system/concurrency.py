@@ -93,11 +93,14 @@ def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:
 
     Ctrl-C cancels the work, and raises KeyboardInterrupt when it has ended.
     """
+    is_inside = True
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work())
-    raise UsageError(f"{name}_sync cannot be called inside a running event loop: write `await {name}(…)`")
+        is_inside = False
+    if is_inside:
+        raise UsageError(f"{name}_sync cannot be called inside a running event loop: write `await {name}(…)`")
+    return asyncio.run(work())  # not in the handler, which would be the context of each error
 
 
 # For storages: the speed of the medium.

@@ -61,8 +61,10 @@ class StrictCalls(type):
                     extra="forbid",
                 )
             except ValidationError as error:
-                return super().__call__(*args, **_known_arguments(cls, error, named))
-            return made
+                named = _known_arguments(cls, error, named)
+            else:
+                return made
+            return super().__call__(*args, **named)
 
 
 if TYPE_CHECKING:
