@@ -14,7 +14,7 @@ from mcp_bed import Bed, words
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Overrides
-from perstack.core.definitions.skills import McpStdioSkill
+from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.messages import BlobPart
 from perstack.errors import SkillError
@@ -195,7 +195,8 @@ def test_a_delegate_that_asks_while_another_works_gets_the_answer_in_its_call(be
             text("b has worked"),
         ],
     }
-    experts = (expert("boss", delegates=("a", "b")), _with("a", _skill("handshake")), expert("b"))
+    base = McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL, pick=("exec",))
+    experts = (expert("boss", delegates=("a", "b")), _with("a", _skill("handshake")), _with("b", base))
     seen = Seen()
 
     async def work() -> str | None:
