@@ -25,6 +25,7 @@ model = "m"
 [provider]
 providerName = "scripted"
 [experts.a]
+permissions = {{ allow = ["exec"] }}
 instruction = "You work."
 """
 

@@ -17,6 +17,7 @@ from tmux import PERSTACK, Tmux, tmux
 SLOW = {"delayMs": 60_000}
 TOML = """
 [experts.writer]
+permissions = { allow = ["exec"] }
 description = "Writes haiku"
 instruction = "You write."
 [experts.releaser]

@@ -51,7 +51,7 @@ class Machine:
             workspace=self.folder,
             storage=self.storage,
             env={"PATH": os.environ["PATH"], "HOME": str(self.home)},
-            overrides=Overrides(provider="scripted"),
+            overrides=Overrides(provider="scripted", open=True),
             plugins=[provider, *plugins],
             dispatcher=InMemoryDispatcher(),
         )
