@@ -19,6 +19,7 @@ from perstack.core.jobs.summary import JobSummary
 TEAM = """delegates = ["helper"]
 [experts.helper]
 instruction = "You help."
+permissions = { allow = ["exec"] }
 [workers]
 delegates = "distributed"
 """

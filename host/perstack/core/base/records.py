@@ -68,11 +68,14 @@ class StrictCalls(type):
 
 
 if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass as _StrictModel
+    _Record = BaseModel  # pydantic has no public name for its metaclass
 else:
 
     class _StrictModel(StrictCalls, type(BaseModel)):
         """Metaclass of records."""
+
+    class _Record(BaseModel, metaclass=_StrictModel):
+        """Model whose calls name only its fields."""
 
 
 _STRAY = ("extra_forbidden", "unexpected_keyword_argument")
@@ -93,7 +96,7 @@ def _known_arguments(cls: type, error: ValidationError, named: Mapping[str, obje
     return {others.get(name, name): value for name, value in named.items()}
 
 
-class Fact(BaseModel, metaclass=_StrictModel):
+class Fact(_Record):
     """The base of immutable records: camelCase in JSON, snake_case in Python.
 
     Unknown keys of JSON are ignored, so that logs of newer versions can be read; unknown arguments in Python are
