@@ -1,4 +1,4 @@
-"""docs/cli.md says what `--help` says, and its examples are commands that exist."""
+"""docs/cli.md and its parts say what `--help` says, and their examples are commands that exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from perstack.doors.cli.commands import EXAMPLES
 from perstack.doors.cli.commands import GROUPS as LISTED
 from perstack.doors.cli.main import EXIT_CODES, perstack
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PARTS = {  # the pages with the commands of each group
+    "cli-jobs": ("Run Experts", "Answer", "Inspect"),
+    "cli-tasks": ("Tasks", "Maintain", "Audit"),
+    "cli-define": ("Define Experts", "Set up", "Serve"),
+}
+PAGE_OF = {name: page for page, groups in PARTS.items() for group in groups for name in LISTED[group]}
+PAGE = "".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("cli", *PARTS))
 
 # a command keeps the help option that it is first asked for: it has to be that of the program
 ROOT = click.Context(perstack, info_name="perstack", **perstack.context_settings)
@@ -92,7 +99,7 @@ def test_a_commands_section_has_its_usage_and_every_option_with_its_meaning(name
     text = section(f"{'###' if ' ' in name else '##'} `{name}`")
     assert usage(name) in text
     assert table(text) == rows(name, own(name))
-    taken = re.findall(r"\[(where|model|show|task)\]\(#shared-options\)", text)
+    taken = re.findall(r"\[(where|model|show|task)\]\(cli.md#shared-options\)", text)
     assert taken == shared(name)
 
 
@@ -128,7 +135,11 @@ def test_there_are_examples_of_every_command_and_of_nothing_else() -> None:
 def test_the_page_lists_the_commands_in_the_groups_of_the_help() -> None:
     text = section("## Commands")
     assert re.findall(r"^\*\*(.*)\*\*$", text, re.MULTILINE) == list(LISTED)
-    every = [f"| [`{name}`](#{name}) | {one.text} |" for group in LISTED.values() for name, one in group.items()]
+    every = [
+        f"| [`{name}`]({PAGE_OF[name]}.md#{name}) | {one.text} |"
+        for group in LISTED.values()
+        for name, one in group.items()
+    ]
     assert re.findall(r"^\| \[.*$", text, re.MULTILINE) == every
 
 
