@@ -75,7 +75,7 @@ else:
         """Metaclass of records."""
 
     class _Record(BaseModel, metaclass=_StrictModel):
-        """Model whose calls name only its fields."""
+        pass
 
 
 _STRAY = ("extra_forbidden", "unexpected_keyword_argument")
