@@ -224,7 +224,7 @@ def test_a_message_of_any_bytes_is_taken_or_passed_over_in_both_directions() -> 
             assert json.loads(greeted.line)["id"] == greeted.request_id
         taken = [client_side._parse(data)]
         with suppress(ValueError):  # which whoever reads the lines passes over
-            taken.append(server_side._parsed(data))
+            taken += server_side._parsed(data)
         for message in filter(None, taken):
             # what was taken can be sent on
             line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace")

@@ -27,6 +27,7 @@ storage = "{storage}"
 workspace = {{ path = ".", snapshots = true }}
 [experts.worker]
 instruction = "You work alone."
+permissions = {{ allow = ["exec"] }}
 """
 FIRST = """
 mkdir -p keep/deep gone empty turns

@@ -40,6 +40,8 @@ def test_jobs_are_deleted_by_id_once_somebody_agrees(jobs: Terminal) -> None:
 
 
 def test_a_job_that_is_driven_is_kept(jobs: Terminal) -> None:
+    definition = jobs.workspace / "perstack.toml"
+    definition.write_text(definition.read_text() + '\n[permissions]\nallow = ["exec"]\n')
     jobs.script(lead=[reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]}))])
     with start(jobs, "run", "lead", "go", "--job-id", "busy") as process:
         until(lambda: (jobs.workspace / "began").exists(), "the command runs")

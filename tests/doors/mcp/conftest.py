@@ -16,6 +16,8 @@ delegates = ["researcher"]
 [experts.researcher]
 description = "looks things up"
 instruction = "[[researcher]] You look things up."
+[permissions]
+allow = ["exec"]
 """
 
 

@@ -32,8 +32,6 @@ def pipe(terminal: Terminal, *args: str) -> Iterator[Pipe]:
 @pytest.fixture
 def slow(terminal: Terminal) -> Terminal:
     """`solo` writes a todo, and then sleeps in a child process until it is stopped."""
-    definition = terminal.workspace / "perstack.toml"
-    definition.write_text(definition.read_text() + '\n[permissions]\nallow = ["exec"]\n')
     return terminal.script(
         **{
             "[[solo]]": [

@@ -311,7 +311,10 @@ _BATCH = TypeAdapter(list[types.JSONRPCMessage])
 def _parsed(line: bytes) -> list[SessionMessage]:
     """Return the message of a line, or the messages of a batch (revision 2025-03-26). Raises ValueError."""
     if line.lstrip().startswith(b"["):
-        return [SessionMessage(one) for one in _BATCH.validate_json(line, by_name=False)]
+        batch = _BATCH.validate_json(line, by_name=False)
+        if not batch:
+            raise ValueError("a batch has at least one message")
+        return [SessionMessage(one) for one in batch]
     return [SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))]
 
 
