@@ -6,7 +6,6 @@ A summary is a cache: everything in it is derived from a `Job`, and it can be de
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from html import escape
 from itertools import groupby
 from typing import Generic, Literal, TypeVar
 
@@ -340,6 +339,8 @@ def html_of(job: JobSummary) -> str:
 
 
 def _text(text: str) -> str:
+    from html import escape  # only a notebook needs it
+
     shown = plain_text(text)
     return escape(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} …")
 
