@@ -332,8 +332,8 @@ def picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
     return taken and not any(fnmatchcase(name, pattern) for pattern in omit)
 
 
-# The skill that `ask` of an Expert stands for: an interactive skill like those that a definition may declare. So only
-# Coordinators are offered its tool, and answers are read as `core.jobs.answers` does.
+# Skill that `ask = true` adds to an Expert. It is an ordinary interactive skill, so only Coordinators are offered its
+# tool, and `core.jobs.answers` reads the answers.
 
 ASK_USER = "askUser"
 

@@ -24,7 +24,7 @@ from perstack.next_steps import NextStep
 _ROW_CELLS = 300  # cells of a row that no screen limits. Text of the model and of a person is never cut.
 _MAX_KEPT_CHARS = 100_000  # maximum characters kept of the last text that was cut
 _INDENT = "  "
-_QUIET = ("", "dim", "cyan", "bold")  # colours of rows whose text is dimmed beside that of the model
+_QUIET = ("", "dim", "cyan", "bold")  # colours of rows that are printed dim, so that the text of the model stands out
 _MAX_UNFINISHED_CHARS = 1_500  # characters from which on only whole lines at the end of an unfinished block are drawn
 _SHOWN_THOUGHT_CHARS = 1_000  # characters kept of a thought, of which one line is shown
 

@@ -253,7 +253,7 @@ class StartApp(App[int]):
         self._show_keys()
 
     def _show_keys(self) -> None:
-        """Show the keys, without those that do nothing now."""
+        """Show the key bindings that have an effect in the current state."""
         pane = self._panes[self._shown] if self._panes else None
         idle = () if pane is None or pane.is_typed_in else _TYPING
         at_rest = () if pane is None or pane.session.is_busy else (_INTERRUPT,)

@@ -21,10 +21,10 @@ from perstack.engine.runs.job_context import RunContext
 from perstack.errors import UsageError
 from perstack.ports.skill import SkillSession
 
-SANDBOXED = "(This ran in a sandbox, which sees only the workspace and no network: the definition does not name exec.)"
+SANDBOXED = "(This ran in a sandbox with few files and no network, unless [sandbox] says more: exec is not named.)"
 
 _REMEDY = f"To have it run, add {REMEDY} to the definition."
-_NOTICE = f"exec runs in a sandbox, because the definition does not name it and nobody can be asked here. {_REMEDY}"
+_NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_REMEDY}"
 
 
 async def ask_approval(context: RunContext, call: Call) -> None:
