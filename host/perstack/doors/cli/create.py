@@ -21,8 +21,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import DecideApproval, Event, FinishGeneration, FinishToolCall
 from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.cli.driving import can_ask, drive_and_ask, job_of, report_outcome, run_interruptible
-from perstack.doors.cli.option_groups import GroupedCommand
-from perstack.doors.cli.options import HostOptions, driving_options
+from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_query
 from perstack.doors.cli.terminal import print_err

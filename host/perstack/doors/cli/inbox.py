@@ -16,8 +16,15 @@ from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks.state import TaskState
 from perstack.doors.cli.driving import drive, drive_and_ask, job_of, open_driver, report_outcome, run_interruptible
-from perstack.doors.cli.option_groups import GroupedCommand
-from perstack.doors.cli.options import HostOptions, drive_options, driving_options, json_option, place_options, run_with
+from perstack.doors.cli.options import (
+    GroupedCommand,
+    HostOptions,
+    drive_options,
+    driving_options,
+    json_option,
+    place_options,
+    run_with,
+)
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import json_on_stdin, read_text
 from perstack.doors.cli.terminal import print_err, print_out, write_json

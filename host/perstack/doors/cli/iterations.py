@@ -14,8 +14,8 @@ from perstack.core.base.usage import cost
 from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
 from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
 from perstack.doors.cli.driving import EXIT_STATUS, drive_series_and_ask, open_driver, run_interruptible
-from perstack.doors.cli.option_groups import GroupedCommand
 from perstack.doors.cli.options import (
+    GroupedCommand,
     HostOptions,
     driving_options,
     json_option,

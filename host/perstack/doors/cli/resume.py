@@ -13,8 +13,14 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
 from perstack.doors.cli.driving import drive_and_ask, job_of, open_driver, report_outcome, run_interruptible
 from perstack.doors.cli.iterations import SeriesOutput, check_target, report_series
-from perstack.doors.cli.option_groups import GroupedCommand
-from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options, total_options
+from perstack.doors.cli.options import (
+    GroupedCommand,
+    HostOptions,
+    driving_options,
+    json_option,
+    place_options,
+    total_options,
+)
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.terminal import print_err, print_out, write_json_line
 from perstack.doors.shared.job_status import next_step_of_job, spent, status_of

@@ -12,8 +12,14 @@ from perstack.core.base.ids import check_job_id
 from perstack.core.jobs.queries import parse_labels
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import drive, open_driver, report_outcome, run_interruptible
-from perstack.doors.cli.option_groups import GroupedCommand
-from perstack.doors.cli.options import HostOptions, dispatcher_option, driving_options, json_option, new_job_options
+from perstack.doors.cli.options import (
+    GroupedCommand,
+    HostOptions,
+    dispatcher_option,
+    driving_options,
+    json_option,
+    new_job_options,
+)
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import MOMENT, read_query, read_schema
 from perstack.doors.cli.terminal import print_err, write_json_line

@@ -16,8 +16,7 @@ from perstack.config.load import LoadedProject
 from perstack.config.project import find_config
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
-from perstack.doors.cli.option_groups import GroupedCommand
-from perstack.doors.cli.options import HostOptions, driving_options
+from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.terminal import print_err, print_out
 from perstack.doors.mcp.client_config import CLIENTS, command_of
 from perstack.doors.mcp.greeting import greet, offers_roots

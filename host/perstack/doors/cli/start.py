@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import click
 
-from perstack.doors.cli.option_groups import GroupedCommand
-from perstack.doors.cli.options import HostOptions, dispatcher_of, drive_options, driving_options
+from perstack.doors.cli.options import GroupedCommand, HostOptions, dispatcher_of, drive_options, driving_options
 from perstack.doors.cli.terminal import print_err
 from perstack.errors import UsageError
 
