@@ -41,7 +41,7 @@ def test_each_call_is_a_form_with_all_its_arguments_and_the_answer_is_recorded(a
             assert texts(result)[0] == "Done."
             first = editor.shown[0]
             assert first.message.startswith("guest wants to call appendTextFile of skill @perstack/base")
-            assert "\n  path: a.txt\n  text: x" in first.message
+            assert "\n  path: a.txt\n  --- a.txt\n  +++ a.txt\n  @@ -0,0 +1 @@\n  +x" in first.message
             options = first.requested_schema["properties"]["answer"]["enum"]
             assert options == [
                 "yes",
@@ -59,6 +59,34 @@ def test_each_call_is_a_form_with_all_its_arguments_and_the_answer_is_recorded(a
         ("once", None, "mcp"),
         ("no", "not that one", "mcp"),
     ]
+
+
+def test_a_change_is_shown_as_a_diff_to_the_file_but_never_that_of_a_file_off_limits(
+    terminal: Terminal, era: str
+) -> None:
+    """The lines around the change come from the file, in the form and in the list of approvals."""
+    (terminal.workspace / "poem.txt").write_text("one\ntwo\nthree\nfour\n")
+    (terminal.workspace / ".env").write_text("TOKEN=hunter2\n")
+    (terminal.workspace / "link.txt").symlink_to(".env")
+    changes = [
+        ("editTextFile", {"path": "poem.txt", "oldText": "three", "newText": "3"}),
+        *(("writeTextFile", {"path": path, "text": "TOKEN=x\n"}) for path in (".env", "link.txt")),
+    ]
+    rules = RULES.replace("appendTextFile", "*TextFile")
+    terminal.project(rules, guest=[*(reply("", change) for change in changes), reply("Done.")])
+
+    async def work() -> list[str]:
+        deny = ElicitResult(action="accept", content={"answer": "no"})
+        async with attached(terminal, era=era, fill=lambda params: deny) as editor:
+            assert texts(await editor.call("guest", query="Write"))[0] == "Done."
+            return [one.message for one in editor.shown]
+
+    poem, *hidden = wait_for(work(), 60)
+    assert "\n  --- poem.txt\n  +++ poem.txt\n  @@ -1,4 +1,4 @@\n   one\n   two\n  -three\n  +3\n   four" in poem
+    assert len(hidden) == 2
+    for message in hidden:
+        assert "text: TOKEN=x" in message
+        assert "hunter2" not in message
 
 
 def test_declining_the_form_denies_the_call(asking: Terminal, era: str) -> None:

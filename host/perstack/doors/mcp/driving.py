@@ -112,11 +112,12 @@ class ClientCall(OperationCall[Outcome]):
                     is_shown = before is not None and asking.id == before.question_id
                     if is_shown or not elicitation.can_ask(self.context):
                         break
+                    workspace = await self.project.host.jobs.workspace_shown(asking)
                     if elicitation.asks_by_returning(self.context):
-                        return elicitation.ask_by_result(asking)
+                        return elicitation.ask_by_result(asking, workspace)
                     if progress is not None:
                         progress.report(f"waiting for an answer: {asking.shown}")
-                    text = await elicitation.ask_now(self.context, asking)
+                    text = await elicitation.ask_now(self.context, asking, workspace)
                 if text is None:
                     break
                 try:

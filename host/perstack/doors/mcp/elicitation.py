@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TypeAlias, assert_never
 
 import mcp_types as types
@@ -63,9 +64,9 @@ def asks_by_returning(context: Context) -> bool:
     return context.protocol_version in STATELESS_VERSIONS
 
 
-async def ask_now(context: Context, asking: OpenQuestion) -> str | None:
+async def ask_now(context: Context, asking: OpenQuestion, workspace: Path | None) -> str | None:
     """Return the answer; None if the user or the client declines to give one."""
-    form = form_of(asking, has_lists=context.protocol_version >= _LISTS_SINCE)
+    form = form_of(asking, workspace, has_lists=context.protocol_version >= _LISTS_SINCE)
     try:
         reply = await context.session.elicit_form(form.message, form.schema, related_request_id=context.request_id)
     except MCPError:
@@ -73,9 +74,9 @@ async def ask_now(context: Context, asking: OpenQuestion) -> str | None:
     return _said(form, asking, reply)
 
 
-def ask_by_result(asking: OpenQuestion) -> types.InputRequiredResult:
+def ask_by_result(asking: OpenQuestion, workspace: Path | None) -> types.InputRequiredResult:
     """Return the result that asks the client to call again with the answer."""
-    form = form_of(asking)
+    form = form_of(asking, workspace)
     return _required(_INPUT, form.message, form.schema, {"question": asking.id})
 
 

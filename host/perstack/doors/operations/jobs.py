@@ -147,8 +147,10 @@ class ListApprovals(OperationArguments):
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        asked = (item.asking for item in await call.project.inbox())
-        found = (views.open_approval(asking) for asking in asked if asking is not None and asking.call_digest)
+        asked = [item.asking for item in await call.project.inbox()]
+        shown = call.project.host.jobs.workspace_shown
+        calls = [asking for asking in asked if asking is not None and asking.call_digest]
+        found = [views.open_approval(asking, await shown(asking)) for asking in calls]
         return call.reply(views.Approvals(approvals=tuple(found)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from pydantic import Field
@@ -270,9 +271,9 @@ def _changed(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
     return tuple(view_of(ChangedFile, file) for file in files[:_MAX_LISTED_FILES])
 
 
-def open_approval(asking: OpenQuestion) -> OpenApproval:
-    """Return a call that waits for a person's approval."""
-    return view_of(OpenApproval, asking, job_id=place_of(asking.id)[0], text=call_shown(asking))
+def open_approval(asking: OpenQuestion, workspace: Path | None) -> OpenApproval:
+    """Return a call that waits for a person's approval, with its change to a file in the workspace as a diff."""
+    return view_of(OpenApproval, asking, job_id=place_of(asking.id)[0], text=call_shown(asking, workspace))
 
 
 def in_list(job: JobSummary) -> str:

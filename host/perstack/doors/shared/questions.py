@@ -217,19 +217,23 @@ class Form:
         return f"{said}: {comment}" if isinstance(comment, str) and comment.strip() else said
 
 
-def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
-    """Return the form for a question. `has_lists`: the client's protocol revision has multiple-choice fields."""
+def form_of(asking: OpenQuestion, workspace: Path | None = None, *, has_lists: bool = True) -> Form:
+    """Return the form for a question.
+
+    With a `workspace`, edits are a diff to the file in it. `has_lists`: the client's protocol revision has
+    multiple-choice fields.
+    """
     if asking.requested_schema is None:
-        return Form(_message(asking), _text_schema(asked_by(asking), has_lists=has_lists))
+        return Form(_message(asking, workspace), _text_schema(asked_by(asking), has_lists=has_lists))
     fields = _flat_fields(asking.requested_schema, has_lists=has_lists)
     if fields is None:
         what = json.dumps(asking.requested_schema, ensure_ascii=False)
-        return Form(f"{_message(asking)}\n\nThe answer is a JSON object by this schema: {what}", _text_schema(ANYTHING))
+        return Form(f"{asking.shown}\n\nThe answer is a JSON object by this schema: {what}", _text_schema(ANYTHING))
     schema: JsonObject = {"type": "object", "properties": fields}
     required = asking.requested_schema.get("required")
     if isinstance(required, list) and required:
         schema["required"] = required
-    return Form(_message(asking), schema, is_by_field=True)
+    return Form(asking.shown, schema, is_by_field=True)
 
 
 def choices_of(form: Form) -> dict[str, str]:
@@ -253,11 +257,9 @@ def _named(field: JsonObject) -> dict[str, str]:
     return {str(one["const"]): str(one.get("title", one["const"])) for one in choices if "const" in one}
 
 
-def _message(asking: OpenQuestion) -> str:
+def _message(asking: OpenQuestion, workspace: Path | None) -> str:
     if asking.call_digest:
-        return call_shown(asking)
-    if asking.requested_schema is not None:
-        return asking.shown
+        return call_shown(asking, workspace)
     details = [
         f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for name, value in beside_question(asking.args, asked_by(asking)).items()

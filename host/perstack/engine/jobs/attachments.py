@@ -86,18 +86,29 @@ def _read(path: Path) -> bytes:
 
 
 def _in_workspace(host: HostContext, place: str) -> Blob:
-    path = _path_of(place)
-    top = Path(os.path.realpath(host.workspace))
-    real = Path(os.path.realpath(top / path)) if "\0" not in path else Path("/")
-    if not real.is_relative_to(top):
+    real, parts = _located(host, _path_of(place))
+    if parts is None:
         raise UsageError(f"{place} cannot be attached: it is outside the workspace")
-    parts = real.relative_to(top).parts
     if _is_off_limits(host, real, parts):
         raise UsageError(f"{place} cannot be attached: it is off limits to tools")
     try:
+        top = Path(os.path.realpath(host.workspace))
         return Blob(read_below(top, "/".join(parts), LARGEST), name=real.name)
     except OSError as error:
         raise UsageError(f"{place} cannot be attached: {_why(error)}") from None
+
+
+def is_hidden(host: HostContext, path: str) -> bool:
+    """Return whether a path names a file of the workspace that is off limits to tools."""
+    real, parts = _located(host, path)
+    return parts is not None and _is_off_limits(host, real, parts)
+
+
+def _located(host: HostContext, path: str) -> tuple[Path, tuple[str, ...] | None]:
+    """Return the file that a path leads to, and its parts below the workspace; None for a file outside of it."""
+    top = Path(os.path.realpath(host.workspace))
+    real = Path(os.path.realpath(top / path)) if "\0" not in path else Path("/")
+    return real, real.relative_to(top).parts if real.is_relative_to(top) else None
 
 
 def _path_of(place: str) -> str:

@@ -429,6 +429,18 @@ class Jobs(JobReader):
 
         return await in_workspace(self.source.current, place)
 
+    async def workspace_shown(self, asking: OpenQuestion) -> Path | None:
+        """Return the workspace in which a person may see the file that a call would change.
+
+        None for a file that is off limits to tools: whoever answers from outside may read no more than they.
+        """
+        from perstack.engine.jobs.attachments import is_hidden
+
+        context, path = self.source.current, asking.args.get("path")
+        if isinstance(path, str) and await asyncio.to_thread(is_hidden, context, path):
+            return None
+        return context.workspace
+
     async def _base(self, loaded: Job, resume_from: str | None) -> Run:
         if resume_from is None:
             return loaded.coordinator
