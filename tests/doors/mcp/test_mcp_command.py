@@ -132,6 +132,14 @@ def test_where_the_settings_go_is_said_beside_them(terminal: Terminal) -> None:
     assert ".vscode/mcp.json" in terminal.run("mcp", "--print-config", "vscode").err
 
 
+def test_a_missing_file_is_the_only_thing_said(terminal: Terminal) -> None:
+    for options in (("--config", "no.toml"), ("--permissions", "no.toml"), ("--config", "no.toml", "--http", "8765")):
+        done = terminal.run("mcp", "--print-config", "vscode", *options)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+        assert done.err.startswith("error: ")
+        assert "no.toml" in done.err
+
+
 def test_without_perstack_toml_it_ends_with_one_line(tmp_path: Path) -> None:
     done = Terminal(tmp_path).run("mcp", stdin="")
     assert (done.code, done.out) == (2, "")

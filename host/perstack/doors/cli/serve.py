@@ -178,17 +178,18 @@ def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
 
 def _print_config(client: str, options: HostOptions, keys: tuple[str, ...]) -> None:
     snippet = CLIENTS[client]
+    text = snippet.text(*command_of(_arguments(click.get_current_context(), options, keys)))
     print_err(f"this goes into {snippet.file}:")
-    print_out(snippet.text(*command_of(_arguments(click.get_current_context(), options, keys))))
+    print_out(text)
 
 
 def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str, ...]) -> None:
     guard = _guard(options, options.project(required=True), text, names)
     if guard.token is None or guard.address.port == 0:
         raise UsageError(f"--http {text}: clients need an address that stays: write HOST:PORT")
-    print_err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
     from perstack.doors.http.access import PATH
 
+    print_err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
     print_out(CLIENTS[client].remote_text(guard.address.url(PATH, names[0] if names else None), guard.token))
 
 
