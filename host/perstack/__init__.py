@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, overload
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from pydantic import BaseModel
 
     from perstack.core.base.ids import By as By
@@ -55,7 +57,9 @@ if TYPE_CHECKING:
     from perstack.errors import StorageError as StorageError
     from perstack.errors import UsageError as UsageError
     from perstack.host import Host as Host
+    from perstack.host import RunOptions
     from perstack.toolkit.context import Blob as Blob
+
 
 __version__ = VERSION
 
@@ -80,37 +84,11 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 
 @overload
 async def run(
-    expert: str,
-    query: str,
-    *,
-    on_event: OnEvent | None = None,
-    config: str | Path | None = None,
-    workspace: str | Path = ".",
-    storage: str | None = None,
-    job_id: str | None = None,
-    attachments: Sequence[Attachable] = (),
-    labels: Mapping[str, str] | None = None,
-    output: type[OutputT],
-    env: Mapping[str, str] | None = None,
-    overrides: Overrides | None = None,
-    plugins: Iterable[object] = (),
+    expert: str, query: str, *, output: type[OutputT], **options: Unpack[RunOptions]
 ) -> ParsedJob[OutputT]: ...
 @overload
 async def run(
-    expert: str,
-    query: str,
-    *,
-    on_event: OnEvent | None = None,
-    config: str | Path | None = None,
-    workspace: str | Path = ".",
-    storage: str | None = None,
-    job_id: str | None = None,
-    attachments: Sequence[Attachable] = (),
-    labels: Mapping[str, str] | None = None,
-    output: type[BaseModel] | None = None,
-    env: Mapping[str, str] | None = None,
-    overrides: Overrides | None = None,
-    plugins: Iterable[object] = (),
+    expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
 ) -> JobSummary: ...
 async def run(
     expert: str,
@@ -152,37 +130,11 @@ async def run(
 
 @overload
 def run_sync(
-    expert: str,
-    query: str,
-    *,
-    on_event: OnEvent | None = None,
-    config: str | Path | None = None,
-    workspace: str | Path = ".",
-    storage: str | None = None,
-    job_id: str | None = None,
-    attachments: Sequence[Attachable] = (),
-    labels: Mapping[str, str] | None = None,
-    output: type[OutputT],
-    env: Mapping[str, str] | None = None,
-    overrides: Overrides | None = None,
-    plugins: Iterable[object] = (),
+    expert: str, query: str, *, output: type[OutputT], **options: Unpack[RunOptions]
 ) -> ParsedJob[OutputT]: ...
 @overload
 def run_sync(
-    expert: str,
-    query: str,
-    *,
-    on_event: OnEvent | None = None,
-    config: str | Path | None = None,
-    workspace: str | Path = ".",
-    storage: str | None = None,
-    job_id: str | None = None,
-    attachments: Sequence[Attachable] = (),
-    labels: Mapping[str, str] | None = None,
-    output: type[BaseModel] | None = None,
-    env: Mapping[str, str] | None = None,
-    overrides: Overrides | None = None,
-    plugins: Iterable[object] = (),
+    expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
 ) -> JobSummary: ...
 def run_sync(
     expert: str,

@@ -40,6 +40,8 @@ from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
 
 if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
     from pydantic import BaseModel
 
     from perstack.core.base.ids import By
@@ -62,6 +64,24 @@ if TYPE_CHECKING:
     from perstack.engine.schedules.schedules import JobLauncher, Schedules
     from perstack.engine.tasks.memory import ExecutionMemory
     from perstack.ports.dispatcher import Dispatcher
+
+    class NewJobOptions(TypedDict, total=False):
+        """Keyword arguments of `Host.run` besides `output`."""
+
+        job_id: str | None
+        attachments: Sequence[Attachable]
+        labels: Mapping[str, str] | None
+        on_event: OnEvent | None
+
+    class RunOptions(NewJobOptions, total=False):
+        """Keyword arguments of `perstack.run` besides `output`."""
+
+        config: str | Path | None
+        workspace: str | Path
+        storage: str | None
+        env: Mapping[str, str] | None
+        overrides: Overrides | None
+        plugins: Iterable[object]
 
 
 class Host:
@@ -353,27 +373,11 @@ class Host:
 
     @overload
     async def run(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        job_id: str | None = None,
-        attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
-        output: type[OutputT],
-        on_event: OnEvent | None = None,
+        self, expert_key: str, query: str, *, output: type[OutputT], **options: Unpack[NewJobOptions]
     ) -> ParsedJob[OutputT]: ...
     @overload
     async def run(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        job_id: str | None = None,
-        attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
-        output: type[BaseModel] | None = None,
-        on_event: OnEvent | None = None,
+        self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[NewJobOptions]
     ) -> JobSummary: ...
     async def run(
         self,
@@ -393,27 +397,11 @@ class Host:
 
     @overload
     def run_sync(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        job_id: str | None = None,
-        attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
-        output: type[OutputT],
-        on_event: OnEvent | None = None,
+        self, expert_key: str, query: str, *, output: type[OutputT], **options: Unpack[NewJobOptions]
     ) -> ParsedJob[OutputT]: ...
     @overload
     def run_sync(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        job_id: str | None = None,
-        attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
-        output: type[BaseModel] | None = None,
-        on_event: OnEvent | None = None,
+        self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[NewJobOptions]
     ) -> JobSummary: ...
     def run_sync(
         self,

@@ -47,6 +47,22 @@ PRINTED = {
     "no_file.py": "Twelve.\n",
     "mistakes.py": "the caller: there is no Expert 'wirter' in ",
 }
+WRONG = """
+from pydantic import BaseModel
+import perstack
+
+class City(BaseModel):
+    name: str
+
+def calls(host: perstack.Host) -> tuple[object, ...]:
+    parsed: perstack.ParsedJob[City] = host.run_sync("a", "q", output=City, job_id="a")
+    plain: perstack.JobSummary = perstack.run_sync("a", "q", labels={"a": "b"}, storage="sqlite:a.db")
+    other: perstack.ParsedJob[City] = host.run_sync("a", "q")  # wrong
+    host.run_sync("a", "q", job_id=3)  # wrong
+    perstack.run_sync("a", "q", lables={})  # wrong
+    perstack.run_sync("a", "q", output=City, storage=3)  # wrong
+    return parsed, plain, other
+"""
 HTTP = ("web_fastapi.py", "web_django.py")
 
 
@@ -98,6 +114,22 @@ def test_the_examples_pass_the_type_checkers(checker: list[str]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("checker", [["mypy", "--strict"], ["pyright"]], ids=["mypy", "pyright"])
+def test_a_wrong_argument_is_an_error_of_the_type_checkers(checker: list[str], tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(WRONG)
+    done = subprocess.run(
+        [sys.executable, "-m", *checker, str(tmp_path / "wrong.py")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if "error" in line and "wrong.py:" in line}
+    wanted = {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")}
+    assert found == wanted, done.stdout
 
 
 def test_an_event_that_a_match_forgets_is_an_error_of_the_type_checker(tmp_path: Path) -> None:

@@ -156,6 +156,21 @@ def test_the_signature_of_run_is_pinned() -> None:
     assert inspect.iscoroutinefunction(perstack.run)
 
 
+def test_type_checkers_are_shown_every_argument_of_run() -> None:
+    code = ast.parse(Path(perstack.host.__file__).read_text())
+    options = {one.name: one for one in ast.walk(code) if isinstance(one, ast.ClassDef)}
+    for method, names in ((perstack.Host.run, ["NewJobOptions"]), (perstack.run, ["NewJobOptions", "RunOptions"])):
+        shown = {
+            ast.unparse(line.target): ast.unparse(line.annotation)
+            for name in names
+            for line in options[name].body
+            if isinstance(line, ast.AnnAssign)
+        }
+        taken = inspect.signature(method).parameters.values()
+        optional = {one.name: one.annotation for one in taken if one.default is not one.empty and one.name != "output"}
+        assert shown == optional
+
+
 def test_the_methods_of_a_host_and_their_arguments_are_pinned() -> None:
     methods = {
         name: tuple(one for one in inspect.signature(getattr(perstack.Host, name)).parameters if one != "self")
