@@ -34,6 +34,7 @@ from perstack.engine.files.rewind_lock import repair_on_open
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
+from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
@@ -66,15 +67,44 @@ if TYPE_CHECKING:
     from perstack.ports.dispatcher import Dispatcher
 
     class NewJobOptions(TypedDict, total=False):
-        """Keyword arguments of `Host.run` besides `output`."""
+        """Keyword arguments of `Host.run` other than `output`."""
 
         job_id: str | None
         attachments: Sequence[Attachable]
         labels: Mapping[str, str] | None
         on_event: OnEvent | None
 
+    class ContinueOptions(NewJobOptions, total=False):
+        """Keyword arguments of `Host.continue_job` other than `output`."""
+
+        resume_from: str | None
+
+    class AnswerOptions(TypedDict, total=False):
+        """Keyword arguments of `Host.answer` other than `output`."""
+
+        job_id: str | None
+        question: Question | str | None
+        question_id: str | None
+        resume_from: str | None
+        signal: str | None
+        by: By | None
+        drive: bool | None
+        on_event: OnEvent | None
+
+    class ResumeOptions(TypedDict, total=False):
+        """Keyword arguments of `Host.resume` other than `output`."""
+
+        max_steps: int | None
+        max_cost: float | None
+        settle: Mapping[str, Settlement] | None
+        signal: str | None
+        by: By | None
+        drive: bool | None
+        on_unsettled: Callable[[tuple[UnsettledCall, ...]], None]
+        on_event: OnEvent | None
+
     class RunOptions(NewJobOptions, total=False):
-        """Keyword arguments of `perstack.run` besides `output`."""
+        """Keyword arguments of `perstack.run` other than `output`."""
 
         config: str | Path | None
         workspace: str | Path
@@ -455,6 +485,14 @@ class Host:
 
         return self._streams.open(drive, output)
 
+    @overload
+    async def continue_job(
+        self, expert_key: str, query: str, *, output: type[OutputT], **options: Unpack[ContinueOptions]
+    ) -> ParsedJob[OutputT]: ...
+    @overload
+    async def continue_job(
+        self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[ContinueOptions]
+    ) -> JobSummary: ...
     async def continue_job(
         self,
         expert_key: str,
@@ -464,6 +502,7 @@ class Host:
         resume_from: str | None = None,
         attachments: Sequence[Attachable] = (),
         labels: Mapping[str, str] | None = None,
+        output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Start a new Run of the Coordinator, with the messages of its last one. See `Jobs.continue_job`."""
@@ -475,9 +514,18 @@ class Host:
             resume_from=resume_from,
             attachments=attachments,
             labels=labels,
+            output=output,
             on_event=on_event,
         )
 
+    @overload
+    async def answer(
+        self, text: str, *, output: type[OutputT], **options: Unpack[AnswerOptions]
+    ) -> ParsedJob[OutputT]: ...
+    @overload
+    async def answer(
+        self, text: str, *, output: type[BaseModel] | None = None, **options: Unpack[AnswerOptions]
+    ) -> JobSummary: ...
     async def answer(
         self,
         text: str,
@@ -489,6 +537,7 @@ class Host:
         signal: str | None = None,
         by: By | None = None,
         drive: bool | None = None,
+        output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and continue the Job. See `Jobs.answer`.
@@ -501,6 +550,8 @@ class Host:
         streams = await self._settled_streams()
         if streams is not None and question_id is not None and resume_from is None and drive is not False:
             stream = streams.asking(question_id)
+            if stream is not None and output is not None:
+                raise UsageError("output: give it to `stream`: its `Finished` has the result")
             if stream is not None:
                 return await stream.answer(text, question_id, signal=signal, by=by, on_event=on_event)
         return await self.jobs.answer(
@@ -511,9 +562,18 @@ class Host:
             signal=signal,
             by=by,
             drive=drive,
+            output=output,
             on_event=on_event,
         )
 
+    @overload
+    async def resume(
+        self, job_id: str | None = None, *, output: type[OutputT], **options: Unpack[ResumeOptions]
+    ) -> ParsedJob[OutputT]: ...
+    @overload
+    async def resume(
+        self, job_id: str | None = None, *, output: type[BaseModel] | None = None, **options: Unpack[ResumeOptions]
+    ) -> JobSummary: ...
     async def resume(
         self,
         job_id: str | None = None,
@@ -525,6 +585,7 @@ class Host:
         by: By | None = None,
         drive: bool | None = True,
         on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
+        output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Resume a Job that crashed, failed, was interrupted or reached a limit. See `Jobs.resume`."""
@@ -538,6 +599,7 @@ class Host:
             by=by,
             drive=drive,
             on_unsettled=on_unsettled,
+            output=output,
             on_event=on_event,
         )
 

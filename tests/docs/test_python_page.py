@@ -62,6 +62,15 @@ def calls(host: perstack.Host) -> tuple[object, ...]:
     perstack.run_sync("a", "q", lables={})  # wrong
     perstack.run_sync("a", "q", output=City, storage=3)  # wrong
     return parsed, plain, other
+
+async def later(host: perstack.Host) -> tuple[object, ...]:
+    answered: perstack.ParsedJob[City] = await host.answer("yes", output=City, question_id="a")
+    resumed: perstack.ParsedJob[City] = await host.resume("a", output=City, max_steps=3)
+    continued: perstack.ParsedJob[City] = await host.continue_job("a", "q", output=City)
+    plain: perstack.JobSummary = await host.resume()
+    await host.answer("yes", output=City(name="a"))  # wrong
+    await host.resume(max_steps="3")  # wrong
+    return answered, resumed, continued, plain
 """
 HTTP = ("web_fastapi.py", "web_django.py")
 

@@ -80,10 +80,32 @@ HOST = {
     "run_sync": ("expert_key", "query", "job_id", "attachments", "labels", "output", "on_event"),
     "stream": ("expert_key", "query", "job_id", "attachments", "labels", "output"),
     "submit": ("expert_key", "query", "at", "priority", "labels", "attachments", "job_id", "by"),
-    "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "on_event"),
-    "answer": ("text", "job_id", "question", "question_id", "resume_from", "signal", "by", "drive", "on_event"),
+    "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "output", "on_event"),
+    "answer": (
+        "text",
+        "job_id",
+        "question",
+        "question_id",
+        "resume_from",
+        "signal",
+        "by",
+        "drive",
+        "output",
+        "on_event",
+    ),
     "inbox": (),
-    "resume": ("job_id", "max_steps", "max_cost", "settle", "signal", "by", "drive", "on_unsettled", "on_event"),
+    "resume": (
+        "job_id",
+        "max_steps",
+        "max_cost",
+        "settle",
+        "signal",
+        "by",
+        "drive",
+        "on_unsettled",
+        "output",
+        "on_event",
+    ),
     "cancel": ("job_id", "final", "by", "reason"),
     "job": ("job_id",),
     "events": ("run_id", "job_id", "after", "limit"),
@@ -159,7 +181,14 @@ def test_the_signature_of_run_is_pinned() -> None:
 def test_type_checkers_are_shown_every_argument_of_run() -> None:
     code = ast.parse(Path(perstack.host.__file__).read_text())
     options = {one.name: one for one in ast.walk(code) if isinstance(one, ast.ClassDef)}
-    for method, names in ((perstack.Host.run, ["NewJobOptions"]), (perstack.run, ["NewJobOptions", "RunOptions"])):
+    of_methods = {
+        perstack.Host.run: ["NewJobOptions"],
+        perstack.Host.continue_job: ["NewJobOptions", "ContinueOptions"],
+        perstack.Host.answer: ["AnswerOptions"],
+        perstack.Host.resume: ["ResumeOptions"],
+        perstack.run: ["NewJobOptions", "RunOptions"],
+    }
+    for method, names in of_methods.items():
         shown = {
             ast.unparse(line.target): ast.unparse(line.annotation)
             for name in names
@@ -167,7 +196,7 @@ def test_type_checkers_are_shown_every_argument_of_run() -> None:
             if isinstance(line, ast.AnnAssign)
         }
         taken = inspect.signature(method).parameters.values()
-        optional = {one.name: one.annotation for one in taken if one.default is not one.empty and one.name != "output"}
+        optional = {one.name: one.annotation for one in taken if one.kind is one.KEYWORD_ONLY and one.name != "output"}
         assert shown == optional
 
 

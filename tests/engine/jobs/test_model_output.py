@@ -77,6 +77,99 @@ def test_a_resume_elsewhere_holds_the_result_to_the_schema_alone(bench: Bench) -
     assert (resumed.status, resumed.result) == ("completed", {"name": "Ulm", "people": 0})
 
 
+class Town(BaseModel):
+    """Another class than City: its schema differs."""
+
+    name: str
+
+
+def test_a_resume_with_the_model_counts_its_validators_and_returns_the_object(bench: Bench) -> None:
+    first = bench.host([tool("nothing"), text(ULM)], expert("a"), max_steps=1)
+    job = wait_for(first.run("a", "q", output=City))
+    other = bench.host([tool("nothing"), text(NOBODY), text(ULM)], expert("a"))
+    seen = Seen()
+    resumed = wait_for(other.resume(job.id, max_steps=9, output=City, on_event=seen))
+    assert resumed.output == City.model_validate_json(ULM)
+    (rejected,) = seen.of("rejectResult")
+    assert rejected.problem == "it does not fit: `people`: nobody lives there"
+    assert wait_for(other.audit.verify(job.id)).ok
+
+
+def test_an_answer_with_the_model_returns_the_object(bench: Bench) -> None:
+    first = bench.host([tool("askUser", {"question": "Which?"})], expert("a", ask=True))
+    job = wait_for(first.run("a", "q", output=City))
+    assert (job.status, job.output) == ("stoppedByInteractiveTool", None)
+    other = bench.host([tool("askUser", {"question": "Which?"}), text(NOBODY), text(ULM)], expert("a", ask=True))
+    answered = wait_for(other.answer("Ulm", job_id=job.id, output=City))
+    assert (answered.output, answered.total_steps) == (City.model_validate_json(ULM), 3)
+
+
+def test_a_continued_job_takes_the_schema_of_the_model_for_its_new_run(bench: Bench) -> None:
+    seen = Seen()
+    host = bench.host([text("Ulm is old."), text(ULM), text('{"name": "Ulm"}')], expert("a"))
+    job = wait_for(host.run("a", "q"))
+    second = wait_for(host.continue_job("a", "As data.", job_id=job.id, output=City, on_event=seen))
+    assert second.output == City.model_validate_json(ULM)
+    assert seen.of("startRun")[0].output == City.model_json_schema()
+    third = wait_for(host.continue_job("a", "Only the name.", job_id=job.id, output=Town))
+    assert third.output == Town(name="Ulm")
+
+
+def test_an_answer_in_a_branch_takes_the_schema_of_the_model(bench: Bench) -> None:
+    asks = expert("a", ask=True)
+    host = bench.host([tool("askUser", {"question": "Which?"}), text(ULM)], asks)
+    job = wait_for(host.run("a", "q"))
+    place = wait_for(host.jobs.checkpoints(job.id)).ids[-1]
+    wait_for(host.answer("Bonn", job_id=job.id))
+    branch = wait_for(host.answer("Ulm", resume_from=place, output=City))
+    assert branch.output == City.model_validate_json(ULM)
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "given", "words"),
+    [
+        (City, Town, "was begun with another JSON schema, not that of Town: leave output out, or give the model that"),
+        (None, City, "has no schema of its result, not that of City: leave output out$"),
+    ],
+)
+def test_a_model_whose_schema_is_not_the_recorded_one_is_refused_and_nothing_is_written(
+    bench: Bench, begun_with: type[BaseModel] | None, given: type[BaseModel], words: str
+) -> None:
+    script = [tool("askUser", {"question": "Which?"}), tool("nothing"), text(ULM)]
+    host = bench.host(script, expert("a", ask=True), max_steps=2)
+    job = wait_for(host.run("a", "q", output=begun_with))
+
+    def size() -> int:
+        return len(wait_for(host.events(job.coordinator_run_id)))
+
+    before = size()
+    with pytest.raises(UsageError, match=words) as error:
+        wait_for(host.answer("Ulm", job_id=job.id, output=given))
+    assert "\n" not in str(error.value)
+    assert size() == before
+    assert wait_for(host.answer("Ulm", job_id=job.id, output=begun_with)).status == "stoppedByMaxSteps"
+    with pytest.raises(UsageError, match=words):
+        wait_for(host.resume(job.id, max_steps=9, output=given))
+    resumed = wait_for(host.resume(job.id, max_steps=9, output=begun_with))
+    assert resumed.output == (None if begun_with is None else City.model_validate_json(ULM))
+
+
+def test_a_model_is_not_given_with_the_answer_to_a_stream_which_goes_on_after_it(bench: Bench) -> None:
+    host = bench.host([tool("askUser", {"question": "Which?"}), text(ULM)], expert("a", ask=True))
+
+    async def work() -> object:
+        async for event in host.stream("a", "q", output=City):
+            if isinstance(event, Question):
+                with pytest.raises(UsageError, match="output: give it to `stream`: its `Finished` has the result"):
+                    await host.answer("Ulm", question=event, output=City)
+                await host.answer("Ulm", question=event)
+            if isinstance(event, Finished):
+                return event.job.output
+        return None
+
+    assert wait_for(work()) == City.model_validate_json(ULM)
+
+
 def test_a_validator_with_a_mistake_is_an_error_with_its_name(bench: Bench) -> None:
     class Broken(BaseModel):
         name: str

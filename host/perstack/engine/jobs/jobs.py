@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.cloud_events import CloudEvent
     from perstack.core.jobs.stream_events import Question
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
+    from perstack.engine.jobs.model_output import ModelOutput
     from perstack.engine.jobs.queue import JobQueue
     from perstack.engine.jobs.serving import JobServer
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
@@ -109,14 +110,10 @@ class Jobs(JobReader):
         by the pydantic model `output`, and is `output` of the summary. Raises UsageError, before anything is written,
         if `job_id` exists, or the Expert, the model, an attachment or `output` cannot be used.
         """
-        context, labels = self.source.current, check_labels(labels or {})
-        if output is None:
-            return await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event)
-        from perstack.engine.jobs.model_output import ModelOutput
-
-        parsed = ModelOutput(output)
-        context = parsed.given_to(context)
-        return parsed.read(await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event))
+        context, labels, model = self.source.current, check_labels(labels or {}), _model_output(output)
+        context = context if model is None else model.given_to(context)
+        job = await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event)
+        return job if model is None else model.read(job)
 
     async def submit(
         self,
@@ -151,13 +148,16 @@ class Jobs(JobReader):
         resume_from: str | None = None,
         attachments: Sequence[Attachable] = (),
         labels: Mapping[str, str] | None = None,
+        output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Start a new Run with the messages of the Coordinator's last one, or of the checkpoint `resume_from`.
 
-        `job_id` None means the latest Job. Today's definition is used. `labels` are added to the Job's.
+        `job_id` None means the latest Job. Today's definition is used. `labels` are added to the Job's. `output` parses
+        the result of the new Run, as for `run`.
         """
-        context, labels = self.source.current, check_labels(labels or {})
+        context, labels, model = self.source.current, check_labels(labels or {}), _model_output(output)
+        context = context if model is None else model.given_to(context)
         expert = context.expert(expert_key)
         context.project.check_guarded(expert.key)
         job_id = await self.resolve(job_id)
@@ -172,7 +172,8 @@ class Jobs(JobReader):
             place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
             return NewRun(expert, query, labels, contents, continued_from=place, base=base)
 
-        return await self.runner.run_existing(context, job_id, decide, on_event)
+        job = await self.runner.run_existing(context, job_id, decide, on_event)
+        return job if model is None else model.read(job)
 
     async def answer(
         self,
@@ -185,6 +186,7 @@ class Jobs(JobReader):
         signal: str | None = None,
         by: By | None = None,
         drive: bool | None = None,
+        output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and continue the Job.
@@ -193,7 +195,7 @@ class Jobs(JobReader):
         of a stream, guards against answering another question; an approval of a call needs it, and is `yes`, `always`
         or `no`. `signal` names the event that answers, if it is not a person. `resume_from` is a checkpoint with an
         open question, which a new Run answers again. With `drive` false a worker continues the Job: the default with a
-        named dispatcher, and for a submitted Job.
+        named dispatcher, and for a submitted Job. `output` is the model that the Job was begun with, see `resume`.
 
         Raises UsageError if nothing is asked or the answer does not fit, and Conflict if the question was answered
         already.
@@ -206,16 +208,22 @@ class Jobs(JobReader):
         from perstack.engine.jobs.answers import answer_current, answer_in_branch
 
         given, context = GivenAnswer(text, by or this_user(), question_id, signal), self.source.current
+        model = _model_output(output)
+        if model is not None:
+            context = model.checking(context) if resume_from is None else model.given_to(context)
 
         async def decide(loaded: Job) -> NewRun | ResumedRun:
             if resume_from is None:
+                if model is not None:
+                    model.check_recorded(loaded.coordinator)
                 return answer_current(loaded, loaded.coordinator, given, context.overrides)
             base = await self._base(loaded, resume_from)
             return await answer_in_branch(self, base, resume_from, context.expert(base.start.expert_key), given)
 
         queue, resumes = self.queue.requests(context, by, drive), resume_from is None
         job = await self.runner.run_existing(context, job_id, decide, on_event, resumes=resumes, queue=queue)
-        return await self.queue.ordered(job)
+        job = await self.queue.ordered(job)
+        return job if model is None else model.read(job)
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
         """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
@@ -245,16 +253,19 @@ class Jobs(JobReader):
         by: By | None = None,
         drive: bool | None = True,
         on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
+        output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Resume the same Runs of a Job that crashed, failed, was interrupted or reached a limit.
 
         New limits are recorded with who gave them: `by`, or this process's user. A Run that failed before its model
         replied resumes under today's definition. `settle` decides the calls that began and have no result, by key or
-        call id; `on_unsettled` is called with them before anything is done. Raises UsageError for a Job that is
-        completed or waits for an answer, and for a call that is not open.
+        call id; `on_unsettled` is called with them before anything is done. `output` is the model that the Job was
+        begun with: it parses the result here, too. Raises UsageError for a Job that is completed or waits for an
+        answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
-        job_id, context = await self.resolve(job_id), self.source.current
+        job_id, context, model = await self.resolve(job_id), self.source.current, _model_output(output)
+        context = context if model is None else model.checking(context)
         asked = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
 
         async def decide(loaded: Job) -> ResumedRun:
@@ -263,6 +274,8 @@ class Jobs(JobReader):
             from perstack.engine.runs.decisions import PersonDecisions
 
             run = loaded.coordinator
+            if model is not None:
+                model.check_recorded(run)
             if (recorded := recorded_answer(context, loaded)) is not None:
                 return recorded
             settled: dict[str, Settlement] = {**settle} if settle else {}
@@ -279,7 +292,8 @@ class Jobs(JobReader):
 
         queue = None if drive else self.queue.requests(context, by, drive)
         job = await self.runner.run_existing(context, job_id, decide, on_event, resumes=True, queue=queue)
-        return job if queue is None else await self.queue.ordered(job)
+        job = job if queue is None else await self.queue.ordered(job)
+        return job if model is None else model.read(job)
 
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None
@@ -448,6 +462,14 @@ class Jobs(JobReader):
         if not base.is_coordinator:
             raise UsageError(f"{resume_from} is a delegate's checkpoint; only the Coordinator's can be branched from")
         return base
+
+
+def _model_output(output: type[BaseModel] | None) -> ModelOutput[BaseModel] | None:
+    if output is None:
+        return None
+    from perstack.engine.jobs.model_output import ModelOutput
+
+    return ModelOutput(output)
 
 
 # Branching from the state before a compaction.

@@ -1,8 +1,9 @@
 """Results as objects of a pydantic model of the caller: `run(…, output=Model)`.
 
-The Job is given the JSON schema of the model, in place of the Expert's `output`, and its log holds only that. While the
-Job is driven here, a result that fits the schema is also parsed by the model, so that its validators count: a refusal
-is handled like a result that does not fit. Another process that resumes the Job checks the schema alone.
+A new Run is given the JSON schema of the model, in place of the Expert's `output`, and its log holds only that. While
+the Job is driven here, a result that fits the schema is also parsed by the model, so that its validators count: a
+refusal is handled like a result that does not fit. A resume needs a model with an equal schema, or checks the schema
+alone without one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from perstack.core.base.records import JsonObject, canonical_json
 from perstack.core.base.validation_errors import in_words
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
+from perstack.core.runs.state import Run, schema_of_run
 from perstack.engine.context.host_context import HostContext
 from perstack.errors import UsageError
 
@@ -32,7 +34,22 @@ class ModelOutput(Generic[OutputT]):
 
     def given_to(self, context: HostContext) -> HostContext:
         """Return the context with the schema and the check, for the Run that begins."""
-        return replace(context, overrides=replace(context.overrides, output=self._schema), check_result=self._problem)
+        return self.checking(replace(context, overrides=replace(context.overrides, output=self._schema)))
+
+    def checking(self, context: HostContext) -> HostContext:
+        """Return the context with the check, for a Run that is resumed and has its schema."""
+        return replace(context, check_result=self._problem)
+
+    def check_recorded(self, run: Run) -> None:
+        """Raise UsageError if a Run to resume was begun with another schema than the model's, or with none."""
+        recorded = schema_of_run(run.start)
+        if recorded == self._schema:
+            return
+        words = "has no schema of its result" if recorded is None else "was begun with another JSON schema"
+        remedy = "" if recorded is None else ", or give the model that it was begun with"
+        raise UsageError(
+            f"output: Job {run.start.job_id} {words}, not that of {self._model.__name__}: leave output out{remedy}"
+        )
 
     def read(self, job: JobSummary) -> ParsedJob[OutputT]:
         """Return the summary with the parsed result; None without a result."""
