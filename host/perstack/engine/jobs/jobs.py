@@ -27,9 +27,10 @@ from perstack.core.runs.facts import ContinuedFrom, Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.engine.context.host_context import ContextSource
+from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.runner import ActiveJobs, JobRunner, read_attachments
+from perstack.engine.jobs.runner import JobRunner, read_attachments
 from perstack.engine.log.leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
