@@ -264,6 +264,7 @@ class Host:
         """
         if (streams := await self._settled_streams()) is not None:
             await streams.close()
+        await self.jobs.runner.active.close()
         context = self._source.current
         await context.providers.close()
         await context.dispatching.close()

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -158,6 +158,11 @@ class McpClient:
         """Return the tools that the server lists now."""
         return await self._listing.current()
 
+    @property
+    def waiting_calls(self) -> Collection[str]:
+        """The keys of calls that asked a person, in order of asking, and were not answered."""
+        return self._held.keys()
+
     async def call(self, call: ToolCall, idle: float) -> ToolResult | Question:
         """Call a tool. Raises SkillError, also after `idle` seconds without progress reports.
 
@@ -213,8 +218,7 @@ class McpClient:
 
     async def end_held(self) -> None:
         """Cancel the calls that wait for an answer: the connection is about to be closed."""
-        held, self._held = list(self._held.values()), {}
-        await asyncio.gather(*map(self._end, held))
+        await asyncio.gather(*map(self._end, self._held.values()))
 
     async def _end(self, one: PendingCall) -> None:
         await one.end()
@@ -222,7 +226,8 @@ class McpClient:
 
     async def _send(self, one: PendingCall) -> ToolResult | Question:
         call = one.call
-        show = RateLimitedOutput(call.on_progress)
+        # `one.call` is another once the question of this call is answered; nobody watches while it waits
+        show = RateLimitedOutput(lambda line: None if one.is_held else one.call.on_progress(line))
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             one.on_activity()
@@ -248,7 +253,7 @@ class McpClient:
         problem = await self._outputs.problem(call.tool_name, result)
         if problem is not None:
             raise SkillError(f"{call.tool_name}: {problem}")
-        return await result_of(result, call.blobs)
+        return await result_of(result, one.call.blobs)
 
 
 async def connect(

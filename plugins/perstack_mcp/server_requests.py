@@ -68,16 +68,21 @@ class PendingCall:
         self._reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def resume(self, call: ToolCall) -> bool:
-        """Answer the question of a held call, which is made again with the answer. Return False if it has ended."""
+        """Answer the question of a held call, which is made again with the answer; without one, return False.
+
+        A call that has ended meanwhile has its outcome, and is not made again: it may have had its effect.
+        """
         question = self.abandoned.result()
         self._answers += call.answers[len(self.call.answers) :]
         answer = self.answer(question) if question is not None else None
-        if answer is None or self.work is None or self.work.done():
+        has_ended = self.work is not None and self.work.done()
+        if answer is None and not has_ended:
             return False
-        reply, self._reply = self._reply, asyncio.get_running_loop().create_future()
-        self.abandoned = asyncio.get_running_loop().create_future()
         self.call, self.is_held, self.limit = call, False, asyncio.timeout(self.idle)
-        reply.set_result(answer)
+        if answer is not None and not has_ended:
+            reply, self._reply = self._reply, asyncio.get_running_loop().create_future()
+            self.abandoned = asyncio.get_running_loop().create_future()
+            reply.set_result(answer)
         return True
 
     async def end(self) -> None:

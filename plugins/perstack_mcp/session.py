@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,12 @@ class McpSession(SkillSession):
 
     async def call(self, call: ToolCall) -> ToolResult | Question:
         """Call a tool. Raises SkillError for the model. A server that died earlier is restarted once for this call."""
-        conversation = await self._conversation()
         connection = self._connection
         try:
+            if connection is not None and not connection.is_up and call.key in connection.waiting_calls:
+                raise ServerEnded
+            conversation = await self._conversation()
+            connection = self._connection
             return await conversation.call(call, self._patience)
         except ServerEnded as error:
             why = await connection.failure_summary() if connection is not None else ""
@@ -54,6 +58,11 @@ class McpSession(SkillSession):
                 f"{call.tool_name}: the server ended during the call, which may have had its effect and is not"
                 f" repeated{why}; the next call starts it again"
             ) from error
+
+    @property
+    @override
+    def has_waiting_call(self) -> bool:
+        return self._connection is not None and bool(self._connection.waiting_calls)
 
     @override
     async def close(self) -> None:
@@ -100,6 +109,11 @@ class _ConnectionTask:
     def conversation(self) -> McpClient | None:
         """Connected client; None while the server is starting and after it has ended."""
         return self._ready.result() if self.is_up and self._ready.done() else None
+
+    @property
+    def waiting_calls(self) -> Collection[str]:
+        """The keys of calls that wait for a person's answer, or waited when the server ended."""
+        return self._ready.result().waiting_calls if self._ready.done() else ()
 
     async def ready(self, deadline: float) -> McpClient:
         """Return the client within `deadline` seconds. Raises SkillError, with everything shut down."""

@@ -140,8 +140,13 @@ class SkillSession(ABC):
         """Answer a call. For a failure that the model should see, return an error result or raise SkillError.
 
         A Question stops the Run until a person has answered it. Then the call is made again, with its key and
-        with the answer in `answers`.
+        with the answer in `answers`: in this session, if `has_waiting_call` and the person is present.
         """
+
+    @property
+    def has_waiting_call(self) -> bool:
+        """True while a call that returned a Question goes on, and can use the answer only in this session."""
+        return False
 
     @abstractmethod
     async def close(self) -> None:

@@ -243,10 +243,10 @@ def server_said(terminal: Terminal, session_id: str) -> list[str]:
 def test_a_tools_question_says_what_it_wants_and_the_next_prompt_answers_it(terminal: Terminal) -> None:
     async def work() -> str:
         editor = Editor()
-        async with editing(travelling(terminal, "book"), editor) as agent:
+        async with editing(travelling(terminal, "charge"), editor) as agent:
             session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
             await agent.prompt(session_id=session.session_id, prompt=[text_block("A trip")])
-            wanted = "you: where to?\n(give a JSON object with city (string), nights (integer), or say decline)"
+            wanted = "Where to?\n(give a JSON object with city (string), nights (integer), or say decline)"
             assert editor.texts().endswith(wanted)
             await agent.prompt(session_id=session.session_id, prompt=[text_block('{"city": "Rome"}')])
             assert editor.texts().endswith("Off.")
@@ -254,7 +254,8 @@ def test_a_tools_question_says_what_it_wants_and_the_next_prompt_answers_it(term
             return session.session_id
 
     session_id = run(work())
-    assert server_said(terminal, session_id) == ['accept {"city": "Rome", "nights": 2}']
+    assert server_said(terminal, session_id) == ["charged for Rome"]
+    assert (terminal.workspace / "charged").read_text() == "once\n", "the answer reaches the call that asked"
 
 
 def test_a_tools_yes_or_no_is_a_permission_request(terminal: Terminal) -> None:

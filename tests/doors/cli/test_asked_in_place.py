@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import tomli_w
 import warm
 from processes import start, until
 from terminal import ASKING, Terminal, reply
@@ -54,6 +57,20 @@ def test_what_is_no_number_of_an_option_is_the_answer_in_words(serving: Terminal
 def test_an_empty_line_leaves_the_question_for_later(serving: Terminal) -> None:
     assert 'answer with: perstack answer job "ANSWER"' in served(serving, "\n")
     assert serving.call("answer", "job", "1", *SCRIPTED).code == 0
+
+
+def test_a_server_that_acts_before_it_asks_acts_once_for_an_answer_in_place(terminal: Terminal) -> None:
+    server = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
+    skill = {"type": "mcpStdioSkill", "command": sys.executable, "args": [str(server), "handshake"]}
+    experts = {"experts": {"guest": {"instruction": "You travel.", "skills": {"asking": skill}}}}
+    terminal.project(tomli_w.dumps(experts), guest=[reply("", ("charge", {})), reply("Off.")])
+    assert "Off.\n" in served(terminal, '{"city": "Rome"}\n')
+    assert result(terminal) == "charged for Rome"
+    assert (terminal.workspace / "charged").read_text() == "once\n"
+    later = served(terminal, "\n", "--job-id", "later")
+    assert "nothing: later" in later
+    assert terminal.call("answer", "later", '{"city": "Rome"}', *SCRIPTED).code == 0
+    assert (terminal.workspace / "charged").read_text() == "once\n" * 3, "the call is made again"
 
 
 def test_with_no_input_nothing_is_asked(serving: Terminal) -> None:

@@ -141,6 +141,17 @@ def test_what_an_mcp_server_asks_is_a_form_of_the_editor_and_the_server_gets_wha
     assert server_said(terminal, job_id) == ['accept {"city": "Rome", "nights": 2}', "Rome 3"]
 
 
+def test_a_server_that_acts_before_it_asks_the_persons_form_acts_once(terminal: Terminal, era: str) -> None:
+    filled = ElicitResult(action="accept", content={"city": "Rome"})
+
+    async def work() -> None:
+        async with attached(travelling(terminal, "handshake", "charge"), era=era, fill=lambda params: filled) as editor:
+            assert texts(await editor.call("traveller", query="A trip"))[0] == "Off."
+
+    wait_for(work(), 60)
+    assert (terminal.workspace / "charged").read_text() == "once\n"
+
+
 def test_without_forms_the_question_of_an_mcp_server_is_in_the_result_and_is_answered_by_the_tool(
     terminal: Terminal, era: str
 ) -> None:

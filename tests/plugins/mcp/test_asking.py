@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.messages import BlobPart
-from perstack.errors import SkillError
+from perstack.errors import SkillError, UsageError
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn
 
@@ -35,7 +37,13 @@ def _with(key: str, *skills: McpStdioSkill, **fields) -> Expert:
     return expert(key, **fields).model_copy(update={"skills": skills})
 
 
-def _host(bed: Bed, script: ScriptLike | ScriptedProvider, *experts: Expert, unattended: bool = False) -> Host:
+def _host(
+    bed: Bed,
+    script: ScriptLike | ScriptedProvider,
+    *experts: Expert,
+    unattended: bool = False,
+    is_attended: bool = False,
+) -> Host:
     provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
     return Host(
         project_of(*experts),
@@ -44,7 +52,12 @@ def _host(bed: Bed, script: ScriptLike | ScriptedProvider, *experts: Expert, una
         env=bed.env,
         overrides=Overrides(provider="scripted", unattended=unattended),
         plugins=[provider],
+        is_attended=lambda: is_attended,
     )
+
+
+def _effects(bed: Bed) -> int:
+    return len((bed.workspace / "charged").read_text().splitlines())
 
 
 def _stderr(seen: Seen) -> list[str]:
@@ -215,6 +228,102 @@ def test_a_delegate_that_asks_while_another_works_gets_the_answer_in_its_call(be
     assert wait_for(work(), 90) == "done"
     assert results(seen, "book") == ['accept {"city": "Rome", "nights": 2}']
     assert (_stderr(seen).count("book"), _stderr(seen).count("cancelled")) == (1, 0)
+
+
+@pytest.mark.parametrize("asks", ["the Coordinator", "a delegate"])
+def test_a_server_that_acts_before_it_asks_a_person_who_is_present_acts_once(bed: Bed, asks: str) -> None:
+    """The Job rests meanwhile, and may be answered from elsewhere; the server waits in this process."""
+    script = {"[[boss]]": [tool("a", {"query": "x"}), text("done")], "[[a]]": [tool("charge"), text("done")]}
+    experts, seen = (expert("boss", delegates=("a",)), _with("a", _skill("handshake"))), Seen()
+
+    async def work() -> None:
+        async with _host(bed, script, *experts, is_attended=True) as host:
+            job = await host.run("boss" if asks == "a delegate" else "a", "q", on_event=seen)
+            assert (job.status, job.question) == ("stoppedByInteractiveTool", "Where to?")
+            assert await host.storage.lease_info(job.id) is None, "no lease is held while a person thinks"
+            with pytest.raises(UsageError):
+                await host.answer("what?", job_id=job.id)
+            assert (await host.answer('{"city": "Rome"}', job_id=job.id, on_event=seen)).text == "done"
+
+    wait_for(work(), 60)
+    assert results(seen, "charge") == ["charged for Rome"]
+    assert _effects(bed) == 1
+    assert not [line for line in _stderr(seen) if line == "cancelled"]
+
+
+def test_each_question_of_one_call_is_answered_within_it(bed: Bed) -> None:
+    seen = Seen()
+
+    async def work() -> None:
+        async with _host(bed, [tool("trip"), text("ok")], _with("a", _skill("handshake")), is_attended=True) as host:
+            job = await host.run("a", "q", on_event=seen)
+            for answer in ('{"city": "Oslo"}', "3"):
+                assert job.asking is not None
+                job = await host.answer(answer, question_id=job.asking.id, on_event=seen)
+            assert job.status == "completed"
+
+    wait_for(work(), 60)
+    assert results(seen) == ["Oslo 3"]
+    assert _stderr(seen).count("trip") == 1
+
+
+OTHERS = 8  # Jobs at rest whose calls wait at the same time
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_call_whose_server_ends_while_it_waits_is_reported_and_not_repeated(bed: Bed, *, is_noticed: bool) -> None:
+    seen = Seen()
+
+    async def work() -> None:
+        async with _host(bed, [tool("charge"), text("ok")], _with("a", _skill("handshake")), is_attended=True) as host:
+            job = await host.run("a", "q", on_event=seen)
+            for process in bed.processes():
+                if b"asking.py" in Path(f"/proc/{process}/cmdline").read_bytes():
+                    os.kill(process, signal.SIGKILL)
+            if is_noticed:
+                async with asyncio.timeout(20):
+                    while bed.processes():
+                        await asyncio.sleep(0.01)
+            assert (await host.answer('{"city": "Rome"}', job_id=job.id, on_event=seen)).status == "completed"
+
+    wait_for(work(), 60)
+    assert "the server ended during the call, which may have had its effect and is not repeated" in results(seen)[0]
+    assert _effects(bed) == 1
+
+
+@pytest.mark.parametrize("left", ["answered elsewhere", "continued", "closed", "forgotten"])
+def test_a_call_that_cannot_wait_any_longer_is_made_again(bed: Bed, left: str) -> None:
+    script, one, seen = [tool("charge"), text("done"), text("else")], _with("a", _skill("handshake")), Seen()
+
+    async def work() -> None:
+        provider = ScriptedProvider(script)
+        async with _host(bed, provider, one, is_attended=True) as host:
+            job = await host.run("a", "q", on_event=seen)
+            answering = host
+            match left:
+                case "answered elsewhere":
+                    answering = _host(bed, provider, one)
+                case "continued":
+                    job = await host.continue_job("a", "Do something else", job_id=job.id)
+                    assert (job.text, bed.processes()) == ("done", [])
+                    return
+                case "closed":
+                    await host.cancel(job.id, final=True)
+                    assert bed.processes() == []
+                    return
+                case _:
+                    for number in range(OTHERS):
+                        await host.run("a", "q", job_id=f"later-{number}")
+            done = await answering.answer('{"city": "Rome"}', job_id=job.id, on_event=seen)
+            assert done.status == "completed"
+            if left == "answered elsewhere":
+                assert bed.processes(), "this process has not heard of it"
+                await host.continue_job("a", "More", job_id=job.id)
+                assert bed.processes() == []
+        assert bed.processes() == []
+
+    wait_for(work(), 90)
+    assert _effects(bed) == {"continued": 1, "closed": 1, "forgotten": 2 + OTHERS}.get(left, 2)
 
 
 def test_a_question_that_may_be_of_either_call_waits_and_is_declined_in_time(bed: Bed) -> None:

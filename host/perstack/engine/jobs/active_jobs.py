@@ -1,17 +1,36 @@
-"""What this process drives: the tasks of Jobs, to stop them, and the questions that their delegates ask meanwhile."""
+"""What this process drives: the tasks of Jobs, to stop them, and the questions that their delegates ask meanwhile.
+
+It also keeps the skills of Jobs at rest. A tool may ask a person in the middle of a call, as MCP servers do, and wait
+for the answer within that call. Closing its session would end the call, and a tool that acts before it asks would act
+twice. So while a person is present, the skills of such a Job stay open until it is answered here. They are closed when
+the Job goes on in any other way, an hour later, or when others take their place: the call is then made again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+from perstack.core.base.chain import Head
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from perstack.engine.plugins.skills import JobSkills
     from perstack.engine.runs.decisions import LiveQuestions  # reading Jobs needs none of it
-    from perstack.engine.runs.job_context import StopFlags
+    from perstack.engine.runs.job_context import JobContext, StopFlags
+
+_MAX_KEPT_JOBS = 8  # Jobs at rest whose skills stay open: each may have processes
+_MAX_KEPT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptSkills:
+    skills: JobSkills
+    heads: Mapping[str, Head]  # ends of the logs of the Job at rest
+    loop: asyncio.AbstractEventLoop
+    expiry: asyncio.TimerHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +46,8 @@ class ActiveJobs:
         """Start with none."""
         self._active: dict[str, _Active] = {}
         self._questions: dict[str, LiveQuestions] = {}
+        self._kept: dict[str, _KeptSkills] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def task(self, key: str) -> asyncio.Task[object] | None:
         """Return the task that drives it; None if this process does not."""
@@ -76,3 +97,60 @@ class ActiveJobs:
     def questions(self, job_id: str) -> LiveQuestions | None:
         """Return the questions that delegates of a Job ask; None if the Job is not driven here."""
         return self._questions.get(job_id)
+
+    # --- skills of Jobs at rest -----------------------------------------------------------------------------------
+
+    async def leave_skills(self, job: JobContext) -> None:
+        """Close the skills of a Job that is not driven any more, or keep them for the answer to a call of theirs."""
+        host, loaded = job.host, job.job
+        is_answered_here = host.is_attended() and loaded.question is not None and not job.worker.name
+        if not (is_answered_here and job.skills.has_waiting_call):
+            await job.close()
+            return
+        job.skills.pause()
+        loop = asyncio.get_running_loop()
+        expiry = loop.call_later(_MAX_KEPT_S, self._expire, loaded.id)
+        self._kept[loaded.id] = _KeptSkills(job.skills, dict(loaded.heads), loop, expiry)
+        if len(self._kept) > _MAX_KEPT_JOBS:
+            await self.close_skills(next(iter(self._kept)))
+
+    async def continue_skills(self, job: JobContext, heads: Mapping[str, Head], *, resumes: bool) -> None:
+        """Give a Job the skills that were kept for it, if it resumes where it was left; close them otherwise.
+
+        `heads` are the ends of its logs before it resumes.
+        """
+        kept = self._kept.get(job.job.id)
+        if kept is None:
+            return
+        if resumes and kept.heads == heads and kept.loop is asyncio.get_running_loop():
+            self._forget(job.job.id)
+            kept.skills.continue_as(job.skills)
+            job.skills = kept.skills
+        else:
+            await self.close_skills(job.job.id)
+
+    async def close_skills(self, job_id: str) -> None:
+        """Close the skills that are kept for a Job, if there are any."""
+        kept = self._forget(job_id)
+        # an event loop that has ended has cancelled all their tasks
+        if kept is not None and kept.loop is asyncio.get_running_loop():
+            await kept.skills.close()
+
+    async def close(self) -> None:
+        """Close all skills that are kept."""
+        for job_id in tuple(self._kept):
+            await self.close_skills(job_id)
+        closing = [task for task in self._closing if task.get_loop() is asyncio.get_running_loop()]
+        if closing:
+            await asyncio.wait(closing)
+
+    def _forget(self, job_id: str) -> _KeptSkills | None:
+        kept = self._kept.pop(job_id, None)
+        if kept is not None:
+            kept.expiry.cancel()
+        return kept
+
+    def _expire(self, job_id: str) -> None:
+        task = asyncio.get_running_loop().create_task(self.close_skills(job_id))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

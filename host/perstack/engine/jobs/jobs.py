@@ -363,6 +363,7 @@ class Jobs(JobReader):
 
     async def _close(self, loaded: Job, by: By, reason: str) -> None:
         """Close each Run that is not completed, the Coordinator's first, which closes the Job. Can be repeated."""
+        await self.runner.active.close_skills(loaded.id)
         job, last, context = loaded, loaded.coordinator, self.source.current
         if last.status == "completed":
             step = Continue(job.id, last.start.expert_key)
@@ -405,6 +406,7 @@ class Jobs(JobReader):
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven."""
         ordered = await self.queue.ordered_runs(check_job_id(job_id))
+        await self.runner.active.close_skills(job_id)
         async with self.source.current.audit.anchored_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
         for run_id in ordered:

@@ -242,7 +242,7 @@ class JobRunner:
         from perstack.engine.runs.loop import RunLoop
 
         host, decisions = runnable.host, start.decisions if isinstance(start, ResumedRun) else None
-        is_driven_here = queue is None
+        is_driven_here, heads = queue is None, dict(loaded.heads)
         job = self.job_context(
             runnable, loaded, on_event, stop, decisions=decisions, worker=worker, is_driven_here=is_driven_here
         )
@@ -250,17 +250,22 @@ class JobRunner:
         if queue is not None:
             from perstack.engine.jobs.queued_definition import enqueue
 
+            await self.active.close_skills(loaded.id)
             async with host.audit.anchored(loaded):
                 return await enqueue(job, session, queue)
         run = session.run
         await host.check_policies((run.start.sandbox,))  # before anything is written
+        await self.active.continue_skills(job, heads, resumes=isinstance(start, ResumedRun))
         job.emit.display(runtime_begins(run.start, run.limits, host.storage.location, host.clock.now()))
         async with host.audit.anchored(loaded):
             try:
                 with self.active.showing(loaded.id, job.questions):
-                    return await RunLoop(job, await Allowance.open(job, session)).drive_job(session)
-            finally:
+                    summary = await RunLoop(job, await Allowance.open(job, session)).drive_job(session)
+            except BaseException:
                 await job.close()
+                raise
+            await self.active.leave_skills(job)
+            return summary
 
     # --- stopping -------------------------------------------------------------------------------------------------
 

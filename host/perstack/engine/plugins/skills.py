@@ -269,6 +269,21 @@ class JobSkills:
 
         return loading_tools(known, self._knowledge or SkillLibrary(project, self._lock, self._context.workspace))
 
+    @property
+    def has_waiting_call(self) -> bool:
+        """True while a call of a skill waits for a person's answer, which it can use as long as the skill is open."""
+        sessions = [_result(one.session) for one in self._open.values() if one.session.done()]
+        return any(session is not None and session.has_waiting_call for session in sessions)
+
+    def pause(self) -> None:
+        """Show nothing until `continue_as`: nobody drives the Job, so nobody watches it."""
+        self._emit = Emitter((), None)
+
+    def continue_as(self, other: JobSkills) -> None:
+        """Take the place of `other`, in which nothing is open: show events, and open further skills, as it would."""
+        self._emit, self._lock, self._knowledge = other._emit, other._lock, other._knowledge
+        self._context, self._agreement = other._context, other._agreement
+
     async def close(self) -> None:
         """Close every skill. An error while closing is shown; results of earlier calls stay valid."""
         opened, self._open = list(self._open.values()), {}

@@ -29,6 +29,7 @@ Request = dict
 Tool = Generator[Request, dict, dict]
 
 offered = {"book": {}, "trip": {}, "pay": {}, "demand": {}, "sum": {}, "nest": {}, "grow": {}, "spoil": {}, "wait": {}}
+offered["charge"] = {}
 offered["broken"] = {"outputSchema": NUMBER}
 spoilt = False
 subscription: str | int | None = None
@@ -64,6 +65,11 @@ def run(name: str, args: dict) -> Tool:
             answer = yield elicit(f"{args.get('who', 'you')}: where to?", CITY)
             said = json.dumps(answer.get("content"), sort_keys=True)
             return text(f"{answer['action']} {said}")
+        case "charge":
+            with Path("charged").open("a", encoding="utf-8") as file:
+                file.write("once\n")
+            answer = yield elicit("Where to?", CITY)
+            return text(f"charged for {answer['content']['city']}")
         case "trip":
             first = yield elicit("Where to?", CITY)
             second = yield elicit("How long?", NIGHTS)
