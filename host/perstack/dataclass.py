@@ -46,7 +46,7 @@ class _Init:
         self._uses += 1
         if instance is not None and self._uses <= _FEW:
             return partial(self._set, instance)
-        compiled = _compiled(self._made, frozen=self._frozen)
+        compiled = _compile_init(self._made, frozen=self._frozen)
         type.__setattr__(self._made, "__init__", compiled)
         return cast("Callable[..., None]", compiled.__get__(instance, owner))
 
@@ -57,7 +57,7 @@ class _Init:
         are_distinct = len(given) == len(named) + len(args)
         values = {one.name: given.pop(one.name) if one.init and one.name in given else _default(one) for one in parts}
         if given or not are_distinct or any(one.init and values[one.name] is MISSING for one in parts):
-            _compiled(self._made, frozen=self._frozen)(instance, *args, **named)  # raises the TypeError
+            _compile_init(self._made, frozen=self._frozen)(instance, *args, **named)  # raises the TypeError
         for name, value in values.items():
             if value is not MISSING:
                 object.__setattr__(instance, name, value)
@@ -69,7 +69,7 @@ def _default(one: Field[Any]) -> object:
     return one.default if one.default_factory is MISSING else one.default_factory()
 
 
-def _compiled(made: type, *, frozen: bool) -> Callable[..., None]:
+def _compile_init(made: type, *, frozen: bool) -> Callable[..., None]:
     known: dict[str, object] = {"put_in": object.__setattr__, "absent": _Absent()}
     required, named, body = ["self"], list[str](), list[str]()
     for one in fields(made):
@@ -152,7 +152,7 @@ _COPIED = {"__getstate__": _get_state, "__setstate__": _set_state}
 
 
 @contextmanager
-def _thawed(cls: type, *, to_be_frozen: bool) -> Generator[None]:
+def _allow_frozen_bases(cls: type, *, to_be_frozen: bool) -> Generator[None]:
     """Clear the frozen flag of the bases while the block runs.
 
     The standard library is not told to freeze this class either, and would refuse a frozen base. Raises TypeError, as
@@ -171,7 +171,7 @@ def _thawed(cls: type, *, to_be_frozen: bool) -> Generator[None]:
             params.frozen = True
 
 
-def _made(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T]:
+def _make_class(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T]:
     own = set(vars(cls))
     if "__eq__" in own and vars(cls)["__hash__"] is None:
         own.remove("__hash__")  # Python adds `__hash__ = None` to a class that defines `__eq__`
@@ -180,7 +180,7 @@ def _made(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T
         if name not in own:
             setattr(cls, name, method)
     cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise the standard library computes the signature for the docstring
-    with _thawed(cls, to_be_frozen=frozen):
+    with _allow_frozen_bases(cls, to_be_frozen=frozen):
         made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
     vars(made)["__dataclass_params__"].frozen = frozen
     if "__init__" not in own:
@@ -197,7 +197,7 @@ else:
         """Do what the standard library does, without order, InitVar and `frozen` in subclasses."""
 
         def make(cls):
-            return _made(cls, frozen=frozen, slots=slots, kw_only=kw_only)
+            return _make_class(cls, frozen=frozen, slots=slots, kw_only=kw_only)
 
         return make if cls is None else make(cls)
 

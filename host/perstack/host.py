@@ -195,7 +195,7 @@ class Host:
         from perstack.config.load import load_usable
 
         place = find_place(workspace, config)
-        loaded = load_usable(place.required())
+        loaded = load_usable(place.require_path())
         for problem in loaded.warnings:
             warnings.warn(str(problem), stacklevel=2)
         project = loaded.project

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from perstack.core.base.file_names import folded, protected_by_name
+from perstack.core.base.file_names import fold_case, protected_by_name
 from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
 from perstack.ports.environment import inherited
@@ -152,7 +152,7 @@ def _refuse_path(workspace: OpenWorkspace, path: str, *, change: bool) -> None:
 
 def _refuse_name(text: str, *, change: bool) -> None:
     """Raise SkillError if a path whose directory is unknown has a protected name."""
-    way = folded(tuple(part for part in Path(os.path.normpath(text)).parts if part not in ("..", ".")))
+    way = fold_case(tuple(part for part in Path(os.path.normpath(text)).parts if part not in ("..", ".")))
     what = protected_by_name(way, change=change)
     if what is not None:
         raise SkillError(f"{printable(text)} is {what}, which is off limits to tools; ask a person to see to it")

@@ -22,7 +22,14 @@ from copy import copy
 from pathlib import Path
 from types import MappingProxyType
 
-from perstack.core.base.file_names import Parts, folded, is_git_content, is_git_link, matches_pattern, protected_by_name
+from perstack.core.base.file_names import (
+    Parts,
+    fold_case,
+    is_git_content,
+    is_git_link,
+    matches_pattern,
+    protected_by_name,
+)
 from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
@@ -152,8 +159,8 @@ class OpenWorkspace:
         self._protected: tuple[Parts, ...] = tuple(dict.fromkeys(self._within(protected)))
         self._elsewhere = tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
         self._patterns = tuple(Path(pattern).parts for pattern in patterns)
-        self._folded_states = tuple(map(folded, self._states))
-        self._folded_protected = tuple(map(folded, self._protected))
+        self._folded_states = tuple(map(fold_case, self._states))
+        self._folded_protected = tuple(map(fold_case, self._protected))
         self._state_names = tuple("/".join(own) for own in self._states)
         within = (*self._state_names, *("/".join(own) for own in (*self._protected, *PROTECTED_WAYS)))
         elsewhere = (str(path.absolute()) for path in self._elsewhere if not self.inside(str(path)))
@@ -173,7 +180,7 @@ class OpenWorkspace:
             return self
         other = copy(self)
         ways = (self.inside(path) if path.startswith("/") else Path(path).parts for path in named)
-        other._opened = frozenset(folded(way) for way in ways if way is not None)
+        other._opened = frozenset(fold_case(way) for way in ways if way is not None)
         other._opens = named
         return other
 
@@ -227,8 +234,8 @@ class OpenWorkspace:
         """Raise SkillError for the workspace, a place that [sandbox] names, or a directory that contains the state."""
         if not parts:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
-        way = folded(parts)
-        if any(folded(own)[: len(way)] == way for own in self._state_ways()):
+        way = fold_case(parts)
+        if any(fold_case(own)[: len(way)] == way for own in self._state_ways()):
             raise self.off_limits(self.shown(parts))
         if not self._rules.may_remove(self._real(parts)):
             shown = self.shown(parts)
@@ -273,7 +280,7 @@ class OpenWorkspace:
             raise self.outside(shown)
         if self.is_opened(parts):
             return
-        way = folded(parts)
+        way = fold_case(parts)
         if leads_into(way, self._folded_states):
             raise self.off_limits(shown)
         if not change and self.is_shown(parts):
@@ -284,7 +291,7 @@ class OpenWorkspace:
 
     def is_opened(self, parts: Parts, *, is_on_the_way: bool = False) -> bool:
         """Return whether a call may use a path although it is protected, or whether the path leads to such a one."""
-        way = folded(parts) if self._opened else ()
+        way = fold_case(parts) if self._opened else ()
         return way in self._opened or (is_on_the_way and any(one[: len(way)] == way for one in self._opened))
 
     def is_shown(self, parts: Parts) -> bool:
@@ -340,7 +347,7 @@ class OpenWorkspace:
 
     def is_state(self, parts: Parts) -> bool:
         """Return whether a path leads to or into the state, judged by its names."""
-        return leads_into(folded(parts), self._folded_states)
+        return leads_into(fold_case(parts), self._folded_states)
 
     def off_limits(self, shown: str) -> SkillError:
         """Return the error for the state."""

@@ -24,7 +24,7 @@ def occurrences(cron: str, zone: str, start: str, days: int = 1) -> list[str]:
     """What occurs from a day's beginning in UTC on, by UTC."""
     calendar, moment, found = Calendar(cron, zone), at(start) - 1, []
     end = at(start) + days * DAY
-    while (following := calendar.after(moment)) is not None and following < end:
+    while (following := calendar.next_after(moment)) is not None and following < end:
         assert following > moment
         found.append(datetime.fromtimestamp(following / 1000, UTC).strftime("%d %H:%M"))
         moment = following
@@ -71,7 +71,7 @@ def test_an_hour_that_is_left_out_has_no_minutes() -> None:
 def test_a_look_within_the_hour_that_comes_twice_sees_what_is_behind_it_no_more() -> None:
     calendar = Calendar("30 2 * * *", "Europe/Berlin")
     for moment in ("2026-10-25T00:30", "2026-10-25T01:15", "2026-10-25T01:45"):
-        assert calendar.after(at(moment)) == at("2026-10-26T01:30")
+        assert calendar.next_after(at(moment)) == at("2026-10-26T01:30")
 
 
 def test_days_of_the_month_and_the_week_are_both_meant_as_debian_means_them() -> None:
@@ -91,10 +91,10 @@ def test_what_occurs_in_a_day_is_what_its_minutes_say(minute: str, hour: str, zo
     cron, calendar = f"{minute} {hour} * * *", Calendar(f"{minute} {hour} * * *", zone)
     start = at("2026-01-01") + day * DAY
     found, moment = [], start - 1
-    while (following := calendar.after(moment)) is not None and following < start + DAY:
+    while (following := calendar.next_after(moment)) is not None and following < start + DAY:
         assert following % MINUTE == 0
         assert following > moment
-        assert calendar.after(following - 1) == following
+        assert calendar.next_after(following - 1) == following
         found.append(following)
         moment = following
     local = [datetime.fromtimestamp(one / 1000, ZoneInfo(zone)) for one in range(start, start + DAY, MINUTE)]
@@ -125,7 +125,7 @@ def test_any_line_is_one_or_is_refused(cron: str) -> None:
         calendar = Calendar(cron, "UTC")
     except WrongCron:
         return
-    found = calendar.after(0)
+    found = calendar.next_after(0)
     assert found is None or found > 0
 
 
@@ -137,6 +137,8 @@ def test_a_zone_that_there_is_not_is_refused(zone: str) -> None:
 
 def test_beyond_the_years_that_there_are_nothing_occurs() -> None:
     calendar = Calendar("0 0 1 1 *", "Europe/Berlin")
-    assert calendar.after(at("9999-06-01")) is None
-    assert calendar.after(10**18) is None
-    assert calendar.after(at("1970-01-01") - int(timedelta(days=365).total_seconds()) * 1000) == at("1969-12-31T23:00")
+    assert calendar.next_after(at("9999-06-01")) is None
+    assert calendar.next_after(10**18) is None
+    assert calendar.next_after(at("1970-01-01") - int(timedelta(days=365).total_seconds()) * 1000) == at(
+        "1969-12-31T23:00"
+    )

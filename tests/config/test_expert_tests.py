@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.expert_tests import NoTests, WrittenTest, chosen, read_tests
+from perstack.config.expert_tests import NoTests, WrittenTest, read_tests, select_tests
 from perstack.config.load import DefinitionFile, load_project
 from perstack.core.definitions.expert_tests import Expected
 from perstack.errors import UsageError
@@ -149,11 +149,11 @@ def test_what_a_test_names_is_seen_from_its_own_file(write: Write, tmp_path: Pat
 
 def test_tests_are_chosen_by_their_expert_and_a_part_of_their_name(write: Write) -> None:
     tests, _ = read(write(GOOD))
-    assert len(chosen(tests, ("writer",))) == 2
-    assert [one.test.name for one in chosen(tests, ("writer",), "writer", "HAI")] == ["a haiku"]
+    assert len(select_tests(tests, ("writer",))) == 2
+    assert [one.test.name for one in select_tests(tests, ("writer",), "writer", "HAI")] == ["a haiku"]
     with pytest.raises(NoTests, match="no test has `zz` in its name; there are: writer: a haiku, writer: another"):
-        chosen(tests, ("writer",), None, "zz")
+        select_tests(tests, ("writer",), None, "zz")
     with pytest.raises(NoTests, match=r"Expert `b` has no test: write \[\[experts\.b\.tests\]\]"):
-        chosen(tests, ("writer", "b"), "b")
+        select_tests(tests, ("writer", "b"), "b")
     with pytest.raises(UsageError, match="there is no Expert `writr`; did you mean `writer`"):
-        chosen(tests, ("writer",), "writr")
+        select_tests(tests, ("writer",), "writr")

@@ -163,5 +163,5 @@ def paths_in(value, path=()):
 @given(pages())
 def test_every_key_that_tomllib_reads_is_found_where_it_was_written(page):
     lines = KeyLines(page.text)
-    assert lines.known() - {()} == set(paths_in(tomllib.loads(page.text)))
+    assert lines.paths() - {()} == set(paths_in(tomllib.loads(page.text)))
     assert {path: lines.of(path) for path in page.expected} == page.expected

@@ -14,8 +14,8 @@ from spenders import Spenders
 from perstack.core.base.chain import Head
 from perstack.core.base.usage import Amount, Charge, Exceeded, Usage
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.settings import Budget, Limits, lower
-from perstack.core.jobs.budget import Bound, Grant, Ledger, Wait, is_reported, over
+from perstack.core.definitions.settings import Budget, Limits, lower_budget
+from perstack.core.jobs.budget import Bound, Grant, Ledger, Wait, excess_over, is_reported
 from perstack.core.runs.facts import DelegatedBy
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
@@ -202,8 +202,8 @@ def test_an_amount_that_is_held_does_not_come_back_to_whoever_holds_it() -> None
 
 def test_of_two_budgets_each_limit_is_the_lower_one() -> None:
     one, other = Budget(max_cost=1, max_tokens=5), Budget(max_cost=2, max_time=3)
-    assert lower(one, other) == Budget(max_cost=1, max_tokens=5, max_time=3)
-    assert (lower(None, one), lower(one, None), lower(None, None)) == (one, one, None)
+    assert lower_budget(one, other) == Budget(max_cost=1, max_tokens=5, max_time=3)
+    assert (lower_budget(None, one), lower_budget(one, None), lower_budget(None, None)) == (one, one, None)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_a_reply_whose_price_is_not_known_is_not_taken_for_free_where_dollars_we
 
 
 def test_what_is_above_a_reservation_is_told() -> None:
-    assert over(Usage.of(90, 20), Charge(tokens=100)) == Charge(tokens=10)
-    assert over(Usage.of(90, 10), Charge(tokens=100)) is None
-    assert over(Usage.of(90, 10), None) is None
+    assert excess_over(Usage.of(90, 20), Charge(tokens=100)) == Charge(tokens=10)
+    assert excess_over(Usage.of(90, 10), Charge(tokens=100)) is None
+    assert excess_over(Usage.of(90, 10), None) is None
     priced = Usage.of(90, 10).model_copy(update={"cost_usd": 0.5})
-    assert over(priced, Charge(tokens=100)) is None
-    assert over(priced, Charge(tokens=100, cost_usd=0.4)) == Charge(tokens=0, cost_usd=0.1)
+    assert excess_over(priced, Charge(tokens=100)) is None
+    assert excess_over(priced, Charge(tokens=100, cost_usd=0.4)) == Charge(tokens=0, cost_usd=0.1)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from jsonschema.validators import validator_for
 from referencing import Registry
 
-from perstack.core.base.json_schema import FULL, QUICK, Checker, Meter, Violation, schema_problem, unchecked
-from perstack.core.base.patterns import compiled
+from perstack.core.base.json_schema import FULL, QUICK, Checker, Meter, Violation, schema_problem, unchecked_parts
+from perstack.core.base.patterns import compile_pattern
 
 EVIL = "^(a+)+$"
 WORD = "a" * 40 + "!"
@@ -112,7 +112,7 @@ def test_no_schema_makes_a_check_raise(schema: dict) -> None:
         assert found is None or len(found.message.splitlines()) == 1
     problem = schema_problem(schema, Meter(FULL))
     assert problem is None or len(problem.splitlines()) == 1
-    assert all(len(one.splitlines()) == 1 for one in unchecked(schema))
+    assert all(len(one.splitlines()) == 1 for one in unchecked_parts(schema))
 
 
 def test_a_message_shows_the_beginning_and_the_end_of_what_is_wrong() -> None:
@@ -140,10 +140,10 @@ def test_patterns_mean_what_json_schema_says(pattern: str, text: str, fits: bool
 
 @pytest.mark.parametrize("pattern", ["(?=a)b", r"(a)\1", "(?<!a)b", "a{5000}", "(a{900}){900}", "a" * 20_000, "("])
 def test_a_pattern_that_cannot_be_matched_is_not_checked_and_is_named(pattern: str) -> None:
-    assert isinstance(compiled(pattern), str)
+    assert isinstance(compile_pattern(pattern), str)
     assert violation({"properties": {"a": {"pattern": pattern}}}, {"a": "whatever"}) is None
     assert violation({"patternProperties": {pattern: False}, "additionalProperties": False}, {"a": 1}) is None
-    (line,) = unchecked({"properties": {"a": {"pattern": pattern}}})
+    (line,) = unchecked_parts({"properties": {"a": {"pattern": pattern}}})
     assert line.startswith("pattern ")
     assert "is not checked: " in line
     assert len(line) < 400
@@ -280,7 +280,7 @@ def _outcome(file: str, schema: dict, test: dict) -> str:
         return "refused"
     if file == "optional/content":
         return "annotation"
-    assert unchecked(schema), (schema, test)
+    assert unchecked_parts(schema), (schema, test)
     return "accepted with a warning"
 
 
@@ -311,7 +311,7 @@ def _library_checks(schema: dict, value: object) -> bool:
 )
 def test_what_a_schema_means_is_checked_and_not_left_out(schema: dict, wrong: object) -> None:
     assert schema_problem(schema, Meter(FULL)) is None
-    assert not unchecked(schema)
+    assert not unchecked_parts(schema)
     assert violation(schema, wrong) is not None
 
 
@@ -321,7 +321,7 @@ def test_a_class_with_white_space_matches_all_of_it(text: str) -> None:
 
 
 def test_a_dialect_that_is_unknown_is_named() -> None:
-    (line,) = unchecked({"$schema": "https://a.example/mine"})
+    (line,) = unchecked_parts({"$schema": "https://a.example/mine"})
     assert line == "the dialect https://a.example/mine is unknown: the schema is checked as one of draft 2020-12"
 
 

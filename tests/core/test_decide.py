@@ -10,7 +10,13 @@ from simulation import SCRIPTS, Simulation
 
 from perstack.core.definitions.settings import Limits
 from perstack.core.runs.commands import Generate, StopAtLimit
-from perstack.core.runs.decide import has_ended, interrupted, redefined, resumed, stopped_with
+from perstack.core.runs.decide import (
+    changed_definition,
+    has_ended,
+    interrupt_events,
+    resume_event,
+    stop_event_after_delegates,
+)
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import Definition
 from perstack.core.runs.pending import pending
@@ -28,7 +34,7 @@ def test_what_is_at_work_can_always_be_interrupted_and_what_has_stopped_stays_as
     simulation = Simulation(choose)
     simulation.drive()
     for state in simulation.states:
-        facts = interrupted(state, simulation.stamps)
+        facts = interrupt_events(state, simulation.stamps)
         assert bool(facts) == (state.status in ("running", "stoppedByDelegate"))
         assert all(evolve(state, fact, state.head).status == "stoppedByInterrupt" for fact in facts)
 
@@ -56,7 +62,7 @@ def test_a_question_of_a_delegate_goes_before_a_pause_and_that_before_the_limit(
     simulation: Simulation, statuses: list[str], expected: str
 ) -> None:
     stopped = [replace(simulation.run, status=status, resume_at=5) for status in statuses]
-    event = stopped_with(stopped, 3, simulation.stamps)
+    event = stop_event_after_delegates(stopped, 3, simulation.stamps)
     assert event.type == expected
     assert getattr(event, "resume_at", 5) == 5
 
@@ -74,7 +80,7 @@ def test_an_event_from_outside_is_recorded_with_the_coordinator_alone(simulation
 
     def signal_of(reason: str) -> str | None:
         given = {"limits": None, "settled": {}, "signal": "sensor/1", "definition": None, "permissions": ()}
-        return resumed(run, reason, simulation.stamps, **given).signal
+        return resume_event(run, reason, simulation.stamps, **given).signal
 
     assert signal_of("interrupt") == "sensor/1"
     assert signal_of("parent") is None
@@ -87,13 +93,13 @@ def _today(run: Run, **changes: object) -> Definition:
 
 def test_a_definition_that_differs_only_by_its_time_is_not_recorded_anew(simulation: Simulation) -> None:
     run = simulation.run
-    assert redefined(run, _today(run), run.limits, None) == (None, None)
-    definition, _ = redefined(run, _today(run, model="other"), run.limits, None)
+    assert changed_definition(run, _today(run), run.limits, None) == (None, None)
+    definition, _ = changed_definition(run, _today(run, model="other"), run.limits, None)
     assert definition is not None
     assert definition.model == "other"
 
 
 def test_a_limit_that_was_asked_for_goes_before_todays(simulation: Simulation) -> None:
     run = simulation.run
-    _, limits = redefined(run, _today(run), Limits(max_steps=9), Limits(max_steps=4))
+    _, limits = changed_definition(run, _today(run), Limits(max_steps=9), Limits(max_steps=4))
     assert limits == Limits(max_steps=4)

@@ -128,7 +128,7 @@ def task_after_drive(one: Seen) -> str:
     """Return what is decided about a running task when its Job was driven."""
     task = TaskState(task_id="t", name="t", version=3, job_id="j", updated_at=NOW - 10, status="running")
     known = tasks.TaskContext(is_expert=True)
-    return "-" if one.job is None else of_task(task, known, tasks.settled(task, one.job, NOW))
+    return "-" if one.job is None else of_task(task, known, tasks.settle_task(task, one.job, NOW))
 
 
 # Schedules.
@@ -140,7 +140,7 @@ class Once:
     def __init__(self, at: int) -> None:
         self.at = at
 
-    def after(self, moment: int) -> int | None:
+    def next_after(self, moment: int) -> int | None:
         """Return the occurrence, if it is later."""
         return self.at if self.at > moment else None
 
@@ -207,7 +207,7 @@ def iteration_after_drive(one: Seen) -> str:
     if one.job is None:
         return "-"
     stamp = iterations.SeriesStamp(series_id="s", timestamp=NOW)
-    event = iterations.stopped(one.job, stamp, Budget(max_cost=1))
+    event = iterations.stop_event(one.job, stamp, Budget(max_cost=1))
     return "-" if event is None else events_in_words((event,))
 
 

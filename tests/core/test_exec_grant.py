@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hosting import expert
 
-from perstack.core.definitions.exec_grant import exec_grant, offers_exec, ungranted
+from perstack.core.definitions.exec_grant import exec_grant, offers_exec, rules_without_grant
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill
@@ -72,6 +72,6 @@ def test_an_expert_may_have_no_exec_at_all() -> None:
 @pytest.mark.parametrize("name", [BASE_SKILL, "my tools", "a(b", "x*"])
 def test_the_rule_set_asks_about_it_under_every_name_of_the_base_skill(name: str) -> None:
     one = expert("a").model_copy(update={"skills": (McpStdioSkill(name=name, package_name=BASE_SKILL),)})
-    chain = (ungranted(one),)
+    chain = (rules_without_grant(one),)
     assert decide_call(chain, PolicyCall("exec", skill=name, args={"command": "ls"})).decision == "ask"
     assert decide_call(chain, PolicyCall("readTextFile", skill=name, args={"path": "a"})).decision == "allow"

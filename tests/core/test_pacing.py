@@ -16,11 +16,11 @@ from perstack.core.queue.rate_limit import (
     Pace,
     abandoned,
     admission,
-    begun,
+    after_rate_limit,
+    after_refusal,
+    after_start,
+    after_success,
     failed,
-    refused,
-    slowed,
-    succeeded,
 )
 from perstack.core.runs.retries_and_fallbacks import LONGEST_WAIT
 
@@ -37,7 +37,7 @@ def test_no_more_begin_than_a_minute_may_have_however_they_come(per_minute: int,
                 now = at
             case found:
                 assert isinstance(found, Go)
-        pace = succeeded(begun(pace, limits, now, 1), limits, 0)
+        pace = after_success(after_start(pace, limits, now, 1), limits, 0)
         moments.append(now)
     for index, first in enumerate(moments):
         within = sum(moment - first < 60 for moment in moments[index:])
@@ -46,46 +46,46 @@ def test_no_more_begin_than_a_minute_may_have_however_they_come(per_minute: int,
 
 def test_tokens_are_estimated_first_and_then_what_the_reply_says() -> None:
     limits = ProviderLimits(name="p", tokens_per_minute=600)
-    pace = begun(Pace(), limits, 0.0, 100)
+    pace = after_start(Pace(), limits, 0.0, 100)
     assert admission(pace, limits, 0.0) == Later(10.0, "tokensPerMinute")
-    pace = succeeded(pace, limits, 200)
+    pace = after_success(pace, limits, 200)
     assert admission(pace, limits, 0.0) == Later(30.0, "tokensPerMinute")
     assert admission(pace, limits, 30.0) == Go()
 
 
 def test_only_so_many_are_under_way_and_one_that_ends_makes_room() -> None:
     limits = ProviderLimits(name="p", concurrency=2)
-    pace = begun(begun(Pace(), limits, 0, 1), limits, 0, 1)
+    pace = after_start(after_start(Pace(), limits, 0, 1), limits, 0, 1)
     assert admission(pace, limits, 0) == Later(None, "concurrency")
     for ended in (
-        succeeded(pace, limits, 0),
+        after_success(pace, limits, 0),
         failed(pace, 0, "x"),
-        refused(pace),
+        after_refusal(pace),
         abandoned(pace),
-        slowed(pace, 0, None),
+        after_rate_limit(pace, 0, None),
     ):
         assert ended.under_way == 1
     assert admission(abandoned(pace), limits, 0) == Go()
 
 
 def test_what_is_longer_than_a_run_would_wait_holds_nobody_else() -> None:
-    pace = slowed(begun(Pace(), NO_LIMITS, 0, 1), 0, LONGEST_WAIT + 1)
+    pace = after_rate_limit(after_start(Pace(), NO_LIMITS, 0, 1), 0, LONGEST_WAIT + 1)
     assert admission(pace, NO_LIMITS, 0) == Go()
-    assert admission(slowed(pace, 0, LONGEST_WAIT), NO_LIMITS, 0) == Later(LONGEST_WAIT, "rateLimit")
+    assert admission(after_rate_limit(pace, 0, LONGEST_WAIT), NO_LIMITS, 0) == Later(LONGEST_WAIT, "rateLimit")
 
 
 def test_after_a_429_nobody_begins_before_the_time_is_over_and_then_as_many_as_were_not_refused() -> None:
     pace = Pace()
     for _ in range(5):
-        pace = begun(pace, NO_LIMITS, 0, 1)
-    pace = slowed(slowed(pace, 0, 7), 0, 3)
+        pace = after_start(pace, NO_LIMITS, 0, 1)
+    pace = after_rate_limit(after_rate_limit(pace, 0, 7), 0, 3)
     assert admission(pace, NO_LIMITS, 6.9) == Later(7, "rateLimit")
     assert admission(pace, NO_LIMITS, 7) == Later(None, "rateLimit"), "three are under way, and three were not refused"
-    pace = succeeded(pace, NO_LIMITS, 0)
+    pace = after_success(pace, NO_LIMITS, 0)
     assert admission(pace, NO_LIMITS, 7) == Go()
     assert pace.most == 3
     for _ in range(2):
-        pace = succeeded(begun(pace, NO_LIMITS, 7, 1), NO_LIMITS, 0)
+        pace = after_success(after_start(pace, NO_LIMITS, 7, 1), NO_LIMITS, 0)
     assert pace.most == 4, "one more for as many as went well"
 
 
@@ -93,21 +93,21 @@ def test_the_circuit_opens_after_failures_in_a_row_lets_one_try_and_closes_when_
     pace = Pace()
     for number in range(MOST_FAILURES):
         assert admission(pace, NO_LIMITS, 0) == Go()
-        pace = failed(begun(pace, NO_LIMITS, 0, 1), 0, f"down {number}")
+        pace = failed(after_start(pace, NO_LIMITS, 0, 1), 0, f"down {number}")
     assert admission(pace, NO_LIMITS, 0) == CircuitOpen(CLOSED_FOR, MOST_FAILURES, f"down {MOST_FAILURES - 1}")
     assert admission(pace, NO_LIMITS, CLOSED_FOR) == Go()
-    trying = begun(pace, NO_LIMITS, CLOSED_FOR, 1)
+    trying = after_start(pace, NO_LIMITS, CLOSED_FOR, 1)
     assert admission(trying, NO_LIMITS, CLOSED_FOR) == Later(None, "circuit")
     again = failed(trying, CLOSED_FOR, "still down")
     assert admission(again, NO_LIMITS, CLOSED_FOR) == CircuitOpen(CLOSED_FOR, MOST_FAILURES + 1, "still down")
     assert admission(abandoned(trying), NO_LIMITS, CLOSED_FOR) == Go(), "another may try"
-    closed = succeeded(trying, NO_LIMITS, 0)
+    closed = after_success(trying, NO_LIMITS, 0)
     assert (closed.failures, closed.is_open, admission(closed, NO_LIMITS, CLOSED_FOR)) == (0, False, Go())
 
 
 def test_an_answer_of_any_kind_ends_a_row_of_failures() -> None:
     pace = Pace()
     for _ in range(MOST_FAILURES - 1):
-        pace = failed(begun(pace, NO_LIMITS, 0, 1), 0, "down")
-    for answered in (refused(pace), slowed(pace, 0, None), succeeded(pace, NO_LIMITS, 0)):
+        pace = failed(after_start(pace, NO_LIMITS, 0, 1), 0, "down")
+    for answered in (after_refusal(pace), after_rate_limit(pace, 0, None), after_success(pace, NO_LIMITS, 0)):
         assert answered.failures == 0

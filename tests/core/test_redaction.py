@@ -12,7 +12,7 @@ import pytest
 
 from perstack.core.audit.redaction import fields_taken, parse_remains, remains_of
 from perstack.core.base.chain import open_line
-from perstack.core.base.records import Fact, Written, blanked
+from perstack.core.base.records import Fact, Written, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.runs.events import FinishToolCall, RedactEvent, StoredEvent, is_at_home, parse_event
 
@@ -56,8 +56,8 @@ def redaction(remains: dict[str, object]) -> RedactEvent:
 @pytest.mark.parametrize("kind", sorted(EVENTS))
 def test_nothing_that_somebody_wrote_is_left_of_an_event_and_it_stays_where_it_was(kind: str) -> None:
     for seq_event in EVENTS[kind]:
-        left = blanked(seq_event)
-        assert blanked(left) == left, "again changes nothing"
+        left = blank(seq_event)
+        assert blank(left) == left, "again changes nothing"
         assert parse_event(left.to_json()) == left
         assert json.loads(left.to_json()) == remains_of(seq_event)
         assert all(text == REDACTED or KEPT.fullmatch(text) for text in texts(remains_of(seq_event))), left

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from perstack.core.definitions.result_schemas import judged, placed_below, result_schema_of, schema_fault
+from perstack.core.definitions.result_schemas import check_result, placed_below, result_schema_of, schema_fault
 
 CITY = {"type": "object", "properties": {"people": {"type": ["integer", "null"]}}, "required": ["people"]}
 FITS = '{"people": 3}'
@@ -25,7 +25,7 @@ FITS = '{"people": 3}'
     ],
 )
 def test_the_object_is_found_alone_or_in_the_only_fenced_block(text: str) -> None:
-    assert judged(text, CITY).value == {"people": 3}
+    assert check_result(text, CITY).value == {"people": 3}
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,15 @@ def test_the_object_is_found_alone_or_in_the_only_fenced_block(text: str) -> Non
     ],
 )
 def test_anything_else_is_refused_with_a_reason_that_is_short(text: str, words: str) -> None:
-    found = judged(text, CITY)
+    found = check_result(text, CITY)
     assert found.value is None
     assert words in found.problem
     assert len(found.problem) < 1000
-    assert found == judged(text, CITY), "replay judges again"
+    assert found == check_result(text, CITY), "replay judges again"
 
 
 def test_null_within_the_object_is_kept() -> None:
-    assert judged('{"people": null}', CITY).value == {"people": None}
+    assert check_result('{"people": null}', CITY).value == {"people": None}
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_schema_may_refer_to_itself_below_a_property_and_by_anchors() -> None:
         '{"properties": {"left": {"$ref": "#"}, "of": {"$ref": "#leaf"}}, "$defs": {"l": {"$anchor": "leaf"}}}'
     )
     assert schema_fault(tree) is None
-    assert judged('{"left": {"left": {}}}', tree).value is not None
-    assert "is not of type" in judged('{"left": {"left": 1}}', tree).problem
+    assert check_result('{"left": {"left": {}}}', tree).value is not None
+    assert "is not of type" in check_result('{"left": {"left": 1}}', tree).problem
 
 
 def test_a_schema_within_another_refers_to_itself_and_one_with_names_is_not_put_there() -> None:

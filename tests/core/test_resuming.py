@@ -12,7 +12,7 @@ from perstack.core.base.lifecycle import lifecycle_of
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.settings import Overrides
 from perstack.core.iterations.evolve import evolve_series
-from perstack.core.iterations.next_step import Evaluate, job_of_evaluation, question_of, stopped
+from perstack.core.iterations.next_step import Evaluate, job_of_evaluation, question_of, stop_event
 from perstack.core.iterations.state import FailSeries, StartSeries
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import UnsettledCall, resumption
@@ -103,7 +103,7 @@ def test_a_series_pauses_as_its_job_does_and_fails_with_it(status, reason, messa
     named = {"expert_key": "e", "query": "q", "coordinator_run_id": "j-1", "question": "well?", "error": "broke"}
     lifecycle = lifecycle_of(status)
     job = JobSummary(id="j", status=status, lifecycle=lifecycle, pause_reason=reason, resume_at=7, **named)
-    event = stopped(job, STAMP)
+    event = stop_event(job, STAMP)
     if isinstance(event, FailSeries):
         assert (event.error, event.invalid_answer, status) == (message, False, "stoppedByError")
     else:
@@ -114,7 +114,7 @@ def test_a_series_pauses_as_its_job_does_and_fails_with_it(status, reason, messa
 def test_a_series_fails_with_a_job_that_was_closed_for_good_however_that_stood() -> None:
     closed = Closed(by=By(user="ann", door="cli"), at=1)
     named = {"expert_key": "e", "query": "q", "coordinator_run_id": "j-1", "closed": closed}
-    event = stopped(JobSummary(id="j", status="stoppedByInteractiveTool", lifecycle="failed", **named), STAMP)
+    event = stop_event(JobSummary(id="j", status="stoppedByInteractiveTool", lifecycle="failed", **named), STAMP)
     assert isinstance(event, FailSeries)
     assert event.error == "Job j was closed for good by ann, cli"
 

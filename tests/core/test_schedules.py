@@ -17,7 +17,7 @@ from perstack.core.schedules.decide import (
     ContinueJob,
     ScheduleContext,
     TakeUp,
-    latest,
+    latest_time,
     next_step,
 )
 from perstack.core.schedules.schedule import (
@@ -41,7 +41,7 @@ class Every:
 
     span: int
 
-    def after(self, moment: int) -> int | None:
+    def next_after(self, moment: int) -> int | None:
         return (moment // self.span + 1) * self.span
 
     def stamp(self, moment: int) -> str:
@@ -272,7 +272,7 @@ def test_a_line_that_is_changed_while_the_clock_is_back_brings_nothing_back() ->
 def test_the_latest_is_found_as_by_looking_at_each(minutes: int, after: int, span: int) -> None:
     times, until = Every(minutes * MINUTE), after + span
     last = until // times.span * times.span
-    assert latest(times, after, until) == (last if last > after else None)
+    assert latest_time(times, after, until) == (last if last > after else None)
 
 
 @settings(max_examples=200, deadline=None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perstack.core.base.ids import OWN, block_of, may_be_elsewhere, number_of_run
 from perstack.core.definitions.settings import Budget, Limits
-from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, budget_of, capped, granted, short_account
+from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, budget_of, capped, grant_caps, short_account
 
 
 @dataclass
@@ -64,7 +64,7 @@ def test_what_is_used_and_held_is_never_more_than_there_is_and_all_that_fits_is_
         return {WHOLE: {"tokens": limit - sum(one.used for one in every)}, "x": {"tokens": of_x - of_account}}
 
     for _ in range(10_000):
-        caps = granted(left(), [one.sharer for one in open_])
+        caps = grant_caps(left(), [one.sharer for one in open_])
         for one in open_:
             if one.run_id in caps:
                 assert one.cap is None
@@ -101,12 +101,12 @@ def test_a_share_reads_as_it_was_recorded(nano: int, tokens: int, calls: int, st
 
 def test_a_share_that_is_too_small_for_what_is_needed_goes_to_fewer() -> None:
     short = [Sharer(f"job-{n}", needs={"tokens": 40}) for n in range(2, 6)]
-    assert granted({WHOLE: {"tokens": 100}}, short) == {"job-2": {"tokens": 50}, "job-3": {"tokens": 50}}
-    assert granted({WHOLE: {"tokens": 39}}, short) == {}
+    assert grant_caps({WHOLE: {"tokens": 100}}, short) == {"job-2": {"tokens": 50}, "job-3": {"tokens": 50}}
+    assert grant_caps({WHOLE: {"tokens": 39}}, short) == {}
     held = replace(short[0], cap={"tokens": 70}, used={"tokens": 5})
-    assert granted({WHOLE: {"tokens": 100}}, [held, *short[1:]]) == {}
-    assert granted({WHOLE: {"tokens": 105}}, [held, *short[1:]]) == {"job-3": {"tokens": 40}}
-    assert granted({WHOLE: {}}, [Sharer("job-2")]) == {"job-2": {}}
+    assert grant_caps({WHOLE: {"tokens": 100}}, [held, *short[1:]]) == {}
+    assert grant_caps({WHOLE: {"tokens": 105}}, [held, *short[1:]]) == {"job-3": {"tokens": 40}}
+    assert grant_caps({WHOLE: {}}, [Sharer("job-2")]) == {"job-2": {}}
 
 
 def test_no_two_drivers_give_one_number() -> None:

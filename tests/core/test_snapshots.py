@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.base.file_names import is_name, is_never_recorded, spelled, unspelled
+from perstack.core.base.file_names import is_name, is_never_recorded, parse_spelling, spell
 from perstack.core.files.tree_diff import Pair, compare, counts_of
 from perstack.core.files.trees import (
     Below,
@@ -42,24 +42,24 @@ _FOLDERS = st.sets(_NAMES, max_size=6).flatmap(lambda names: st.tuples(*map(_ent
 
 @given(st.binary(max_size=40))
 def test_every_name_has_one_spelling_that_means_it_alone(name: bytes) -> None:
-    assert unspelled(spelled(name)) == name
+    assert parse_spelling(spell(name)) == name
 
 
 @given(st.text(max_size=20))
 def test_a_text_that_spells_no_name_is_refused(text: str) -> None:
     try:
-        name = unspelled(text)
+        name = parse_spelling(text)
     except ValueError:
         return
-    assert spelled(name) == text
+    assert spell(name) == text
 
 
 def test_names_are_spelled_as_people_read_them() -> None:
-    assert spelled("größe 名.txt".encode()) == "größe 名.txt"
-    assert spelled(b"a\\b\xff\x80.txt") == r"a\\b\xff\x80.txt"
+    assert spell("größe 名.txt".encode()) == "größe 名.txt"
+    assert spell(b"a\\b\xff\x80.txt") == r"a\\b\xff\x80.txt"
     for wrong in (r"a\b", r"\x41", r"\xFF", r"\xc3\xb6", "\\", "\ud800"):
         with pytest.raises(ValueError):
-            unspelled(wrong)
+            parse_spelling(wrong)
 
 
 @given(_FOLDERS)

@@ -15,7 +15,7 @@ from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import are_old, is_over
 from perstack.core.runs.facts import Closed
-from perstack.core.tasks.due import AskCommand, GoOn, PollResult, TaskContext, Work, next_step, settled
+from perstack.core.tasks.due import AskCommand, GoOn, PollResult, TaskContext, Work, next_step, settle_task
 from perstack.core.tasks.events import FailTask, TaskConfig, WaitingFor
 from perstack.core.tasks.evolve import evolve_task
 from perstack.core.tasks.state import Dependency, TaskState, TaskStatus
@@ -112,7 +112,7 @@ def test_a_task_whose_job_was_closed_for_good_fails_and_no_new_job_takes_its_pla
 
 @pytest.mark.parametrize("status", get_args(JobStatus))
 def test_what_a_jobs_end_means_for_its_task(status: JobStatus) -> None:
-    step = settled(RUNNING, job(status, text="made", error="broke"), NOW)
+    step = settle_task(RUNNING, job(status, text="made", error="broke"), NOW)
     after = None if step is None else folded(RUNNING, step)
     ends = {
         "completed": "completed",
@@ -122,7 +122,7 @@ def test_what_a_jobs_end_means_for_its_task(status: JobStatus) -> None:
     }
     expected = ends.get(status)
     assert (after and after.status) == expected
-    assert settled(RUNNING.model_copy(update={"job_id": "another"}), job(status), NOW) is None
+    assert settle_task(RUNNING.model_copy(update={"job_id": "another"}), job(status), NOW) is None
     assert is_resumable(job(status)) is (status not in ("completed", "stoppedByInteractiveTool"))
 
 

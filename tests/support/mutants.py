@@ -189,8 +189,8 @@ MUTANTS = (
     Mutant(
         "an unfinished todo keeps a Run from completing",
         "perstack.core.runs.pending",
-        "left = remaining(run.todos)",
-        "left = remaining(())",
+        "left = remaining_todos(run.todos)",
+        "left = remaining_todos(())",
         "tests/engine/runs/test_loop.py -k unfinished_todos",
     ),
     Mutant(

@@ -14,7 +14,14 @@ from perstack.core.definitions.permissions import Approval
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import Ask, AskApproval, AwaitDelegates, Call, Command, DecideCalls, Generate, RunTools
-from perstack.core.runs.decide import SettledApproval, answered, approval_asked, asked, call_started, noted
+from perstack.core.runs.decide import (
+    SettledApproval,
+    answer_event,
+    approval_events,
+    events_of_command,
+    question_events,
+    start_call_event,
+)
 from perstack.core.runs.events import (
     AnswerQuestion,
     CallInteractiveTool,
@@ -122,7 +129,7 @@ class Simulation:
             if call.waits_for_approval:
                 decision = ("once", "job", "no")[self.choose(3)]
                 rule = "tool(*)" if decision == "job" and self.choose(2) else ""
-                self.note(answered(self.run, Approval(decision=decision, rule=rule), self.stamps, None))
+                self.note(answer_event(self.run, Approval(decision=decision, rule=rule), self.stamps, None))
                 return
             if call.question is None:
                 self.result(call.decided.id, call.decided.tool_name, "an answer")
@@ -165,7 +172,7 @@ class Simulation:
             case RunTools():
                 call = command.calls[self.choose(len(command.calls))]
                 if call.decided.asks and not call.began:
-                    self.note(call_started(call, self.stamps))
+                    self.note(start_call_event(call, self.stamps))
                 self.ran.append((call.decided.id, len(self.events)))
                 if self.choose(4):
                     self.result(call.decided.id, call.decided.tool_name, "done")
@@ -175,14 +182,14 @@ class Simulation:
                 one = command.delegations[self.choose(len(command.delegations))]
                 self.result(one.tool_call_id, one.tool_name, "from the delegate", delegate=True)
             case Ask():
-                self.note_all(asked(self.run, command.call, self.stamps, approval=False))
+                self.note_all(question_events(self.run, command.call, self.stamps, approval=False))
             case AskApproval():
                 unattended = self.choose(8) == 0
                 settled = SettledApproval(Approval(decision="no")) if unattended else None
-                asks = approval_asked(command.call, (), ("tool(*)",), self.stamps, settled)
+                asks = approval_events(command.call, (), ("tool(*)",), self.stamps, settled)
                 self.note_all(asks)
             case _:
-                self.note_all(noted(self.run, command, self.stamps, 2))
+                self.note_all(events_of_command(self.run, command, self.stamps, 2))
 
     def ask(self, call: Call, question: Question | None) -> None:
         decided = call.decided

@@ -12,7 +12,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget import LEAST, Bound, Grant, Ledger, is_reported
-from perstack.core.runs.decide import stopped_by_budget
+from perstack.core.runs.decide import budget_stop_event
 from perstack.core.runs.events import (
     FinishGeneration,
     ResumeRun,
@@ -113,7 +113,7 @@ class Spenders:
                 tools_digest=f"{sent}",
             )
         elif isinstance(decision, Exceeded):
-            stop: StopRunByExceededBudget = stopped_by_budget(decision, lambda ahead=0: self._next(run))
+            stop: StopRunByExceededBudget = budget_stop_event(decision, lambda ahead=0: self._next(run))
             self._took(evolve(run, stop, Head(run.head.seq + 1, "")))
         else:
             self.waits += 1

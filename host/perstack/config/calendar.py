@@ -52,7 +52,7 @@ class Calendar:
             words = _FIELDS.get(str(error), str(error))
             raise WrongCron(f"`{self._cron}` has a wrong {words}") from error
 
-    def after(self, moment: int) -> int | None:
+    def next_after(self, moment: int) -> int | None:
         """Return the first occurrence after `moment`, both in milliseconds since 1970; None without one."""
         try:
             times = CronSim(self._cron, (_EPOCH + timedelta(milliseconds=moment)).astimezone(self._zone))
@@ -74,7 +74,7 @@ class Calendar:
         """Return a minute in UTC, as in `20261201T0200Z`."""
         return (_EPOCH + timedelta(milliseconds=moment)).strftime("%Y%m%dT%H%MZ")
 
-    def shown(self, moment: int) -> str:
+    def format_minute(self, moment: int) -> str:
         """Return a minute by the clock of the time zone, as in `2026-12-01 02:00`."""
         return (_EPOCH + timedelta(milliseconds=moment)).astimezone(self._zone).strftime("%Y-%m-%d %H:%M")
 
@@ -98,7 +98,7 @@ def check_schedules(schedules: tuple[Schedule, ...], drafts: Mapping[str, Draft]
         if not schedule.cron:
             continue  # reported already
         try:
-            if Calendar(schedule.cron, schedule.timezone).after(0) is None:
+            if Calendar(schedule.cron, schedule.timezone).next_after(0) is None:
                 report.error((*at, "cron"), f"`{schedule.cron}` never comes: there is no such date")
         except WrongCron as error:
             report.error((*at, "cron"), str(error))

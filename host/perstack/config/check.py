@@ -153,20 +153,20 @@ def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, *
     if not isinstance(raw, dict):
         report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and its keys below it")
         return None
-    given: dict[str, object] = {**named, **_given(model, raw, at, report)}
+    given: dict[str, object] = {**named, **_read_values(model, raw, at, report)}
     try:
         return model.model_validate(given, strict=True, extra="forbid", context=FROM_FILE)
     except ValidationError as error:
-        wrong = _wrong(error.errors(include_url=False), given)
+        wrong = _errors_by_place(error.errors(include_url=False), given)
     written = {key.field: (name, key.meaning) for name, key in keys_of(model).items()}
     for (field, *inside), errors in wrong.items():
         # a table's name is not a key in it
         name, meaning = written.get(str(field), ("", ""))
         report.error((*at, name, *inside) if name else at, _complaint(errors, meaning))
-    return model.model_validate(_right(model, given, wrong), context=PART_OF_FILE)
+    return model.model_validate(_valid_values(model, given, wrong), context=PART_OF_FILE)
 
 
-def _given(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:
+def _read_values(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:
     keys = keys_of(model)
     given: dict[str, object] = {}
     for name, value in raw.items():
@@ -210,7 +210,7 @@ def _model_of(models: tuple[type[Fact], ...], raw: TomlValue, at: KeyPath, repor
     return None
 
 
-def _wrong(errors: Iterable[ErrorDetails], given: object) -> dict[KeyPath, list[ErrorDetails]]:
+def _errors_by_place(errors: Iterable[ErrorDetails], given: object) -> dict[KeyPath, list[ErrorDetails]]:
     """Return the errors by place. An error inside of a value replaces the errors of the whole value."""
     found: dict[KeyPath, list[ErrorDetails]] = {}
     for error in errors:
@@ -220,7 +220,7 @@ def _wrong(errors: Iterable[ErrorDetails], given: object) -> dict[KeyPath, list[
     return {at: those for at, those in found.items() if at not in around}
 
 
-def _right(model: type[Fact], given: Mapping[str, object], wrong: Iterable[KeyPath]) -> dict[str, object]:
+def _valid_values(model: type[Fact], given: Mapping[str, object], wrong: Iterable[KeyPath]) -> dict[str, object]:
     """Return the valid values and table entries; a required invalid text becomes empty."""
     ways = {way[:2] for way in wrong}
     fields = {way[0] for way in ways}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.core.base.file_names import folded, protected_by_name
+from perstack.core.base.file_names import fold_case, protected_by_name
 from perstack.core.definitions.agent_skills import (
     SKILL_FILE,
     NotASkill,
@@ -19,7 +19,7 @@ from perstack.core.definitions.agent_skills import (
     is_part_of_skill,
     read_head,
 )
-from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, SkippedFile, assembled
+from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, SkippedFile, assemble_agents_md
 from perstack.dataclass import dataclass
 from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, NotRegular, opened, read_below
 
@@ -35,7 +35,7 @@ def read_agents_md(workspace: Path) -> tuple[str, tuple[AgentsMdFile, ...]]:
     top = next((folder for folder in (here, *here.parents) if os.path.lexists(folder / ".git")), here)
     folders = [here, *here.parents][: len(here.parts) - len(top.parts) + 1][:_MOST_FOLDERS]
     found = (_read(folder / AGENTS_FILE, top) for folder in reversed(folders))
-    return assembled([one for one in found if one is not None])
+    return assemble_agents_md([one for one in found if one is not None])
 
 
 def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
@@ -44,7 +44,7 @@ def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
     real = Path(os.path.realpath(file))
     if not os.path.lexists(file):
         return None
-    if not real.is_relative_to(top) or protected_by_name(folded(real.relative_to(top).parts)) is not None:
+    if not real.is_relative_to(top) or protected_by_name(fold_case(real.relative_to(top).parts)) is not None:
         return SkippedFile(path=shown, problem="is a link that leads out of the project, or to what is off limits")
     try:
         return shown, read_below(top, real.relative_to(top).as_posix(), _LARGEST)
@@ -104,10 +104,10 @@ def read_skill(path: Path) -> SkillFolder:
 
 def read_text(folder: Path, path: str) -> str:
     """Return a text file of a skill's folder. Raises NotASkill, and OSError if it does not exist."""
-    return decoded(read_bytes(folder, path))
+    return decode_utf8(read_bytes(folder, path))
 
 
-def decoded(data: bytes) -> str:
+def decode_utf8(data: bytes) -> str:
     """Decode UTF-8. Raises NotASkill for anything else."""
     try:
         return data.decode()
@@ -129,12 +129,12 @@ def _files(folder: Path) -> Iterator[SkillFile]:
     handle = os.open(folder, FOLDER)
     left = [MOST_FILES, MOST_BYTES]
     try:
-        yield from _below(handle, "", left, 1)
+        yield from _walk(handle, "", left, 1)
     finally:
         os.close(handle)
 
 
-def _below(handle: int, above: str, left: list[int], level: int) -> Iterator[SkillFile]:
+def _walk(handle: int, above: str, left: list[int], level: int) -> Iterator[SkillFile]:
     """Yield the files of an open folder and below; `left` counts down the files and bytes that remain."""
     if level > _DEEPEST:
         raise NotASkill(f"has folders more than {_DEEPEST} levels deep")
@@ -145,7 +145,7 @@ def _below(handle: int, above: str, left: list[int], level: int) -> Iterator[Ski
         if stat.S_ISDIR(status.st_mode):
             inner = os.open(name, REAL_FOLDER, dir_fd=handle)
             try:
-                yield from _below(inner, f"{above}{name}/", left, level + 1)
+                yield from _walk(inner, f"{above}{name}/", left, level + 1)
             finally:
                 os.close(inner)
         elif stat.S_ISREG(status.st_mode):

@@ -112,14 +112,14 @@ class WrittenTest:
     @property
     def model(self) -> Path | None:
         """The path of the script or recording; None for the real model."""
-        return None if self.test.model is None else self.seen(self.test.model)
+        return None if self.test.model is None else self.resolve(self.test.model)
 
     @property
     def workspace(self) -> Path | None:
         """The path of the folder whose copy the test works in; None for an empty one."""
-        return None if self.test.workspace is None else self.seen(self.test.workspace)
+        return None if self.test.workspace is None else self.resolve(self.test.workspace)
 
-    def seen(self, name: str) -> Path:
+    def resolve(self, name: str) -> Path:
         """Return a path of the test, resolved against the folder of its file."""
         return Path(normpath(self.folder / name))
 
@@ -172,7 +172,7 @@ class NoTests(UsageError):
     exit_code = 1
 
 
-def chosen(
+def select_tests(
     tests: Sequence[WrittenTest], experts: Iterable[str], expert: str | None = None, word: str | None = None
 ) -> tuple[WrittenTest, ...]:
     """Return the tests, of one Expert or all, with `word` in their titles. Raises UsageError, and NoTests."""

@@ -12,7 +12,7 @@ from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.graphs import cycles
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
 from perstack.core.definitions.keys import KeyPath, bringing_over, key_and_version, spell
-from perstack.core.definitions.models import NAMED, Models, UnknownName, wanted
+from perstack.core.definitions.models import NAMED, Models, UnknownName, resolve_models
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import OF_THE_ORIGINAL
 from perstack.core.definitions.settings import CompactionExpert, ContextKeys
@@ -31,13 +31,13 @@ def check_named(named: Mapping[str, Models], report: Reporter) -> None:
                 report.error(("models", name), f"must be a model, or several, not another name: `{one}`")
 
 
-def resolve_models(models: Models | None, at: KeyPath, named: Mapping[str, Models], report: Reporter) -> None:
+def check_models(models: Models | None, at: KeyPath, named: Mapping[str, Models], report: Reporter) -> None:
     """Report names of models that do not exist."""
     if models is None:
         return
     for index, one in enumerate(models if isinstance(models, tuple) else (models,)):
         try:
-            wanted(one, named)
+            resolve_models(one, named)
         except UnknownName as error:
             place = (*at, "model", index) if isinstance(models, tuple) else (*at, "model")
             report.error(place, f"{error}{suggestion(one, [NAMED + name for name in named])}")

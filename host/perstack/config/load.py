@@ -23,12 +23,12 @@ from pathlib import Path
 from perstack.config.check import IGNORED, keys_of, kind_of, read_table
 from perstack.config.experts import (
     Draft,
+    check_models,
     check_named,
     read_expert,
     resolve_compaction,
     resolve_delegates,
     resolve_evaluator,
-    resolve_models,
     warn_of_cycles,
     warn_of_runtime,
 )
@@ -58,12 +58,12 @@ class LoadedProject:
 
 def load_project(path: Path) -> LoadedProject:
     """Load a definition file with its includes. Raises DefinitionError with all problems, in the files' order."""
-    return DefinitionFile(path).loaded(strict=True)
+    return DefinitionFile(path).to_project(strict=True)
 
 
 def load_usable(path: Path) -> LoadedProject:
     """Load the Experts without errors. Raises DefinitionError if none is left, or an error is outside of Experts."""
-    return DefinitionFile(path).loaded(strict=False)
+    return DefinitionFile(path).to_project(strict=False)
 
 
 def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
@@ -77,7 +77,7 @@ def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
             raise UsageError(f"two Experts are named {expert.key!r}: rename one")
     given = Project(experts=by_key)
     try:
-        found = DefinitionFile(folder / "perstack.toml", given.to_toml()).loaded(strict=True).project
+        found = DefinitionFile(folder / "perstack.toml", given.to_toml()).to_project(strict=True).project
     except DefinitionError as error:
         raise DefinitionError(tuple(replace(one, file="experts", line=None) for one in error.problems)) from None
     return found.model_copy(update={"path": None, "files": ()})
@@ -101,10 +101,10 @@ class DefinitionFile:
             resolve_delegates(draft, self.drafts)
             resolve_evaluator(draft, self.drafts)
             resolve_compaction(draft.expert, draft.at, draft.report, self.drafts)
-            resolve_models(draft.expert.model, draft.at, self.project.models, draft.report)
+            check_models(draft.expert.model, draft.at, self.project.models, draft.report)
         if self.report is not None:
             check_named(self.project.models, self.report)
-            resolve_models(self.project.model, (), self.project.models, self.report)
+            check_models(self.project.model, (), self.project.models, self.report)
             resolve_compaction(self.project, (), self.report, self.drafts)
             if self.project.schedules:
                 from perstack.config.calendar import check_schedules  # few definitions have any
@@ -113,20 +113,20 @@ class DefinitionFile:
         if self.project.max_steps == 0 and self.project.max_depth == 0:
             warn_of_cycles(self.drafts)
 
-    def loaded(self, *, strict: bool) -> LoadedProject:
+    def to_project(self, *, strict: bool) -> LoadedProject:
         """Return the project with all Experts, or with the runnable ones if not `strict`. Raises DefinitionError."""
         problems = self.in_order()
         errors = [problem for problem in problems if problem.severity == "error"]
         of_new_jobs = [problem for problem in errors if problem.only_new_jobs]
         if not strict:
             errors = [problem for problem in errors if not problem.only_new_jobs]
-        broken = _broken(self.drafts, errors)
+        broken = _experts_with_errors(self.drafts, errors)
         experts = {key: draft.expert for key, draft in self.drafts.items() if key not in broken}
         if errors and (strict or not experts or any(problem.expert is None for problem in errors)):
             raise DefinitionError(problems)
         update: dict[str, object] = {"experts": experts, "path": str(self.path.absolute()), "broken": broken}
         update["files"] = tuple(dict.fromkeys(str(Path(name).absolute()) for name in self.files.values()))
-        update["unguarded"] = _broken(self.drafts, of_new_jobs)
+        update["unguarded"] = _experts_with_errors(self.drafts, of_new_jobs)
         update["includes"] = tuple(self.includes)
         warnings = tuple(problem for problem in problems if problem.severity != "error")
         project = self.project.model_copy(update=update)
@@ -135,7 +135,7 @@ class DefinitionFile:
     def read(self, path: Path, chain: tuple[Path, ...]) -> Project:
         """Read a file and then its includes; return the file's own settings."""
         self.files[path.resolve()] = str(path)
-        opened = self._opened(path)
+        opened = self._read_source(path)
         if opened is None:
             return Project()
         source, raw = opened
@@ -148,14 +148,14 @@ class DefinitionFile:
         project = read_table(Project, raw, (), report) or Project()
         warn_of_runtime(project.runtime, ("runtime",), report)
         self._take_includes(project.includes, (*chain, path), report)
-        return _placed(project, path.parent.absolute())
+        return _with_absolute_paths(project, path.parent.absolute())
 
     def in_order(self) -> tuple[Problem, ...]:
         """Return all problems by file, in the order of reading, and by line."""
         places = {file: place for place, file in enumerate(self.files.values())}
         return tuple(sorted(self.problems, key=lambda problem: (places.get(problem.file, -1), problem.line or 0)))
 
-    def _opened(self, path: Path) -> tuple[Source, TomlTable] | None:
+    def _read_source(self, path: Path) -> tuple[Source, TomlTable] | None:
         text = self._text if path == self.path else None
         try:
             source = Source.of(path, LARGEST) if text is None else Source(path, text)
@@ -238,7 +238,7 @@ def _file_at(path: Path) -> Path | None:
         return None
 
 
-def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str, tuple[Problem, ...]]:
+def _experts_with_errors(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str, tuple[Problem, ...]]:
     """Return the Experts that have errors or delegate to one, directly or not, with the problems.
 
     An error outside of Experts that lets the rest be read concerns each Expert.
@@ -273,9 +273,9 @@ def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable
     return kept
 
 
-def _placed(project: Project, folder: Path) -> Project:
+def _with_absolute_paths(project: Project, folder: Path) -> Project:
 
-    def seen(name: str) -> str:
+    def resolve(name: str) -> str:
         with suppress(RuntimeError):  # an unknown user: there will be no such folder
             return normpath(folder / Path(name).expanduser())
         return normpath(folder / name)
@@ -284,15 +284,15 @@ def _placed(project: Project, folder: Path) -> Project:
     if project.env_path:
         update["env_path"] = tuple(normpath(folder / name) for name in project.env_path)
     if project.folder is not None:
-        place = seen(project.folder)
+        place = resolve(project.folder)
         table = project.workspace if isinstance(project.workspace, Workspace) else None
         update["workspace"] = place if table is None else table.model_copy(update={"path": place})
     if project.sandbox is not None:
         sandbox = project.sandbox
-        placed = {"writable": tuple(map(seen, sandbox.writable)), "readable": tuple(map(seen, sandbox.readable))}
+        placed = {"writable": tuple(map(resolve, sandbox.writable)), "readable": tuple(map(resolve, sandbox.readable))}
         update["sandbox"] = sandbox.model_copy(update=placed)
     if project.audit is not None:
-        places = {name: _of_file(value, seen) for name, value in project.audit}
+        places = {name: _of_file(value, resolve) for name, value in project.audit}
         update["audit"] = project.audit.model_copy(update=places)
     return project.model_copy(update=update)
 

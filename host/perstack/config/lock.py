@@ -240,7 +240,7 @@ def write_lock(path: Path, lock: Lock) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def merged(old: Lock, new: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
+def merge_locks(old: Lock, new: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
     """Return the new lock with old entries of what is still declared equally (`folders`: of Agent Skills)."""
     known = {expert.key: expert for expert in experts}
     declared = {digest_of_skill(skill) for expert in known.values() for skill in with_tools(expert.skills)}

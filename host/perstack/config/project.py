@@ -30,7 +30,7 @@ class ProjectPlace:
         """The folder of a relative `storage`: the definition file's, or the current one if projects share the file."""
         return self.folder if self.config is None or self.is_shared else self.config.parent
 
-    def required(self) -> Path:
+    def require_path(self) -> Path:
         """Return the definition file. Raises UsageError without one."""
         if self.config is None:
             raise UsageError(

@@ -11,10 +11,10 @@ from typing import Any
 from pydantic.alias_generators import to_snake
 
 from perstack.core.base.records import fields_of
-from perstack.core.definitions.exec_grant import ExecGrant, exec_grant, names_exec, offers_exec, ungranted
+from perstack.core.definitions.exec_grant import ExecGrant, exec_grant, names_exec, offers_exec, rules_without_grant
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import Key
-from perstack.core.definitions.models import ModelChoice, UnknownName, wanted
+from perstack.core.definitions.models import ModelChoice, UnknownName, resolve_models
 from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy, policy_of, runtime_of
@@ -28,7 +28,7 @@ from perstack.core.definitions.settings import (
     ProviderSetting,
     ReasoningBudget,
     SharedKeys,
-    lower,
+    lower_budget,
 )
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.retries_and_fallbacks import models_of
@@ -58,7 +58,7 @@ class ChosenSettings:
 NO_OVERRIDES = Overrides()
 
 
-def recalled(overrides: Overrides, start: StartRun) -> Overrides:
+def with_recorded_choices(overrides: Overrides, start: StartRun) -> Overrides:
     """Return the caller's settings; those left open keep the choice recorded when the Run started."""
     limits = start.limits
     recorded: dict[str, Any] = {
@@ -84,7 +84,7 @@ def _shared_keys() -> Mapping[str, Key]:
     return {name: part for name, part in declared if isinstance(part, Key)}
 
 
-def nearest(*levels: SharedKeys | Overrides) -> SharedKeys:
+def merge_levels(*levels: SharedKeys | Overrides) -> SharedKeys:
     """Return each shared key's value from the first level that has one, or its default; None for a lifted limit."""
     found: dict[str, Any] = {}
     for name, key in _shared_keys().items():
@@ -115,11 +115,11 @@ def resolve_settings(
     """
     provider = resolve_provider(project, expert, overrides)
     levels = (overrides, expert, project)
-    found = nearest(*levels)
+    found = merge_levels(*levels)
     max_steps = found.max_steps
     if max_steps is not None and all(level.max_steps is None for level in levels):
         max_steps += steps_before
-    budget = overrides.budget_over(lower(expert.budget, project.budget))
+    budget = overrides.budget_over(lower_budget(expert.budget, project.budget))
     return ChosenSettings(
         models=_models(project, expert, provider, overrides),
         provider=provider,
@@ -189,7 +189,7 @@ def chain_of(project: Project, expert: Expert, above: Iterable[Expert] = ()) -> 
     """Return all rule sets of a Run that begins now, below Runs of the Experts in `above`."""
     found = {one.source: one for each in (*above, expert) for one in rule_sets(project, each)}
     asks = exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
-    return (*found.values(), ungranted(expert)) if asks else tuple(found.values())
+    return (*found.values(), rules_without_grant(expert)) if asks else tuple(found.values())
 
 
 def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:
@@ -232,7 +232,7 @@ def _models(
     try:
         if overrides.model:
             takes_others = overrides.provider is None or isinstance(overrides.model, tuple)
-            return (Candidates(wanted(overrides.model, project.models), True, takes_others),)
+            return (Candidates(resolve_models(overrides.model, project.models), True, takes_others),)
         found: list[Candidates] = []
         for models, written_for in (
             (expert.model, expert.provider or project.provider),
@@ -241,7 +241,7 @@ def _models(
             if models is not None:
                 fits = written_for is None or provider is None or written_for.provider_name == provider.provider_name
                 takes_others = fits and overrides.provider is None
-                found.append(Candidates(wanted(models, project.models), fits, takes_others))
+                found.append(Candidates(resolve_models(models, project.models), fits, takes_others))
         return tuple(found)
     except UnknownName as error:
         raise UsageError(str(error)) from error

@@ -56,7 +56,7 @@ def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
         skills[skill.name] = skill
     for index, pattern in enumerate(expert.agent_skills):
         here = (*at, "agentSkills", index)
-        for path in _meant(pattern, folder, here, report):
+        for path in _matching_folders(pattern, folder, here, report):
             _take(AgentSkill(name=path.name, path=str(path)), skills, here, report)
     return expert.model_copy(update={"skills": tuple(skills.values()), "agent_skills": ()})
 
@@ -70,7 +70,7 @@ def _take(skill: AgentSkill, skills: dict[str, AnySkill], at: KeyPath, report: R
         report.error(at, f"means the folder {skill.path}, and there is a skill `{skill.name}` already: rename one")
 
 
-def _meant(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterator[Path]:
+def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterator[Path]:
     """Yield the folders that a pattern matches, if they have a SKILL.md; a plain name gives its folder in any case."""
     from glob import has_magic
 
@@ -194,9 +194,9 @@ def _check_names(skill: InteractiveSkill, at: KeyPath, asked: dict[str, KeyPath]
 
 def _warn_of_patterns(tool: InteractiveTool, at: KeyPath, report: Reporter) -> None:
     # imported here, because it loads an engine for patterns
-    from perstack.core.base.json_schema import unchecked
+    from perstack.core.base.json_schema import unchecked_parts
 
-    for problem in unchecked(tool.input_schema):
+    for problem in unchecked_parts(tool.input_schema):
         report.warn(at, f"{problem}: a tool is offered, and what does not match is let through")
 
 

@@ -196,7 +196,7 @@ class TooMuch(ValueError):
 def matches(pattern: str, folder: Path) -> list[str]:
     """Return the files that a pattern matches as in `glob`, relative to `folder`, sorted. Raises TooMuch."""
     looking = _Looking(folder)
-    found = set(looking.below(_HERE, PurePath(pattern).parts))
+    found = set(looking.matches_below(_HERE, PurePath(pattern).parts))
     return sorted(name for name in found if (folder / name).is_file())
 
 
@@ -205,27 +205,27 @@ class _Looking:
         self._folder = folder
         self._left = MOST_LOOKED_AT
 
-    def below(self, place: str, parts: tuple[str, ...]) -> Generator[str]:
+    def matches_below(self, place: str, parts: tuple[str, ...]) -> Generator[str]:
         """Yield the matches of the remaining parts of a pattern in a folder."""
         if not parts:
             yield place
             return
         first, rest = parts[0], parts[1:]
         if first == "**":
-            yield from self.below(place, rest or ("*",))
+            yield from self.matches_below(place, rest or ("*",))
             is_deep = place.count(os.sep) >= MOST_LEVELS
             for name, is_folder in () if is_deep else self._names(place):
                 if is_folder and not name.startswith("."):
-                    yield from self.below(os.path.join(place, name), parts)  # noqa: PTH118 - seen from the folder
+                    yield from self.matches_below(os.path.join(place, name), parts)  # noqa: PTH118 - seen from the folder
         elif _WILDCARD.search(first) is None:
             found = os.path.join(place, first)  # noqa: PTH118
             if os.path.lexists(self._folder / found):
-                yield from self.below(found, rest)
+                yield from self.matches_below(found, rest)
         else:
             wanted = re.compile(translate(first)).match
             for name, is_folder in self._names(place):
                 if wanted(name) and (first.startswith(".") or not name.startswith(".")) and (is_folder or not rest):
-                    yield from self.below(os.path.join(place, name), rest)  # noqa: PTH118
+                    yield from self.matches_below(os.path.join(place, name), rest)  # noqa: PTH118
 
     def _names(self, place: str) -> list[tuple[str, bool]]:
         found: list[tuple[str, bool]] = []

@@ -45,7 +45,7 @@ class KeyLines:
             path = path[:-1]
         return self._found[path]
 
-    def known(self) -> frozenset[KeyPath]:
+    def paths(self) -> frozenset[KeyPath]:
         """Return all paths that have a line."""
         return frozenset(self._found)
 
@@ -88,11 +88,11 @@ class _LineFinder:
         written = self._key()
         self._take("]]" if is_item else "]")
         if is_item:
-            array = self._latest(written[:-1]) + written[-1:]
+            array = self._resolve_header(written[:-1]) + written[-1:]
             self.arrays[array] = self.arrays.get(array, -1) + 1
-        return self._latest(written)
+        return self._resolve_header(written)
 
-    def _latest(self, written: KeyPath) -> KeyPath:
+    def _resolve_header(self, written: KeyPath) -> KeyPath:
         """Return the path of a header, in which `a.b` means the last `[[a]]` so far."""
         path: KeyPath = ()
         for part in written:

@@ -28,7 +28,7 @@ from perstack.core.definitions.skills import (
     PluginSkill,
     Skill,
     is_base_skill,
-    picked,
+    is_picked,
     with_base,
 )
 from perstack.errors import StorageError, UsageError
@@ -204,7 +204,7 @@ def skill_item(skill: Skill, name: str) -> Iterator[Item]:
     """Yield what a skill runs or connects to, if anything."""
     match skill:
         case McpStdioSkill() if is_base_skill(skill):
-            if picked(_EXEC, skill.pick, skill.omit):
+            if is_picked(_EXEC, skill.pick, skill.omit):
                 yield _item("tool", name, [_EXEC], "exec: any command that the model writes")
         case McpStdioSkill():
             payload: JsonObject = skill.model_dump(

@@ -125,7 +125,7 @@ async def validate_definition(
 
         read_tests(definition)
     try:
-        return definition.loaded(strict=True).project, definition.in_order()
+        return definition.to_project(strict=True).project, definition.in_order()
     except DefinitionError as error:
         return None, error.problems
 

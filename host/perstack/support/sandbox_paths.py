@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from perstack.core.base.file_names import folded, protected_by_name
+from perstack.core.base.file_names import fold_case, protected_by_name
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
@@ -87,7 +87,7 @@ def _check_ours(what: str, path: str, name: str, around: Surroundings, *, writab
             raise UsageError(f"{what} is {path}, which the host keeps for itself: name another folder")
     if not writable:
         return
-    reason = protected_by_name(folded(Path(name).parts[1:]), change=True)
+    reason = protected_by_name(fold_case(Path(name).parts[1:]), change=True)
     if name in _names(around.protected):
         reason = "a file that the host reads"
     if reason is not None:

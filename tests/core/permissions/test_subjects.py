@@ -16,7 +16,7 @@ from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.decisions import decide_call
-from perstack.core.permissions.matching import readings
+from perstack.core.permissions.matching import address_readings
 from perstack.errors import PluginError
 from perstack.testing.scripted import text, tool
 from perstack.toolkit import Toolkit
@@ -148,7 +148,7 @@ def test_an_address_is_read_as_programs_read_it(url: str, decision: str) -> None
     "text", ["", "http:", "http://", "http://[", "http://0x/", "http://999.1.1.1", "http://\udc80"]
 )
 def test_what_is_no_address_has_a_reading_all_the_same(text: str) -> None:
-    assert readings(text, is_strict=True)[0] == text
+    assert address_readings(text, is_strict=True)[0] == text
 
 
 LONG = [

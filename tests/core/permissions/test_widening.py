@@ -19,7 +19,7 @@ from perstack.core.definitions.permissions import (
 )
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import DecidedCall
-from perstack.core.permissions.call_rulings import ruled
+from perstack.core.permissions.call_rulings import apply_rules
 from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.decisions import decide_call
 
@@ -47,7 +47,7 @@ def strictness(chain, call) -> int:
 @given(chains, calls, st.lists(rules, max_size=2))
 def test_no_approval_for_a_job_makes_a_denied_call_run(chain, call, approved) -> None:
     standing = [Standing(id="job-1-1", call_digest="v1:x", rule=rule) for rule in approved]
-    decided = ruled(chain, standing, DecidedCall(id="1", tool_name=call.tool, skill_name=call.skill), call)
+    decided = apply_rules(chain, standing, DecidedCall(id="1", tool_name=call.tool, skill_name=call.skill), call)
     before = decide_call(chain, call).decision
     assert (decided.kind == "refused") == (before == "deny")
     assert not (decided.asks or decided.approved_by) or before == "ask"

@@ -337,7 +337,7 @@ def _not_ignored(top: bytes) -> Iterator[bytes]:
             if name == b".git" or rules.ignores(name, is_folder=is_folder):
                 continue
             if is_folder:
-                left.append((path + b"/", rules.inside(name, text(top + b"/" + path + b"/.gitignore"))))
+                left.append((path + b"/", rules.for_subfolder(name, text(top + b"/" + path + b"/.gitignore"))))
             else:
                 yield path
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.definitions.experts import Iterate
-from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrowed, policy_of
+from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrow_policy, policy_of
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.core.tasks.events import WaitingFor
 from perstack.errors import UsageError
@@ -155,7 +155,7 @@ def test_the_limit_that_ended_a_program_is_the_models_to_know(bench: Bench) -> N
 
 def test_delegates_of_two_runtimes_in_one_call_chain_are_an_error_that_names_both() -> None:
     with pytest.raises(UsageError, match=r"runtime docker is called by an Expert whose runtime is bubblewrap"):
-        narrowed(SandboxPolicy(runtime="docker"), SandboxPolicy(runtime="bubblewrap"))
+        narrow_policy(SandboxPolicy(runtime="docker"), SandboxPolicy(runtime="bubblewrap"))
 
 
 PATHS = st.lists(st.sampled_from(["/a", "/a/b", "/a/bc", "/d", "/d/e/f", "/"]), max_size=3).map(tuple)
@@ -176,7 +176,7 @@ def _covers(outer: tuple[str, ...], path: str) -> bool:
 def test_a_delegates_policy_has_nothing_that_its_callers_has_not(
     own: SandboxPolicy | None, caller: SandboxPolicy | None
 ) -> None:
-    policy = narrowed(own, caller)
+    policy = narrow_policy(own, caller)
     if caller is None:
         assert policy == own
         return

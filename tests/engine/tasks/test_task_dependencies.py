@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.core.base.graphs import circle, without_an_end
+from perstack.core.base.graphs import find_cycle, without_an_end
 from perstack.core.tasks.events import WaitingFor
 from perstack.core.tasks.operations import DecisionInput, PauseCommand
 from perstack.engine.tasks.memory import ExecutionMemory
@@ -204,7 +204,7 @@ def test_what_waits_without_an_end_is_what_is_on_a_circle_or_behind_one() -> Non
 
 def test_the_way_of_a_circle_is_the_whole_way() -> None:
     waits = {"b": ("x", "c"), "c": ("d",), "d": ("a",), "x": ("y",)}
-    assert circle("a", ["b"], waits) == ("a", "b", "c", "d", "a")
-    assert circle("a", ["x"], waits) is None
-    assert circle("a", ["a"], {}) == ("a", "a")
-    assert circle("n", ["b"], {**waits, "y": ("b",)}) is None, "a circle of others is not this task's"
+    assert find_cycle("a", ["b"], waits) == ("a", "b", "c", "d", "a")
+    assert find_cycle("a", ["x"], waits) is None
+    assert find_cycle("a", ["a"], {}) == ("a", "a")
+    assert find_cycle("n", ["b"], {**waits, "y": ("b",)}) is None, "a circle of others is not this task's"

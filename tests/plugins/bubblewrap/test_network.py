@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sandboxed import PYTHON, Box, host
 from terminal import Terminal, reply
 
-from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrowed, wrong_place
+from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrow_policy, wrong_place
 from perstack.ports.runtime import Surroundings
 from perstack.testing.scripted import text, tool, turn
 from perstack_bubblewrap.network import PlaceRefused, check_address, check_named, local_ports
@@ -308,7 +308,7 @@ def test_ports_that_cannot_be_given_are_an_error_before_anything_runs(
 
 def test_a_delegate_reaches_at_most_what_its_caller_does() -> None:
     own = SandboxPolicy(runtime="bubblewrap", network=("b.a.example", "c.example", "a.example:8080", "b.a.example:443"))
-    policy = narrowed(own, SandboxPolicy(runtime="bubblewrap", network=("*.a.example", "localhost:1")))
+    policy = narrow_policy(own, SandboxPolicy(runtime="bubblewrap", network=("*.a.example", "localhost:1")))
     assert policy is not None
     assert policy.network == ("b.a.example", "b.a.example:443")
 
@@ -323,7 +323,7 @@ PLACES = st.builds(
 
 @given(own=PLACES, caller=st.lists(PLACES, max_size=3))
 def test_what_a_delegate_reaches_its_caller_reaches_too(own: str, caller: list[str]) -> None:
-    policy = narrowed(
+    policy = narrow_policy(
         SandboxPolicy(runtime="bubblewrap", network=(own,)), SandboxPolicy(runtime="bubblewrap", network=tuple(caller))
     )
     for name in ("a.example", "b.a.example", "c.b.a.example", "d.c.b.a.example", "xa.example", "example"):
@@ -345,7 +345,7 @@ def _names(allowed: tuple[str, ...], name: str, port: int) -> bool:
 
 def test_a_long_list_is_narrowed_at_once() -> None:
     many = SandboxPolicy(runtime="bubblewrap", network=tuple(f"{number}.example" for number in range(50_000)))
-    assert narrowed(many, many) == many
+    assert narrow_policy(many, many) == many
 
 
 NO_PLACES = [

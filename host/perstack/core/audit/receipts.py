@@ -34,7 +34,7 @@ class Signature(Fact):
 
     def value(self) -> bytes:
         """Return the decoded signature. Raises ValueError."""
-        return _decoded(self.sig)
+        return _decode_base64(self.sig)
 
 
 class Envelope(Fact):
@@ -46,9 +46,9 @@ class Envelope(Fact):
 
     def body(self) -> bytes:
         """Return the decoded payload. Raises ValueError."""
-        return _decoded(self.payload)
+        return _decode_base64(self.payload)
 
-    def signed(self) -> bytes:
+    def signed_bytes(self) -> bytes:
         """Return the bytes that the signatures cover. Raises ValueError."""
         return pae(self.payload_type, self.body())
 
@@ -65,7 +65,7 @@ def envelope_of(payload_type: str, body: bytes, keyid: str, signature: bytes) ->
     return Envelope(payload=b64encode(body).decode(), payload_type=payload_type, signatures=(signed,))
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     """Decode base64 in either alphabet, as the standard requires of readers."""
     try:
         return b64decode(text.replace("-", "+").replace("_", "/"), validate=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from perstack.core.base.chain import TakenOut
 from perstack.core.base.ids import event_id_of, place_of
-from perstack.core.base.records import JsonObject, blanked, texts_in
+from perstack.core.base.records import JsonObject, blank, texts_in
 from perstack.core.runs import events
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
@@ -51,7 +51,7 @@ class Redaction:
 
 def fields_taken(event: events.StoredEvent) -> tuple[str, ...]:
     """Return the JSON names of the fields that `blanked` changes in this event; empty if there are none."""
-    before, after = _json(event), _json(blanked(event))
+    before, after = _json(event), _json(blank(event))
     return tuple(key for key in before if before[key] != after.get(key))
 
 
@@ -75,7 +75,7 @@ _SETTINGS = frozenset(("expert", "instruction", "definition", "permissions", "ou
 
 def texts_taken(event: events.StoredEvent, named: Iterable[str] = ()) -> frozenset[str]:
     """Return the texts that `blanked` removes from the named fields, or from all but settings if none is named."""
-    before, after = _json(event), _json(blanked(event))
+    before, after = _json(event), _json(blank(event))
     wanted = frozenset(named) or before.keys() - _SETTINGS
     kept = frozenset(texts_in(after))
     taken = (texts_in(value) for key, value in before.items() if key in wanted and value != after.get(key))
@@ -105,7 +105,7 @@ def parse_remains(event: events.RedactEvent) -> events.StoredEvent | None:
         remains = events.parse_event(json.dumps(event.remains).encode())
     except ValueError:
         return None
-    return remains if remains == blanked(remains) and not isinstance(remains, events.RedactEvent) else None
+    return remains if remains == blank(remains) and not isinstance(remains, events.RedactEvent) else None
 
 
 def redaction_of(event: events.RedactEvent, seq: int) -> Redaction:
@@ -116,7 +116,7 @@ def redaction_of(event: events.RedactEvent, seq: int) -> Redaction:
 
 def remains_of(event: events.StoredEvent) -> JsonObject:
     """Return the event's remains for a `redactEvent`."""
-    return _json(blanked(event))
+    return _json(blank(event))
 
 
 def _json(event: events.StoredEvent) -> JsonObject:

@@ -170,7 +170,7 @@ def _short(value: JsonValue) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def against(written: bytes, expected: Fact) -> list[str]:
+def cache_contradictions(written: bytes, expected: Fact) -> list[str]:
     """Return how a cache contradicts its log; missing fields do not. Raises ValueError for a cache of another kind."""
     type(expected).model_validate_json(written)
     found: JsonValue = json.loads(written)

@@ -155,10 +155,10 @@ def is_redaction_of(line: bytes, new: bytes) -> bool:
 
 
 def _b64_sha256(data: bytes) -> str:
-    # Same as `unpadded`, inlined because it runs twenty times per step.
+    # Same as `encode_digest`, inlined because it runs twenty times per step.
     return b2a_base64(sha256(data).digest(), newline=False).translate(_TO_URL)[:43].decode()
 
 
-def unpadded(digest: bytes) -> str:
+def encode_digest(digest: bytes) -> str:
     """Return a SHA-256 digest as unpadded base64url: 43 characters."""
     return b2a_base64(digest, newline=False).translate(_TO_URL)[:43].decode()

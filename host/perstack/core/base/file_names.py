@@ -43,27 +43,27 @@ def protected_by_name(way: Parts, *, change: bool = False) -> str | None:
 
 def is_variables(name: str) -> bool:
     """Return True if a file of this name holds environment variables, and is not a sample."""
-    return _holds_variables(*folded((name,)))
+    return _holds_variables(*fold_case((name,)))
 
 
 def is_definition(name: str) -> bool:
     """Return True if a file of this name defines Experts."""
-    return folded((name,))[0] in _DEFINITIONS
+    return fold_case((name,))[0] in _DEFINITIONS
 
 
 def is_git_link(name: str) -> bool:
     """Return True if a file of this name could name a repository, and so the hooks that run, or is its folder."""
-    return folded((name,))[0] in _GIT_LINKS
+    return fold_case((name,))[0] in _GIT_LINKS
 
 
 def is_git_head(name: str) -> bool:
     """Return True if the name is `HEAD`, which every repository has."""
-    return folded((name,)) == ("head",)
+    return fold_case((name,)) == ("head",)
 
 
 def is_git_content(name: str) -> bool:
     """Return True if the name, next to a file `HEAD`, makes their folder a repository or nearly one."""
-    return folded((name,))[0] in GIT_CONTENT
+    return fold_case((name,))[0] in GIT_CONTENT
 
 
 def _holds_variables(name: str) -> bool:
@@ -73,12 +73,12 @@ def _holds_variables(name: str) -> bool:
 def matches_pattern(way: Sequence[str], pattern: Sequence[str]) -> bool:
     """Return True if the parts of a path match the parts of an `include` pattern; `**` is any number of folders."""
     reached = {0}
-    for part in folded(tuple(way)):
-        reached = {after for at in _passing(reached, pattern) for after in _steps(part, pattern, at)}
-    return len(pattern) in _passing(reached, pattern)
+    for part in fold_case(tuple(way)):
+        reached = {after for at in _skip_double_stars(reached, pattern) for after in _steps(part, pattern, at)}
+    return len(pattern) in _skip_double_stars(reached, pattern)
 
 
-def folded(parts: Parts) -> Parts:
+def fold_case(parts: Parts) -> Parts:
     """Return the names in the form in which they are compared."""
     return tuple(map(folded_name, parts))
 
@@ -91,7 +91,7 @@ def folded_name(name: str) -> str:
     return unicodedata.normalize("NFKC", seen.casefold())
 
 
-def _passing(reached: set[int], pattern: Sequence[str]) -> set[int]:
+def _skip_double_stars(reached: set[int], pattern: Sequence[str]) -> set[int]:
     """Return the pattern positions reachable without consuming a part, because `**` may match none."""
     found: set[int] = set()
     for place in reached:
@@ -108,7 +108,7 @@ def _steps(part: str, pattern: Sequence[str], at: int) -> tuple[int, ...]:
         return ()
     if pattern[at] == "**":
         return (at,)
-    return (at + 1,) if fnmatchcase(part, folded((pattern[at],))[0]) else ()
+    return (at + 1,) if fnmatchcase(part, fold_case((pattern[at],))[0]) else ()
 
 
 # File names are arbitrary bytes. A tree spells a name as UTF-8 text; a byte that is not valid UTF-8 is `\xHH`, and a
@@ -121,15 +121,15 @@ DEEPEST = 128  # maximum nesting of folders; deeper ones are not recorded
 _ESCAPE = re.compile(rb"\\(\\|x[0-9a-f]{2})")
 
 
-def spelled(name: bytes) -> str:
+def spell(name: bytes) -> str:
     """Return the spelling of a name or path, for JSON and people."""
     return name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
-def unspelled(text: str) -> bytes:
-    """Return the name for a spelling. Raises ValueError if `spelled` would not produce it."""
-    name = _ESCAPE.sub(_meant, text.encode())
-    if spelled(name) != text:
+def parse_spelling(text: str) -> bytes:
+    """Return the name for a spelling. Raises ValueError if `spell` would not produce it."""
+    name = _ESCAPE.sub(_unescape, text.encode())
+    if spell(name) != text:
         raise ValueError("this is not how a name is spelled")
     return name
 
@@ -152,10 +152,10 @@ def is_never_recorded(name: bytes) -> bool:
 
 
 def _is_private(name: str) -> bool:
-    (plain,) = folded((name,))
+    (plain,) = fold_case((name,))
     return plain == ".git" or plain.startswith((".env", STAGING))
 
 
-def _meant(found: re.Match[bytes]) -> bytes:
+def _unescape(found: re.Match[bytes]) -> bytes:
     escape = found[1]
     return escape if escape == b"\\" else bytes((int(escape[1:], 16),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 
-def circle(task_id: str, depends_on: Sequence[str], waits: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
+def find_cycle(task_id: str, depends_on: Sequence[str], waits: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
     """Return the cycle that a task would close by waiting for `depends_on`; None if there is none."""
     came_from: dict[str, str] = {}
     to_do = list(depends_on)

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from pydantic import JsonValue
 
-from perstack.core.base.patterns import compiled
+from perstack.core.base.patterns import compile_pattern
 from perstack.core.base.records import JsonObject, layers
 from perstack.dataclass import dataclass
 
@@ -78,18 +78,18 @@ def objects(value: JsonValue) -> Iterator[JsonObject]:
             waiting += one
 
 
-def shortened(text: str, most: int = _LONGEST_MESSAGE) -> str:
+def shorten(text: str, most: int = _LONGEST_MESSAGE) -> str:
     """Return the text, or its beginning and end if it is too long."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-(most // 3) :]}"
 
 
 @lru_cache(maxsize=16)
-def bounded(base: type[Validator]) -> type[Validator]:
+def limit_steps(base: type[Validator]) -> type[Validator]:
     """Return the draft with keywords that spend steps."""
     extend = cast("Callable[..., type[Validator]]", import_module("jsonschema.validators").extend)  # untyped
     keywords = cast("Mapping[str, _Keyword]", base.VALIDATORS)
-    own = {name: keyword for name, keyword in _own(keywords).items() if name in keywords}
-    metered = {name: _metered(keyword) for name, keyword in {**_older_keywords(), **keywords, **own}.items()}
+    own = {name: keyword for name, keyword in _bounded_keywords(keywords).items() if name in keywords}
+    metered = {name: _count_steps(keyword) for name, keyword in {**_older_keywords(), **keywords, **own}.items()}
     made = extend(base, metered)
     evolve = cast("Callable[..., Validator]", getattr(made, "evolve"))  # noqa: B009 - its type is partly unknown
 
@@ -113,7 +113,7 @@ def _older_keywords() -> dict[str, _Keyword]:
     return {"dependencies": cast("Mapping[str, _Keyword]", Draft7Validator.VALIDATORS)["dependencies"]}
 
 
-def _metered(keyword: _Keyword) -> _Keyword:
+def _count_steps(keyword: _Keyword) -> _Keyword:
     def run(
         validator: Validator, value: JsonValue, instance: JsonValue, schema: JsonObject
     ) -> Iterator[ValidationError]:
@@ -121,7 +121,7 @@ def _metered(keyword: _Keyword) -> _Keyword:
         meter.spend(1 + (_length(value) + _length(instance)) // 8)
         for error in keyword(validator, value, instance, schema) or ():
             meter.spend(_ERROR + len(error.message) // 200)
-            error.message = shortened(error.message)
+            error.message = shorten(error.message)
             yield error
 
     return run
@@ -131,7 +131,7 @@ def _length(value: JsonValue) -> int:
     return len(value) if isinstance(value, _BIG_VALUES) else 0
 
 
-def _own(keywords: Mapping[str, _Keyword]) -> dict[str, _Keyword]:
+def _bounded_keywords(keywords: Mapping[str, _Keyword]) -> dict[str, _Keyword]:
     """Return the keywords that could take longer than their steps say."""
     return {
         "pattern": _pattern,
@@ -151,7 +151,7 @@ def _own(keywords: Mapping[str, _Keyword]) -> dict[str, _Keyword]:
 
 def _matches(pattern: str, text: str) -> bool | None:
     """Return True if the pattern is found in the text; None if it cannot be matched."""
-    found = compiled(pattern)
+    found = compile_pattern(pattern)
     if isinstance(found, str):
         return None
     CHECK.get().meter.spend(1 + len(text) * found.programsize // 1000)
@@ -371,7 +371,7 @@ class Checker:
         from referencing.exceptions import Unresolvable
 
         try:
-            return self._found(value, meter)
+            return self._find_violation(value, meter)
         except Unfinished:
             return Violation("too large or too involved to be checked against the schema", is_unfinished=True)
         except RecursionError:
@@ -379,9 +379,9 @@ class Checker:
         except Unresolvable as error:
             return Violation(f"the schema refers to {str(error.ref)[:200]}, which is not in it: nothing can be checked")
         except Exception as error:  # noqa: BLE001 - the schema is untrusted
-            return Violation(f"the schema is invalid, nothing can be checked: {shortened(str(error), 200)}")
+            return Violation(f"the schema is invalid, nothing can be checked: {shorten(str(error), 200)}")
 
-    def _found(self, value: JsonValue, meter: Meter) -> Violation | None:
+    def _find_violation(self, value: JsonValue, meter: Meter) -> Violation | None:
         if _is_deeper(value, DEEPEST, meter):
             return Violation(f"more than {DEEPEST} levels deep")
         if self._validator is None:
@@ -395,7 +395,7 @@ class Checker:
             CHECK.reset(token)
         if first is None:
             return None
-        return Violation(first.message, shortened("/".join(str(part) for part in first.absolute_path), 200))
+        return Violation(first.message, shorten("/".join(str(part) for part in first.absolute_path), 200))
 
     def _measure(self, meter: Meter) -> None:
         size, is_named = 0, False
@@ -422,31 +422,31 @@ def schema_problem(schema: JsonValue, meter: Meter) -> str | None:
     if found is not None and found.is_unfinished:
         return "its schema is too large to be checked"
     if found is not None:
-        return f"its schema is invalid at {found.place or 'the top'}: {shortened(found.message, 200)}"
+        return f"its schema is invalid at {found.place or 'the top'}: {shorten(found.message, 200)}"
     try:
-        broken = _unresolved(schema, meter)
+        broken = _find_unresolved(schema, meter)
     except Unfinished:
         return "its schema is too large to be checked"
     except Exception as error:  # noqa: BLE001 - the schema is untrusted, and its addresses may be none
-        return f"its schema is invalid: {shortened(str(error), 200)}"
+        return f"its schema is invalid: {shorten(str(error), 200)}"
     return None if broken is None else f"its schema refers to {broken[:200]}, which is not in it"
 
 
-def unchecked(schema: JsonValue) -> list[str]:
+def unchecked_parts(schema: JsonValue) -> list[str]:
     """Return the parts of a schema that are not checked, each with the reason, one per line."""
     found: dict[str, None] = {}
     named = schema.get("$schema") if isinstance(schema, dict) else None
     if isinstance(named, str) and not _is_known_dialect(named):
-        found[f"the dialect {shortened(named, 100)} is unknown: the schema is checked as one of draft 2020-12"] = None
+        found[f"the dialect {shorten(named, 100)} is unknown: the schema is checked as one of draft 2020-12"] = None
     has_pattern_properties, has_unevaluated = False, False
     for inner in objects(schema):
         properties = inner.get("patternProperties")
         has_pattern_properties = has_pattern_properties or isinstance(properties, dict)
         has_unevaluated = has_unevaluated or "unevaluatedProperties" in inner
         for pattern in _patterns(inner):
-            why = compiled(pattern)
+            why = compile_pattern(pattern)
             if isinstance(why, str):
-                found[f"pattern {shortened(pattern, 100)} is not checked: {why}"] = None
+                found[f"pattern {shorten(pattern, 100)} is not checked: {why}"] = None
     if has_pattern_properties and has_unevaluated:
         found["unevaluatedProperties is not checked beside patternProperties"] = None
     return list(found)
@@ -486,7 +486,7 @@ def _is_known_dialect(named: str) -> bool:
 def _validator(schema: JsonObject) -> Validator:
     from referencing import Registry
 
-    return bounded(_draft(schema))(schema, registry=Registry())
+    return limit_steps(_draft(schema))(schema, registry=Registry())
 
 
 @lru_cache(maxsize=16)
@@ -511,7 +511,7 @@ def _reference_steps(schema: JsonObject) -> int:
     return len(lengths) * (1 + max(lengths, default=0) // 10)
 
 
-def _unresolved(schema: JsonObject, meter: Meter) -> str | None:
+def _find_unresolved(schema: JsonObject, meter: Meter) -> str | None:
     """Return a reference without a target that a check could reach; None without one. Nothing is fetched."""
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import specification_with
@@ -549,14 +549,14 @@ def named_by(reference: str, schema: JsonObject) -> tuple[JsonValue] | None:
     found: JsonValue = schema
     for part in reference[2:].split("/"):
         key = unquote(part).replace("~1", "/").replace("~0", "~")
-        inner = _at(found, key)
+        inner = _child(found, key)
         if inner is None:
             return None
         found = inner[0]
     return (found,)
 
 
-def _at(value: JsonValue, key: str) -> tuple[JsonValue] | None:
+def _child(value: JsonValue, key: str) -> tuple[JsonValue] | None:
     if isinstance(value, dict):
         return (value[key],) if key in value else None
     if isinstance(value, list):

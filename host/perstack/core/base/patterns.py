@@ -63,7 +63,7 @@ class _Engine(Protocol):
 
 
 @lru_cache(maxsize=256)
-def compiled(pattern: str) -> Pattern | str:
+def compile_pattern(pattern: str) -> Pattern | str:
     """Return an ECMA-262 pattern compiled, or why it cannot be matched in linear time (such as look-around)."""
     if len(pattern) > LONGEST:
         return f"it has more than {LONGEST} characters"
@@ -139,7 +139,7 @@ class Glob:
 
     @cached_property
     def _pieces(self) -> tuple[str, ...]:
-        return tuple(re.sub(_MARKED, r"\1", piece) for piece in re.split(r"(?<!\0)\*+", _marked(self.text)))
+        return tuple(re.sub(_MARKED, r"\1", piece) for piece in re.split(r"(?<!\0)\*+", _mark_escaped(self.text)))
 
     @property
     def is_literal(self) -> bool:
@@ -188,7 +188,7 @@ class Glob:
         """Return True if a path matches. `is_strict`: ignore case, and match all in a folder that the glob names."""
         names = self.text.strip()
         seen = folded_path(path) if is_strict else path
-        engine = compiled(_path_pattern(folded_path(names) if is_strict else names, is_strict=is_strict))
+        engine = compile_pattern(_path_pattern(folded_path(names) if is_strict else names, is_strict=is_strict))
         if isinstance(engine, str):
             return is_strict  # an invalid glob allows nothing, and always denies
         return engine.search(seen.encode("utf-8", "replace")) is not None
@@ -213,7 +213,7 @@ def folded_path(path: str) -> str:
     return path.casefold() if path.isascii() else "/".join(map(folded_name, path.split("/")))
 
 
-def _marked(text: str) -> str:
+def _mark_escaped(text: str) -> str:
     """Put a NUL before each escaped character, so that it is not read as a wildcard."""
     return re.sub(_ESCAPED, "\0\\1", text.replace("\0", ""))
 
@@ -224,7 +224,7 @@ def _plain(pattern: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _path_pattern(glob: str, *, is_strict: bool) -> str:
-    pattern = _marked(_plain(glob))
+    pattern = _mark_escaped(_plain(glob))
     if pattern.endswith("/"):
         pattern += "**"
     is_anywhere = "/" not in pattern

@@ -23,7 +23,7 @@ _RESERVED = (  # never public. The standard library is not asked: its answer dep
 def is_public(text: str) -> bool:
     """Return True if an address and any address it wraps are public. Raises ValueError if it is no address."""
     address = ip_address(text.partition("%")[0])
-    return all(map(_is_given, (address, *_wrapped(address))))
+    return all(map(_is_given, (address, *_embedded_ipv4(address))))
 
 
 def _is_given(address: IPv4Address | IPv6Address) -> bool:
@@ -32,7 +32,7 @@ def _is_given(address: IPv4Address | IPv6Address) -> bool:
     return is_unicast and address.is_global and not is_reserved
 
 
-def _wrapped(address: IPv4Address | IPv6Address) -> tuple[IPv4Address, ...]:
+def _embedded_ipv4(address: IPv4Address | IPv6Address) -> tuple[IPv4Address, ...]:
     if isinstance(address, IPv4Address):
         return ()
     if address in _NAT64:

@@ -141,7 +141,7 @@ EMPTIED = Written()
 Text = Annotated[str, TEXT]
 
 
-def blanked(record: F) -> F:
+def blank(record: F) -> F:
     """Return the record, and those in it, with the remains of each field that has a mark. Idempotent."""
     fields = {name: (field, getattr(record, name)) for name, field in type(record).model_fields.items()}
     changed = {name: left for name, (field, value) in fields.items() if (left := _remains(field, value)) != value}
@@ -154,8 +154,8 @@ def _remains(field: FieldInfo, value: object) -> object:
         default = field.get_default(call_default_factory=True)
         return default if mark.remains is None or value == default else mark.remains(value)
     if isinstance(value, tuple):
-        return tuple(blanked(one) if isinstance(one, Fact) else one for one in cast("tuple[object, ...]", value))
-    return blanked(value) if isinstance(value, Fact) else value
+        return tuple(blank(one) if isinstance(one, Fact) else one for one in cast("tuple[object, ...]", value))
+    return blank(value) if isinstance(value, Fact) else value
 
 
 def fields_of(record: BaseModel, other: type[BaseModel], **changed: object) -> dict[str, Any]:
@@ -174,18 +174,21 @@ def encoded(fact: F) -> tuple[F, bytes]:
         # the same as `model_dump_json`, which makes a text of it in between
         return fact, fact.__pydantic_serializer__.to_json(fact, by_alias=True, exclude_none=True)
     except ValueError:
-        whole = type(fact).model_validate(_whole(fact.model_dump()))
+        whole = type(fact).model_validate(_replace_surrogates(fact.model_dump()))
         return whole, whole.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
-def _whole(value: object) -> object:
+def _replace_surrogates(value: object) -> object:
     match value:
         case str():
             return re.sub(_HALF, "\ufffd", value)
         case dict():
-            return {_whole(name): _whole(inner) for name, inner in cast("dict[object, object]", value).items()}
+            return {
+                _replace_surrogates(name): _replace_surrogates(inner)
+                for name, inner in cast("dict[object, object]", value).items()
+            }
         case list() | tuple():
-            return [_whole(inner) for inner in cast("Sequence[object]", value)]
+            return [_replace_surrogates(inner) for inner in cast("Sequence[object]", value)]
         case _:
             return value
 
@@ -225,7 +228,7 @@ def canonical_json(value: JsonValue) -> bytes:
     try:
         text = _encode(value)
     except ValueError:
-        text = _encode(_finite(value))
+        text = _encode(_null_infinities(value))
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -238,13 +241,13 @@ def canonical_fact(fact: Fact, *, has_floats: bool = True) -> bytes:
     return canonical_json(fact.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-def _finite(value: JsonValue) -> JsonValue:
+def _null_infinities(value: JsonValue) -> JsonValue:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _null_infinities(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [_null_infinities(item) for item in value]
     return value
 
 
@@ -338,15 +341,15 @@ def texts_in(value: JsonValue, *, keys: bool = False) -> Iterator[str]:
 
 def with_texts(table: JsonObject, change: Callable[[str], str]) -> JsonObject:
     """Return the object with each text changed."""
-    return {name: _changed(inner, change) for name, inner in table.items()}
+    return {name: _map_texts(inner, change) for name, inner in table.items()}
 
 
-def _changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+def _map_texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
     match value:
         case str():
             return change(value)
         case list():
-            return [_changed(inner, change) for inner in value]
+            return [_map_texts(inner, change) for inner in value]
         case dict():
             return with_texts(value, change)
         case _:

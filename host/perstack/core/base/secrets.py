@@ -210,7 +210,7 @@ def masked_variables(values: Mapping[str, str], stand: Stand = digest_of_secret)
 def masked_address(address: str, stand: Stand = digest_of_secret) -> str:
     """Return a server's address with each secret replaced, also in its path."""
     segments = [found.span() for found in re.finditer(_SEGMENT, address) if _is_random(found[0])]
-    return _replaced(address, [*_places(address), *segments], stand)
+    return _replace(address, [*_places(address), *segments], stand)
 
 
 def masked_settings(settings: JsonObject, stand: Stand = digest_of_secret) -> JsonObject:
@@ -220,7 +220,7 @@ def masked_settings(settings: JsonObject, stand: Stand = digest_of_secret) -> Js
 
 def masked_words(text: str, stand: Stand = digest_of_secret) -> str:
     """Return a text for a person, such as an error, with everything replaced that is a secret in any text."""
-    return _replaced(text, _places(text), stand)
+    return _replace(text, _places(text), stand)
 
 
 def masked_error(text: str) -> str:
@@ -236,7 +236,7 @@ def masked_output(text: str, stand: Stand, known: Sequence[str] = ()) -> str:
         while start >= 0:
             places.append((start, start + len(secret)))
             start = text.find(secret, start + len(secret))
-    return _replaced(text, places, stand)
+    return _replace(text, places, stand)
 
 
 def masked_text(text: str, stand: Stand = digest_of_secret) -> str:
@@ -264,7 +264,7 @@ def has_masked(texts: Iterable[str]) -> bool:
     return any(re.search(_STAND, text) for text in texts)
 
 
-def unmasked(recorded: str, secrets: Mapping[str, str]) -> str:
+def unmask(recorded: str, secrets: Mapping[str, str]) -> str:
     """Return a recorded text with known secrets restored; `secrets` maps replacements to them."""
     return re.sub(_STAND, lambda found: secrets.get(found[0], found[0]), recorded)
 
@@ -292,7 +292,7 @@ def _masked_setting(value: JsonValue, stand: Stand, *, is_secret: bool = False) 
 
 
 def _stand(value: str, stand: Stand) -> str:
-    return _replaced(value, ((0, len(value)),), stand)
+    return _replace(value, ((0, len(value)),), stand)
 
 
 def _is_secret(value: str) -> bool:
@@ -463,7 +463,7 @@ def _is_glued(program: str, programs: tuple[str, ...], word: str, option: str) -
     return program.startswith(programs) and word.startswith(option) and len(word) > len(option)
 
 
-def _replaced(text: str, places: Iterable[tuple[int, int]], stand: Stand) -> str:
+def _replace(text: str, places: Iterable[tuple[int, int]], stand: Stand) -> str:
     """Return the text with secrets replaced; overlapping ones are merged, so that no replacement is within one."""
     masked = [found.span() for found in re.finditer(_STAND, text)]
     secret = [
@@ -473,13 +473,13 @@ def _replaced(text: str, places: Iterable[tuple[int, int]], stand: Stand) -> str
     ]
     pieces: list[str] = []
     done = 0
-    for start, end in _without_placeholders(text, _merged(secret)):
+    for start, end in _without_placeholders(text, _merge_spans(secret)):
         pieces += [text[done:start], stand(text[start:end])]
         done = end
     return "".join([*pieces, text[done:]])
 
 
-def _merged(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_spans(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     for start, end in sorted(places):
         if merged and start < merged[-1][1]:
@@ -544,14 +544,14 @@ def known_secrets(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(values, key=lambda value: (-len(value), value)))
 
 
-def _redacted(secret: str) -> str:
+def _redact(secret: str) -> str:
     return REDACTED
 
 
 class SecretMasker:
     """Masker of known secrets, and of texts that look like secrets."""
 
-    def __init__(self, known: Iterable[str] = (), stand: Stand = _redacted) -> None:
+    def __init__(self, known: Iterable[str] = (), stand: Stand = _redact) -> None:
         """Set the known secrets; `stand` returns the replacement of a secret."""
         self._known = tuple(known)
         self._stand = stand

@@ -49,12 +49,12 @@ def plain_text(text: str) -> str:
 
 def visible_text(text: str) -> str:
     r"""Return the text with tabs, and `\u` escapes for everything else that a terminal obeys: nothing is dropped."""
-    return re.sub(rf"\n|{_UNSAFE}", _escaped, text)
+    return re.sub(rf"\n|{_UNSAFE}", _escape, text)
 
 
 def approvable_text(text: str) -> str:
     r"""Return the text for a person who approves it: nothing invisible, and long white space replaced by its length."""
-    return re.sub(_INVISIBLE, _escaped, counted_blanks(text))
+    return re.sub(_INVISIBLE, _escape, counted_blanks(text))
 
 
 def counted_blanks(text: str) -> str:
@@ -67,10 +67,10 @@ def _counted_lines(found: re.Match[str]) -> str:
     line_ends = text.count("\n")
     if line_ends > _MOST_LINE_ENDS:
         text = f"\n⟦{line_ends:,} line ends⟧\n{text.rpartition(chr(10))[2]}"
-    return re.sub(_LONG_BLANKS, _counted, text)
+    return re.sub(_LONG_BLANKS, _describe_blanks, text)
 
 
-def _counted(found: re.Match[str]) -> str:
+def _describe_blanks(found: re.Match[str]) -> str:
     text = found[0]
     kind = "spaces" if not text.strip(" ") else "tabs" if not text.strip("\t") else "blanks"
     return f"⟦{len(text):,} {kind}⟧"
@@ -78,10 +78,10 @@ def _counted(found: re.Match[str]) -> str:
 
 def plain_json(line: bytes) -> bytes:
     r"""Return the JSON with `\u` escapes for all that a terminal obeys; bytes that are not UTF-8 are replaced."""
-    return re.sub(_UNSAFE, _escaped, line.decode("utf-8", "replace")).encode()
+    return re.sub(_UNSAFE, _escape, line.decode("utf-8", "replace")).encode()
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 

@@ -115,7 +115,7 @@ class Charge(Fact):
         return Charge(tokens=self.tokens + other.tokens, cost_usd=_sum(self.cost_usd, other.cost_usd))
 
 
-def together(one: Charge | None, other: Charge | None) -> Charge | None:
+def sum_charges(one: Charge | None, other: Charge | None) -> Charge | None:
     """Return the sum of two charges; None if both are."""
     return other if one is None else one + other
 
@@ -223,13 +223,13 @@ class Spending:
     @property
     def promised(self) -> Charge | None:
         """The sum of the reservations, charged until the actual usage is known; None without a budget."""
-        return reduce(together, self.sampled.values(), self.reserved)
+        return reduce(sum_charges, self.sampled.values(), self.reserved)
 
     def reserve(self, charge: Charge | None) -> "Spending":
         """Reserve the maximum cost of a new attempt. An earlier attempt without an outcome is charged in full."""
         if charge is None and self.reserved is None:
             return self
-        return replace(self, assumed=together(self.assumed, self.reserved), reserved=charge)
+        return replace(self, assumed=sum_charges(self.assumed, self.reserved), reserved=charge)
 
     def reserve_sample(self, call_id: str, charge: Charge) -> "Spending":
         """Reserve the maximum cost of a generation that a tool requests during this call."""
@@ -237,7 +237,7 @@ class Spending:
 
     def add(self, usage: Usage | None, charge: Charge | None = None, *, model: str = "") -> "Spending":
         """Add reported usage, and a charge for unreported usage. `model` is the model used, if the Run has several."""
-        after = self if charge is None else replace(self, assumed=together(self.assumed, charge))
+        after = self if charge is None else replace(self, assumed=sum_charges(self.assumed, charge))
         if usage is None:
             return after
         by_model = self.by_model
@@ -258,7 +258,7 @@ class Spending:
         if self.reserved is None and not self.sampled:
             return self
         left = self.promised if is_charged else replace(self, reserved=None).promised
-        return replace(self, assumed=together(self.assumed, left), reserved=None, sampled={})
+        return replace(self, assumed=sum_charges(self.assumed, left), reserved=None, sampled={})
 
     def end_call(self, call_id: str) -> "Spending":
         """Release the reservations of a call whose usage and charge are known."""
@@ -270,7 +270,7 @@ class Spending:
 NOTHING_SPENT = Spending()
 
 
-def unreported(reserved: Charge, usage: Usage) -> Charge:
+def unreported_charge(reserved: Charge, usage: Usage) -> Charge:
     """Return the charge that, added to incomplete usage, makes up what was reserved."""
     cost = max(0.0, (reserved.cost_usd or 0) - (usage.cost_usd or 0))
     return Charge(tokens=max(0, reserved.tokens - usage.total_tokens), cost_usd=cost or None)

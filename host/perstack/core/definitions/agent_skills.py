@@ -47,10 +47,10 @@ def read_table(text: str, first_line: int = 1) -> Mapping[str, Value]:
     try:
         return _Reading(events).table()
     except yaml.YAMLError as error:
-        raise NotPlain(f"has YAML that cannot be read{_why(error, first_line)}") from None
+        raise NotPlain(f"has YAML that cannot be read{_yaml_problem(error, first_line)}") from None
 
 
-def _why(error: Exception, first_line: int) -> str:
+def _yaml_problem(error: Exception, first_line: int) -> str:
     mark = getattr(error, "problem_mark", None)
     line = "" if mark is None else f" at line {mark.line + first_line}"
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
@@ -67,18 +67,18 @@ class _Reading:
 
     def table(self) -> Mapping[str, Value]:
         """Return the only document, which must be a table. Raises NotPlain."""
-        kind, _ = self._next()
+        kind, _ = self._next_event()
         if kind == "StreamStart":
-            kind, _ = self._next()
-        found = self._value(*self._next(), 1) if kind == "DocumentStart" else ""
+            kind, _ = self._next_event()
+        found = self._value(*self._next_event(), 1) if kind == "DocumentStart" else ""
         if not isinstance(found, Mapping):
             raise NotPlain("has no table in its YAML")
-        self._next()
-        if self._next()[0] != "StreamEnd":
+        self._next_event()
+        if self._next_event()[0] != "StreamEnd":
             raise NotPlain("has several documents in its YAML")
         return found
 
-    def _next(self) -> tuple[str, _YamlEvent]:
+    def _next_event(self) -> tuple[str, _YamlEvent]:
         event = next(self._events)
         kind = type(event).__name__.removesuffix("Event")
         self._count += 1
@@ -103,19 +103,19 @@ class _Reading:
 
     def _items(self, level: int) -> list[Value]:
         found: list[Value] = []
-        while (one := self._next())[0] != "SequenceEnd":
+        while (one := self._next_event())[0] != "SequenceEnd":
             found.append(self._value(*one, level + 1))
         return found
 
     def _entries(self, level: int) -> dict[str, Value]:
         found: dict[str, Value] = {}
-        while (one := self._next())[0] != "MappingEnd":
+        while (one := self._next_event())[0] != "MappingEnd":
             kind, key = one
             if kind != "Scalar":
                 raise NotPlain("has a key in its YAML that is no text")
             if key.value in found:
                 raise NotPlain(f"has `{key.value[:64]}` twice in its YAML")
-            found[key.value] = self._value(*self._next(), level + 1)
+            found[key.value] = self._value(*self._next_event(), level + 1)
         return found
 
 

@@ -2,11 +2,10 @@
 
 `exec` runs any program that a model writes, so it is the one tool of the base skill that a definition must name: by a
 rule that allows it or asks about it, by `default` in `[permissions]`, by a `pick`, or by a runtime that is a sandbox.
-For a Run whose definition does not name it, `ungranted` is one more rule set, which asks a person. Where nobody can be
-asked, the call runs in a sandbox or not at all (`engine.permissions.settling`).
-
-The grant is decided when a Run starts and recorded with it, so a Job keeps the grant that it began with. Runs in logs
-of earlier versions have none and are not asked about.
+For a Run whose definition does not name it, `rules_without_grant` is one more rule set, which asks a person. Where
+nobody can be asked, the call runs in a sandbox or not at all (`engine.permissions.settling`). The grant is decided when
+a Run starts and recorded with it, so a Job keeps the grant that it began with. Runs in logs of earlier versions have
+none and are not asked about.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Literal
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Permissions, RuleSet, Widening, read_rule
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
-from perstack.core.definitions.skills import BASE_SKILL, DecidedCall, is_base_skill, picked, with_base
+from perstack.core.definitions.skills import BASE_SKILL, DecidedCall, is_base_skill, is_picked, with_base
 
 EXEC = "exec"
 
@@ -57,10 +56,10 @@ def names_exec(table: Permissions | Widening, skill: str = BASE_SKILL) -> bool:
 
 def offers_exec(expert: Expert) -> bool:
     """Return whether the Expert has the tool at all."""
-    return any(picked(EXEC, one.pick, one.omit) for one in with_base(expert.skills) if is_base_skill(one))
+    return any(is_picked(EXEC, one.pick, one.omit) for one in with_base(expert.skills) if is_base_skill(one))
 
 
-def ungranted(expert: Expert) -> RuleSet:
+def rules_without_grant(expert: Expert) -> RuleSet:
     """Return the rule set that asks about each program of this Expert."""
     skill = _base_skill(expert)
     # a name that has no form in a rule: ask about every tool of that name rather than about none

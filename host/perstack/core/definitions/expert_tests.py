@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perstack.core.base.patterns import compiled
+from perstack.core.base.patterns import compile_pattern
 from perstack.core.base.records import Fact
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least
 from perstack.core.definitions.permissions import wrong_rule
@@ -34,7 +34,7 @@ def wrong_name(name: str) -> str | None:
 
 
 def _wrong_pattern(pattern: str) -> str | None:
-    why = compiled(pattern)
+    why = compile_pattern(pattern)
     return f"is no pattern that can be matched in linear time: {why}" if isinstance(why, str) else None
 
 

@@ -43,7 +43,7 @@ class SkippedFile:
     problem: str
 
 
-def assembled(found: Sequence[tuple[str, bytes] | SkippedFile]) -> tuple[str, tuple[AgentsMdFile, ...]]:
+def assemble_agents_md(found: Sequence[tuple[str, bytes] | SkippedFile]) -> tuple[str, tuple[AgentsMdFile, ...]]:
     """Return the model's text and the record of each file; the limit cuts the first ones, the last is nearest."""
     left, parts, records = MOST_BYTES, list[str](), list[AgentsMdFile]()
     for one in reversed(found):

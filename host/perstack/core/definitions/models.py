@@ -57,12 +57,12 @@ class UnknownName(ValueError):
     """Name missing from `[models]`; the message lists the existing ones."""
 
 
-def wanted(models: Models, named: Mapping[str, Models]) -> tuple[ModelChoice, ...]:
+def resolve_models(models: Models, named: Mapping[str, Models]) -> tuple[ModelChoice, ...]:
     """Resolve references to `[models]` and return the models in order, without repetitions. Raises UnknownName."""
-    return tuple(dict.fromkeys(_wanted(models, named)))
+    return tuple(dict.fromkeys(_resolve(models, named)))
 
 
-def _wanted(models: Models, named: Mapping[str, Models]) -> Iterator[ModelChoice]:
+def _resolve(models: Models, named: Mapping[str, Models]) -> Iterator[ModelChoice]:
     is_list = not isinstance(models, str)
     for one in models if isinstance(models, tuple) else (models,):
         if not one.startswith(NAMED):
@@ -75,7 +75,7 @@ def _wanted(models: Models, named: Mapping[str, Models]) -> Iterator[ModelChoice
         yield from (ModelChoice(name, True) for name in ((found,) if isinstance(found, str) else found))
 
 
-def split(name: str, providers: Mapping[str, object]) -> tuple[str | None, str]:
+def split_name(name: str, providers: Mapping[str, object]) -> tuple[str | None, str]:
     """Split `provider/model` if such a provider exists. Otherwise return None and the whole name."""
     provider, _, model = name.partition("/")
     return (provider, model) if model and provider in providers else (None, name)

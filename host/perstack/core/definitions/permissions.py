@@ -254,9 +254,9 @@ def laid_over(rule_set: RuleSet, widening: Widening) -> RuleSet:
     named = set(widening.allow)
     permissions = Permissions(
         default=widening.default or own.default,
-        deny=_joined((rule for rule in own.deny if rule not in named), widening.deny),
-        ask=_joined((rule for rule in own.ask if rule not in named), widening.ask),
-        allow=_joined(own.allow, widening.allow),
+        deny=_union((rule for rule in own.deny if rule not in named), widening.deny),
+        ask=_union((rule for rule in own.ask if rule not in named), widening.ask),
+        allow=_union(own.allow, widening.allow),
     )
     if permissions == own:
         return rule_set
@@ -279,11 +279,11 @@ def with_approved(chain: Sequence[RuleSet], rule: str) -> tuple[RuleSet, ...]:
 
 def _approved(rule_set: RuleSet, rule: str) -> RuleSet:
     own = rule_set.permissions
-    update = {"ask": tuple(one for one in own.ask if one != rule), "allow": _joined(own.allow, (rule,))}
+    update = {"ask": tuple(one for one in own.ask if one != rule), "allow": _union(own.allow, (rule,))}
     return rule_set.model_copy(update={"permissions": own.model_copy(update=update)})
 
 
-def under(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:
+def apply_widenings(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:
     """Return a rule set with a Job's widenings applied in order."""
     for widening in widenings:
         rule_set = laid_over(rule_set, widening)
@@ -295,7 +295,7 @@ def begun_under(
 ) -> tuple[RuleSet, ...]:
     """Return a new Run's rules: the parent's, and today's missing there; widenings apply to an Expert's."""
     added = not_in_force(today, above, widenings)
-    return (*above, *(under(one, widenings) if one.expert else one for one in added))
+    return (*above, *(apply_widenings(one, widenings) if one.expert else one for one in added))
 
 
 def not_in_force(
@@ -307,7 +307,7 @@ def not_in_force(
         one
         for one in today
         if not any(
-            (one.expert, under(one, widenings[since:]).permissions.written) in known
+            (one.expert, apply_widenings(one, widenings[since:]).permissions.written) in known
             for since in range(len(widenings) + 1)
         )
     )
@@ -320,5 +320,5 @@ def missing_from(chain: Sequence[RuleSet], above: Iterable[RuleSet], widening: W
     return tuple(one for one in above if (one.expert, one.permissions.written) not in known)
 
 
-def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
+def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))

@@ -21,8 +21,8 @@ from perstack.core.base.json_schema import (
     named_by,
     objects,
     schema_problem,
-    shortened,
-    unchecked,
+    shorten,
+    unchecked_parts,
 )
 from perstack.core.base.records import JsonObject, layers, read_json
 from perstack.dataclass import dataclass
@@ -59,7 +59,7 @@ def result_schema_of(text: str) -> JsonObject:
     if not isinstance(schema, dict):
         raise ValueError('must be the JSON schema of an object: write {"type": "object", …}')
     if schema.get("type", "object") != "object":
-        shown = shortened(json.dumps(schema["type"]), 100)
+        shown = shorten(json.dumps(schema["type"]), 100)
         raise ValueError(f'must be the schema of an object: write "type": "object", not {shown}')
     return {"type": "object", **schema}
 
@@ -74,7 +74,7 @@ def schema_fault(schema: JsonObject) -> str | None:
     unknown = _unknown_reference(schema)
     if unknown is not None:
         return f"cannot be used, {unknown}: refer to `#/$defs/NAME` by `$ref`"
-    gaps = unchecked(schema)
+    gaps = unchecked_parts(schema)
     if gaps:
         return f"cannot be checked whole, {gaps[0]}: leave that out"
     if _has_endless_references(schema):
@@ -90,7 +90,7 @@ def _unknown_reference(schema: JsonObject) -> str | None:
                 return f"it has a `{keyword}`"
         reference = one.get("$ref")
         if isinstance(reference, str) and named_by(reference, schema) is None and reference not in names:
-            return f"it refers to {shortened(reference, 200)}, which is not in it"
+            return f"it refers to {shorten(reference, 200)}, which is not in it"
     return None
 
 
@@ -111,27 +111,27 @@ def placed_below(schema: JsonObject, place: str) -> JsonObject | None:
     """Return the schema rewritten as a part of another one at `place`; None if its references would break there."""
     if any(name in one for one in objects(schema) for name in _NAMES):
         return None
-    return {name: _moved(value, place) for name, value in schema.items()}
+    return {name: _move_references(value, place) for name, value in schema.items()}
 
 
-def _moved(value: JsonValue, place: str) -> JsonValue:
+def _move_references(value: JsonValue, place: str) -> JsonValue:
     if isinstance(value, list):
-        return [_moved(one, place) for one in value]
+        return [_move_references(one, place) for one in value]
     if not isinstance(value, dict):
         return value
-    moved = {name: _moved(one, place) for name, one in value.items()}
+    moved = {name: _move_references(one, place) for name, one in value.items()}
     reference = value.get("$ref")
     return moved | {"$ref": place + reference[1:]} if isinstance(reference, str) else moved
 
 
 @overload
-def judged(text: str, schema: JsonObject) -> ResultCheck: ...
+def check_result(text: str, schema: JsonObject) -> ResultCheck: ...
 @overload
-def judged(text: str, schema: JsonObject, steps: int) -> ResultCheck | None: ...
-def judged(text: str, schema: JsonObject, steps: int = FULL) -> ResultCheck | None:
+def check_result(text: str, schema: JsonObject, steps: int) -> ResultCheck | None: ...
+def check_result(text: str, schema: JsonObject, steps: int = FULL) -> ResultCheck | None:
     """Check a result against a schema; never raises. Return None if `steps` are not enough: it can take seconds."""
     try:
-        value = _found(text)
+        value = _extract_json(text)
     except NotJson as error:
         return ResultCheck(problem=f"it {error}")
     violation = _checker(json.dumps(schema)).violation(value, Meter(steps))
@@ -142,24 +142,24 @@ def judged(text: str, schema: JsonObject, steps: int = FULL) -> ResultCheck | No
     if violation is None:
         return ResultCheck(problem="it must be a JSON object")
     place = f"at {violation.place}: " if violation.place else ""
-    return ResultCheck(problem=f"it does not fit the schema: {place}{shortened(violation.message)}")
+    return ResultCheck(problem=f"it does not fit the schema: {place}{shorten(violation.message)}")
 
 
-def _found(text: str) -> JsonValue:
+def _extract_json(text: str) -> JsonValue:
     if len(text) > LONGEST_RESULT:
         raise NotJson(f"has {len(text):,} characters, and may have {LONGEST_RESULT:,}")
     text = text.strip().removeprefix("\ufeff").strip()
     if not text:
         raise NotJson("is empty")
     if not text.startswith(("{", "[")):
-        blocks = _fenced(text)
+        blocks = _fenced_blocks(text)
         if len(blocks) > 1:
             raise NotJson(f"has {len(blocks)} fenced blocks: which one is meant is not clear")
         text = blocks[0] if blocks else text
     return _parsed(text)
 
 
-def _fenced(text: str) -> list[str]:
+def _fenced_blocks(text: str) -> list[str]:
     blocks: list[str] = []
     block: list[str] | None = None
     for line in text.splitlines():
@@ -192,7 +192,7 @@ def _once_each(pairs: list[tuple[str, JsonValue]]) -> None:
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
-            raise NotJson(f"has the key {shortened(json.dumps(name), 100)} twice in one object")
+            raise NotJson(f"has the key {shorten(json.dumps(name), 100)} twice in one object")
         seen.add(name)
 
 

@@ -146,7 +146,7 @@ def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
     return None if policy == SandboxPolicy() else policy
 
 
-def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> SandboxPolicy | None:
+def narrow_policy(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> SandboxPolicy | None:
     """Return a delegate's policy, restricted to its caller's. Raises UsageError if no runtime can satisfy both."""
     if caller is None:
         return own
@@ -159,11 +159,11 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
         )
     policy = SandboxPolicy(
         runtime=next(iter(runtimes), LOCAL),
-        writable=_within(mine.writable, caller.writable),
-        readable=_within(mine.readable, (*caller.readable, *caller.writable)),
+        writable=_common_paths(mine.writable, caller.writable),
+        readable=_common_paths(mine.readable, (*caller.readable, *caller.writable)),
         env=tuple(name for name in mine.env if name in caller.env),
         network=tuple(_reached(mine.network, caller.network)),
-        **{name: _least(getattr(mine, name), getattr(caller, name)) for name in _LIMITS},
+        **{name: _lower_limit(getattr(mine, name), getattr(caller, name)) for name in _LIMITS},
     )
     # a policy that confines nothing removes nothing: the rest of a table affects only programs in a sandbox
     return None if policy == SandboxPolicy() else policy
@@ -182,17 +182,23 @@ def _reached(own: Iterable[str], caller: Iterable[str]) -> Iterator[str]:
             yield place
 
 
-def _least(own: _T | None, caller: _T | None) -> _T | None:
+def _lower_limit(own: _T | None, caller: _T | None) -> _T | None:
     return min((limit for limit in (own, caller) if limit is not None), default=None)
 
 
-def _within(own: Iterable[str], caller: Iterable[str]) -> tuple[str, ...]:
+def _common_paths(own: Iterable[str], caller: Iterable[str]) -> tuple[str, ...]:
     """Return the paths that both sets cover: of two nested paths the inner one."""
-    inner = (inner for one in own for other in caller for inner in (_inner(one, other), _inner(other, one)) if inner)
+    inner = (
+        inner
+        for one in own
+        for other in caller
+        for inner in (_inner_path(one, other), _inner_path(other, one))
+        if inner
+    )
     return tuple(dict.fromkeys(inner))
 
 
-def _inner(one: str, other: str) -> str | None:
+def _inner_path(one: str, other: str) -> str | None:
     return one if is_below(one, (other,)) else None
 
 

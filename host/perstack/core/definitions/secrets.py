@@ -15,7 +15,7 @@ from perstack.core.base.secrets import (
     masked_variables,
     secrets_in,
     shape,
-    unmasked,
+    unmask,
 )
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.settings import ProviderSetting
@@ -29,7 +29,7 @@ def without_secrets(expert: Expert) -> Expert:
     arguments, variables, addresses and settings are replaced by their digests.
     """
     provider = None if expert.provider is None else ProviderSetting(provider_name=expert.provider.provider_name)
-    update: dict[str, object] = {"provider": provider, "skills": tuple(map(_masked, expert.skills))}
+    update: dict[str, object] = {"provider": provider, "skills": tuple(map(_mask_skill, expert.skills))}
     if expert.iterate is not None:
         update["iterate"] = measured_without_secrets(expert.iterate)
     return expert.model_copy(update=update)
@@ -51,14 +51,14 @@ def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
     if today is None:
         return recorded
     current = {skill.name: skill for skill in today.skills}
-    skills = tuple(_unmasked(skill, current.get(skill.name)) for skill in recorded.skills)
+    skills = tuple(_unmask_skill(skill, current.get(skill.name)) for skill in recorded.skills)
     return recorded.model_copy(update={"skills": skills})
 
 
 MASKED = "(not recorded)"
 
 
-def _masked(skill: AnySkill) -> AnySkill:
+def _mask_skill(skill: AnySkill) -> AnySkill:
     match skill:
         case McpStdioSkill():
             return skill.model_copy(update={"args": masked_args(skill.args), "env": masked_variables(skill.env)})
@@ -83,17 +83,19 @@ def _mask(value: str) -> str:
     return value if "${" in value else MASKED
 
 
-def _unmasked(skill: AnySkill, today: AnySkill | None) -> AnySkill:
+def _unmask_skill(skill: AnySkill, today: AnySkill | None) -> AnySkill:
     if isinstance(skill, McpStdioSkill) and isinstance(today, McpStdioSkill):
         secrets = secrets_of(today)
-        args = _refilled(skill.args, today.args, masked_args(today.args), secrets)
+        args = _restore_args(skill.args, today.args, masked_args(today.args), secrets)
         # a variable that no longer exists has no value
         now = {name: today.env.get(name, "") for name in skill.env}
-        env = _refilled(tuple(skill.env.values()), tuple(now.values()), tuple(masked_variables(now).values()), secrets)
+        env = _restore_args(
+            tuple(skill.env.values()), tuple(now.values()), tuple(masked_variables(now).values()), secrets
+        )
         return skill.model_copy(update={"args": args, "env": dict(zip(skill.env, env, strict=True))})
     if isinstance(skill, McpSseSkill) and isinstance(today, McpSseSkill):
         masked = (masked_address(today.endpoint),)
-        (endpoint,) = _refilled((skill.endpoint,), (today.endpoint,), masked, secrets_of(today))
+        (endpoint,) = _restore_args((skill.endpoint,), (today.endpoint,), masked, secrets_of(today))
         update: dict[str, object] = {"endpoint": endpoint}
         if MASKED in skill.headers.values():
             update["headers"] = today.headers
@@ -108,7 +110,7 @@ def _unmasked(skill: AnySkill, today: AnySkill | None) -> AnySkill:
 def _unmasked_plugin(skill: PluginSkill, today: PluginSkill) -> PluginSkill:
     recorded, now = tuple(texts_in(skill.settings)), tuple(texts_in(today.settings))
     masked = tuple(texts_in(masked_settings(today.settings)))
-    texts = iter(_refilled(recorded, now, masked, secrets_of(today)))
+    texts = iter(_restore_args(recorded, now, masked, secrets_of(today)))
     return skill.model_copy(update={"settings": with_texts(skill.settings, lambda _: next(texts))})
 
 
@@ -131,14 +133,14 @@ def secrets_of(skill: AnySkill) -> list[str]:
             return []
 
 
-def _refilled(
+def _restore_args(
     recorded: tuple[str, ...], today: tuple[str, ...], masked_today: tuple[str, ...], secrets: Iterable[str]
 ) -> tuple[str, ...]:
     """Restore secrets by digest; if some are unknown and the texts have today's form, return today's texts."""
     if not has_masked(recorded):
         return recorded
     known = {digest_of_secret(secret): secret for secret in secrets}
-    texts = tuple(unmasked(text, known) for text in recorded)
+    texts = tuple(unmask(text, known) for text in recorded)
     if has_masked(texts) and shape(recorded) == shape(masked_today):
         return today
     return texts

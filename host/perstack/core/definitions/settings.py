@@ -88,7 +88,7 @@ class ContextPolicy(Fact):
     offers_pin: bool = Field(default=False, exclude_if=falsy)
 
 
-def turned(policy: ContextPolicy, asked: Compaction) -> ContextPolicy:
+def apply_compaction(policy: ContextPolicy, asked: Compaction) -> ContextPolicy:
     """Return the policy with compaction as the caller asked for it."""
     expert = asked.expert if isinstance(asked, CompactionExpert) else None
     return policy.model_copy(update={"is_off": asked == "off", "expert": expert})
@@ -208,15 +208,15 @@ class Limits(Fact):
     context: ContextPolicy | None = None  # None in earlier versions' logs: nothing is done about a nearly full context
 
 
-def lower(one: Budget | None, other: Budget | None) -> Budget | None:
+def lower_budget(one: Budget | None, other: Budget | None) -> Budget | None:
     """Return a budget with the lower of each limit; a missing limit does not count."""
     if one is None or other is None:
         return one or other
     both = {name: (getattr(one, name), getattr(other, name)) for name in Budget.model_fields}
-    return Budget.model_validate({name: _lower(*values) for name, values in both.items()})
+    return Budget.model_validate({name: _lower_limit(*values) for name, values in both.items()})
 
 
-def _lower(one: float | None, other: float | None) -> float | None:
+def _lower_limit(one: float | None, other: float | None) -> float | None:
     return min((value for value in (one, other) if value is not None), default=None)
 
 
@@ -272,7 +272,7 @@ class Overrides(metaclass=StrictCalls):
             "Play this recording instead of calling the model and the tools; needs no key.", "FILE", is_repeated=False
         ),
     ] = None
-    recorded_tools: JsonValue = Field(default=None, exclude=True)  # `live` or `recorded`, or a table of tools
+    recorded_tools: JsonValue = Field(default=None, exclude=True)  # `live` or `dump_overrides`, or a table of tools
     # `any` accepts an instruction that changed since the recording
     recorded_definition: Literal["same", "any"] | None = Field(default=None, exclude=True)
 
@@ -287,7 +287,7 @@ class Overrides(metaclass=StrictCalls):
         check_budget(**{name: getattr(self, name) for name in Budget.model_fields})
 
     def playing(self, setting: ProviderSetting) -> ProviderSetting:
-        """Return the settings of provider `recorded`, with what the caller asked for."""
+        """Return the settings of provider `dump_overrides`, with what the caller asked for."""
         asked: JsonObject = {
             "recording": self.recording,
             "tools": self.recorded_tools,
@@ -309,7 +309,7 @@ class Overrides(metaclass=StrictCalls):
 
     def recorded(self) -> Self:
         """Return a copy without the fields that are not recorded."""
-        return type(self)(**_recorded(self))
+        return type(self)(**_dump_overrides(self))
 
     def filled(self, **earlier: Any) -> Self:
         """Return a copy in which `earlier` values fill what this one leaves open."""
@@ -317,7 +317,7 @@ class Overrides(metaclass=StrictCalls):
 
     def or_else(self, earlier: Self) -> Self:
         """Return a copy in which recorded values of `earlier` fill what this one leaves open."""
-        return self.filled(**_recorded(earlier))
+        return self.filled(**_dump_overrides(earlier))
 
 
 def _is_open(value: object) -> bool:
@@ -353,5 +353,5 @@ def _form() -> TypeAdapter[Overrides]:
     return TypeAdapter(Overrides)
 
 
-def _recorded(overrides: Overrides) -> dict[str, Any]:
+def _dump_overrides(overrides: Overrides) -> dict[str, Any]:
     return cast("dict[str, Any]", _form().dump_python(overrides))

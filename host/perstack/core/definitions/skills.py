@@ -298,7 +298,7 @@ def is_base_skill(skill: Skill) -> bool:
     return skill.name == BASE_SKILL or package == BASE_SKILL or package.startswith(f"{BASE_SKILL}@")
 
 
-def declared(spec: ToolSpec, definition: Skill) -> ToolSpec:
+def apply_definition(spec: ToolSpec, definition: Skill) -> ToolSpec:
     """Return the tool with what perstack.toml declares about it."""
     if definition.polling and not spec.polling:
         spec = spec.model_copy(update={"polling": True})
@@ -326,7 +326,7 @@ def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
                 yield f"tool {one.name} has no argument {name}, which perstack.toml describes"
 
 
-def picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
+def is_picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
     """Return whether `pick` takes the name (empty: all) and `omit` does not remove it; both are globs."""
     taken = not pick or any(fnmatchcase(name, pattern) for pattern in pick)
     return taken and not any(fnmatchcase(name, pattern) for pattern in omit)

@@ -37,7 +37,7 @@ def _table(record: Fact) -> dict[str, object]:
     for name, (field, key) in keys.items():
         value = getattr(record, name)
         if key.is_required or field.is_required() or value != field.get_default(call_default_factory=True):
-            found[key.name or field.alias or name] = _written(value, field, record)
+            found[key.name or field.alias or name] = _toml_value(value, field, record)
     return found
 
 
@@ -45,7 +45,7 @@ def _key_of(field: FieldInfo) -> Key | None:
     return next((one for one in field.metadata if isinstance(one, Key)), None)
 
 
-def _written(value: object, field: FieldInfo, record: Fact) -> object:
+def _toml_value(value: object, field: FieldInfo, record: Fact) -> object:
     if any(isinstance(one, InText) for one in field.metadata):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Fact):

@@ -60,10 +60,10 @@ class IgnoreRules:
     layers: tuple[_Layer, ...] = ()  # files of rules, the strongest first
     first: _Layer | None = None
 
-    def inside(self, name: bytes, gitignore: bytes | None) -> IgnoreRules:
+    def for_subfolder(self, name: bytes, gitignore: bytes | None) -> IgnoreRules:
         """Return the rules of a subfolder that has a `.gitignore`."""
         place = self.place + name + b"/"
-        return _with(replace(self, place=place), gitignore)
+        return _add_layer(replace(self, place=place), gitignore)
 
     def ignores(self, name: bytes, *, is_folder: bool) -> bool:
         """Return whether a name in this folder, and all below it, is ignored."""
@@ -85,15 +85,15 @@ def rules_at(
     `above`: folders from the top of the repository to the workspace, each with its name (empty for the first) and its
     `.gitignore`. `exclude`: the repository's `info/exclude`.
     """
-    rules = _with(IgnoreRules(), exclude)
+    rules = _add_layer(IgnoreRules(), exclude)
     for place, (name, gitignore) in enumerate(above):
-        rules = rules.inside(name, gitignore) if place else _with(rules, gitignore)
+        rules = rules.for_subfolder(name, gitignore) if place else _add_layer(rules, gitignore)
     if perstackignore:
         rules = replace(rules, first=_Layer(_read(perstackignore[:LONGEST_RULES]), len(rules.place)))
     return rules
 
 
-def _with(rules: IgnoreRules, text: bytes | None) -> IgnoreRules:
+def _add_layer(rules: IgnoreRules, text: bytes | None) -> IgnoreRules:
     if not text:
         return rules
     return replace(rules, layers=(_Layer(_read(text[:LONGEST_RULES]), len(rules.place)), *rules.layers))

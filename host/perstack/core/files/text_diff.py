@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple, assert_never
 
-from perstack.core.base.file_names import spelled
+from perstack.core.base.file_names import spell
 from perstack.core.base.records import JsonObject
 from perstack.core.files.tree_diff import Change, ChangeKind
 from perstack.core.files.trees import Below, Entry, File, LeftOut, Link
@@ -108,7 +108,7 @@ def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[
             open_stretches += [(s[0], e[0], s[1], e[1]) for s, e in zip(starts, ends, strict=True)]
         else:
             found += [Match(i, j, 1) for i, j in _shortest(a, a0, a1, b, b0, b1, effort)]
-    return _joined(sorted(found))
+    return _join_matches(sorted(found))
 
 
 def _anchors(a: Sequence[int], a0: int, a1: int, b: Sequence[int], b0: int, b1: int) -> list[tuple[int, int]]:
@@ -181,7 +181,7 @@ def _walked_back(trace: Sequence[dict[int, int]], n: int, m: int) -> Iterator[tu
         x, y = start, start - k
 
 
-def _joined(found: Sequence[Match]) -> list[Match]:
+def _join_matches(found: Sequence[Match]) -> list[Match]:
     joined: list[Match] = []
     for match in found:
         last = joined[-1] if joined else None
@@ -327,7 +327,7 @@ def compared_bytes(entry: Entry | None) -> int | None:
 
 def file_diff(change: Change, old: bytes | None, new: bytes | None, effort: Effort) -> FileDiff:
     """Return the diff of a path. Contents are None for a missing or not compared file."""
-    path, before, after = spelled(change.path), _side(change.old), _side(change.new)
+    path, before, after = spell(change.path), _side(change.old), _side(change.new)
     compares = [side for side in (before, after) if side is not None and side.kind in ("file", "program")]
     if not compares or change.kind == "mode":
         return FileDiff(path, change.kind, before, after)
@@ -353,7 +353,7 @@ def file_diff(change: Change, old: bytes | None, new: bytes | None, effort: Effo
     )
 
 
-def combined(deltas: Iterable[Iterable[Change]]) -> tuple[Change, ...]:
+def combine_changes(deltas: Iterable[Iterable[Change]]) -> tuple[Change, ...]:
     """Combine successive comparisons: each path from its first state to its last, unless these are equal."""
     found: dict[bytes, Change] = {}
     for change in chain.from_iterable(deltas):
@@ -380,7 +380,7 @@ def _side(entry: Entry | None) -> Side | None:
         case File():
             return Side("program" if entry.is_program else "file", entry.size)
         case Link():
-            return Side("link", target=spelled(entry.target))
+            return Side("link", target=spell(entry.target))
         case Below():
             return Side("folder")
         case LeftOut():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from typing import Literal
 
-from perstack.core.base.file_names import is_never_recorded, spelled
+from perstack.core.base.file_names import is_never_recorded, spell
 from perstack.core.base.patterns import Glob
 from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, TreeFolder
 from perstack.dataclass import dataclass
@@ -123,7 +123,7 @@ class RewindPlan:
 
 
 def rewind_plan(changes: Iterable[Change], wanted: Callable[[bytes], bool], ignored_then: Set[bytes]) -> RewindPlan:
-    """Return the `wanted` changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
+    """Return the `is_wanted` changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
     made: list[Change] = []
     kept: list[Kept] = []
     for change in changes:
@@ -142,9 +142,9 @@ def wanted_paths(patterns: Iterable[str]) -> Callable[[bytes], bool]:
     """Return a predicate: True for paths that match a glob or lie in a matching folder; without globs, for all."""
     globs = [Glob(pattern.rstrip("/")) for pattern in patterns]
 
-    def wanted(path: bytes) -> bool:
-        parts = spelled(path).split("/")
+    def is_wanted(path: bytes) -> bool:
+        parts = spell(path).split("/")
         places = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
         return not globs or any(glob.matches_path(place, is_strict=False) for glob in globs for place in places)
 
-    return wanted
+    return is_wanted

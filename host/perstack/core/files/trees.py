@@ -23,7 +23,7 @@ from typing import Literal, assert_never, get_args
 
 from pydantic import JsonValue
 
-from perstack.core.base.file_names import LONGEST_PATH, is_name, spelled, unspelled
+from perstack.core.base.file_names import LONGEST_PATH, is_name, parse_spelling, spell
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 
@@ -124,12 +124,12 @@ def read_folder(data: bytes) -> TreeFolder:
 
 
 def _row(entry: Entry) -> list[JsonValue]:
-    name = spelled(entry.name)
+    name = spell(entry.name)
     match entry:
         case File():
             return [name, "program" if entry.is_program else "file", entry.size, entry.digest]
         case Link():
-            return [name, "link", spelled(entry.target)]
+            return [name, "link", spell(entry.target)]
         case Below():
             return [name, "folder", entry.digest]
         case LeftOut():
@@ -165,21 +165,21 @@ def _is_size(size: int) -> bool:
 
 
 def _name(text: str) -> bytes:
-    name = _unspelled(text)
+    name = _parse_path(text)
     if not is_name(name):
         raise NotATree("has a name that no file in a folder can have")
     return name
 
 
 def _target(text: str) -> bytes:
-    target = _unspelled(text)
+    target = _parse_path(text)
     if not 0 < len(target) < LONGEST_PATH or b"\0" in target:
         raise NotATree("has a link that leads nowhere")
     return target
 
 
-def _unspelled(text: str) -> bytes:
+def _parse_path(text: str) -> bytes:
     try:
-        return unspelled(text)
+        return parse_spelling(text)
     except ValueError as error:
         raise NotATree("has a name that is not spelled as names are") from error

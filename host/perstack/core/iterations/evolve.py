@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perstack.core.base.lifecycle import IllegalFact, JobStatus, PauseReason, check_follows
 from perstack.core.base.records import Fact, falsy, fields_of
-from perstack.core.base.usage import NO_USAGE, BudgetName, Usage, together
+from perstack.core.base.usage import NO_USAGE, BudgetName, Usage, sum_charges
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition
 from perstack.core.iterations.state import (
@@ -110,10 +110,10 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
             begun = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
             return SeriesChanges(iterations=(*series.iterations, begun), invalid_answers=0)
         case FinishArtefact():
-            made = _made(_in_hand(series, event), event)
+            made = _with_artefact(_in_hand(series, event), event)
             return SeriesChanges(iterations=(*series.iterations[:-1], made), current_artefact=event.artefact)
         case FinishIteration():
-            return _measured(series, event)
+            return _with_score(series, event)
         case PauseSeries():
             return STOPPED | SeriesChanges(
                 status="paused",
@@ -131,7 +131,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
             definition = event.definition or series.definition
             return (
                 STOPPED
-                | _extended(series, event.more, event.target, event.max_cost, event.max_tokens)
+                | _extend_series(series, event.more, event.target, event.max_cost, event.max_tokens)
                 | SeriesChanges(status="running", definition=definition)
             )
         case FinishSeries():
@@ -146,7 +146,7 @@ def _in_hand(series: SeriesState, event: FinishArtefact | FinishIteration) -> It
     return last
 
 
-def _made(last: Iteration, event: FinishArtefact) -> Iteration:
+def _with_artefact(last: Iteration, event: FinishArtefact) -> Iteration:
     return Iteration(
         number=last.number,
         job_id=last.job_id,
@@ -164,12 +164,12 @@ def _failed(series: SeriesState, event: FailSeries) -> SeriesChanges:
     )
     if series.iterations and (event.usage != NO_USAGE or event.assumed is not None):
         last = series.iterations[-1]
-        update = {"usage": last.usage + event.usage, "assumed": together(last.assumed, event.assumed)}
+        update = {"usage": last.usage + event.usage, "assumed": sum_charges(last.assumed, event.assumed)}
         changes["iterations"] = (*series.iterations[:-1], last.model_copy(update=update))
     return changes
 
 
-def _measured(series: SeriesState, event: FinishIteration) -> SeriesChanges:
+def _with_score(series: SeriesState, event: FinishIteration) -> SeriesChanges:
     last = _in_hand(series, event)
     score = score_of(series.settings, event.metrics)
     measured = Iteration(
@@ -183,7 +183,7 @@ def _measured(series: SeriesState, event: FinishIteration) -> SeriesChanges:
         regressions=regressions_in(series.done, event.cases),
         duration=last.duration + event.duration,
         usage=last.usage + event.usage,
-        assumed=together(last.assumed, event.assumed),
+        assumed=sum_charges(last.assumed, event.assumed),
         started_at=last.started_at,
         finished_at=event.timestamp,
     )
@@ -208,7 +208,7 @@ class _Aim(TypedDict):
     max_tokens: int | None
 
 
-def aimed(
+def with_limits(
     settings: Iterate,
     max_iterations: int,
     target: float | None,
@@ -226,7 +226,7 @@ def aimed(
     )
 
 
-def _extended(
+def _extend_series(
     series: SeriesState,
     more: int,
     target: float | None,
@@ -234,14 +234,14 @@ def _extended(
     max_tokens: int | None = None,
 ) -> SeriesChanges:
     most = series.settings.max_iterations + more
-    return SeriesChanges(settings=aimed(series.settings, most, target, max_cost, max_tokens))
+    return SeriesChanges(settings=with_limits(series.settings, most, target, max_cost, max_tokens))
 
 
 def check_resumable(series: SeriesState, more: int, target: float | None) -> None:
     """Raise UsageError, naming the missing argument, if resuming a completed series would have nothing to do."""
     if series.status != "completed":
         return
-    after = series.model_copy(update=_extended(series, more, target))
+    after = series.model_copy(update=_extend_series(series, more, target))
     if after.has_reached_target:
         words = f"{series.id} has reached its target, {after.settings.target:g}"
         raise UsageError(words, next_steps=(SetOption("target"),))

@@ -34,7 +34,7 @@ class UsedUp:
     words: str
 
 
-def spent(series: SeriesState) -> Amount:
+def total_spent(series: SeriesState) -> Amount:
     """Return what finished Jobs have spent, including charges assumed because usage was not reported."""
     amounts = (Amount.of_usage(one.usage) + Amount.of_charge(one.assumed) for one in series.iterations)
     return sum(amounts, NOTHING)
@@ -42,7 +42,7 @@ def spent(series: SeriesState) -> Amount:
 
 def share(series: SeriesState) -> Budget | UsedUp | None:
     """Return the budget of the next Job; None without a total for the series."""
-    total, used = series.settings, spent(series)
+    total, used = series.settings, total_spent(series)
     if total.max_cost is None and total.max_tokens is None:
         return None
     dollars = None if total.max_cost is None else nano(total.max_cost) - used.nano
@@ -182,7 +182,7 @@ def job_of_evaluation(series_id: str, command: Evaluate) -> str:
     return f"{series_id}-e{command.number}{f'-{command.attempt + 1}' if command.attempt else ''}"
 
 
-def interrupted(stamp: SeriesStamp) -> PauseSeries:
+def interrupt_event(stamp: SeriesStamp) -> PauseSeries:
     """Return the pause of an interrupted series."""
     return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
 
@@ -194,7 +194,7 @@ def used_up(what: UsedUp, stamp: SeriesStamp) -> PauseSeries:
     )
 
 
-def _exceeds(job: JobSummary, left: Budget | None) -> BudgetName | None:
+def _exceeded_total(job: JobSummary, left: Budget | None) -> BudgetName | None:
     """Return the total of the series that stopped a Job: the one whose remaining amount was the Job's own limit."""
     if left is None or job.budget is None or job.status != "stoppedByBudget":
         return None
@@ -203,7 +203,7 @@ def _exceeds(job: JobSummary, left: Budget | None) -> BudgetName | None:
     return "maxTokens" if job.exceeded_budget == "maxTokens" and left.max_tokens == job.budget.max_tokens else None
 
 
-def stopped(job: JobSummary, stamp: SeriesStamp, left: Budget | None = None) -> PauseSeries | FailSeries | None:
+def stop_event(job: JobSummary, stamp: SeriesStamp, left: Budget | None = None) -> PauseSeries | FailSeries | None:
     """Return the event for a Job that stopped early, or None; `left`: the series' remaining budget when it began."""
     todo, words = DUE[job_state(job, stamp["timestamp"])]["series"], f"Job {job.id} {stop_words(job)}"
     if todo == "finish":
@@ -216,7 +216,7 @@ def stopped(job: JobSummary, stamp: SeriesStamp, left: Budget | None = None) -> 
         message=words,
         job_status=job.status,
         job_id=job.id,
-        exceeded=_exceeds(job, left),
+        exceeded=_exceeded_total(job, left),
         approval_id=None if job.asking is None or not job.asking.call_digest else job.asking.id,
         resume_at=job.resume_at,
     )

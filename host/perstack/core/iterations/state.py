@@ -54,22 +54,22 @@ def measurement_in(text: str) -> Measurement:
         except (ValueError, RecursionError):
             continue
         return measurement_of(found)
-    raise ValueError(f"it is not JSON: {_shown(lines[-1])}")
+    raise ValueError(f"it is not JSON: {_shorten(lines[-1])}")
 
 
 def measurement_of(answer: object) -> Measurement:
     """Return the measurement in a value. Raises ValueError that says what is wrong."""
     if not isinstance(answer, Mapping):
-        raise ValueError(f"it should be a JSON object, and is {_shown(repr(answer))}")
+        raise ValueError(f"it should be a JSON object, and is {_shorten(repr(answer))}")
     given = cast("Mapping[str, object]", answer)
     named = given.get("metrics", {})
     if not isinstance(named, Mapping):
-        raise ValueError(f"`metrics` should be an object of numbers, and is {_shown(repr(named))}")
+        raise ValueError(f"`metrics` should be an object of numbers, and is {_shorten(repr(named))}")
     metrics = {name: number for name, value in given.items() if (number := _number(value)) is not None}
     for name, value in cast("Mapping[str, object]", named).items():
         number = _number(value)
         if number is None:
-            raise ValueError(f"metric `{name}` should be a number, and is {_shown(repr(value))}")
+            raise ValueError(f"metric `{name}` should be a number, and is {_shorten(repr(value))}")
         metrics[name] = number
     try:
         words = _Words.model_validate({name: given[name] for name in ("analysis", "cases") if given.get(name)})
@@ -89,7 +89,7 @@ def _number(value: object) -> float | None:
     return number if isfinite(number) else None
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 200 else text[:199] + "…"
 
 

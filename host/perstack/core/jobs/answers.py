@@ -235,11 +235,11 @@ def _of_yes_no(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
     given = _as_object(said)
     if given is not None:
         return _of_object(asked, given)
-    found = _decided(said)
-    return None if found is None else _meant(asked, found, found.is_yes)
+    found = _read_decision(said)
+    return None if found is None else _match_option(asked, found, found.is_yes)
 
 
-def _decided(said: JsonValue) -> YesNo | None:
+def _read_decision(said: JsonValue) -> YesNo | None:
     if isinstance(said, bool):
         return YesNo(said)
     return yes_or_no(said) if isinstance(said, str) else None
@@ -247,15 +247,15 @@ def _decided(said: JsonValue) -> YesNo | None:
 
 def _of_object(asked: AcceptedAnswers, given: JsonObject) -> Reading | None:
     """Read an object with `approved` as a yes or no, ignoring its other keys."""
-    found = _decided(given.get(_APPROVED))
+    found = _read_decision(given.get(_APPROVED))
     if found is None or found.words:
         return None
     more = {name: value for name, value in given.items() if name != _APPROVED}
     beside = json.dumps(more, ensure_ascii=False) if more else ""
-    return _meant(asked, YesNo(found.is_yes, beside), {**given, _APPROVED: found.is_yes})
+    return _match_option(asked, YesNo(found.is_yes, beside), {**given, _APPROVED: found.is_yes})
 
 
-def _meant(asked: AcceptedAnswers, found: YesNo, value: JsonValue) -> Reading:
+def _match_option(asked: AcceptedAnswers, found: YesNo, value: JsonValue) -> Reading:
     label = next(one for one in asked.options if (option := yes_or_no(one)) and option.is_yes is found.is_yes)
     words = found.words if isinstance(value, bool) else ""  # an object contains them
     return Reading(value, words, text=f"{label}: {found.words}" if found.words else label)

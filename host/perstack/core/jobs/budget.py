@@ -46,7 +46,7 @@ class Bound:
         """Return the cost with a reply of so many tokens."""
         return Amount(self.input_tokens + tokens, self.input_nano + tokens * self.output_nano)
 
-    def fitting(self, left: Amount) -> int:
+    def reply_tokens_within(self, left: Amount) -> int:
         """Return the tokens of reply that fit; negative if not even the request fits."""
         dollars = left.nano - self.input_nano
         if dollars < 0:
@@ -173,7 +173,7 @@ class Ledger:
         """Decide about a generation with a known maximum cost, of which the caller holds `mine` already."""
         tightest, most = JOB, bound.wanted
         for key in self._keys[run_id]:
-            fits = bound.fitting(self._accounts[key].left)
+            fits = bound.reply_tokens_within(self._accounts[key].left)
             if fits < most:
                 tightest, most = key, fits
         if most >= min(bound.least, bound.wanted):
@@ -181,9 +181,9 @@ class Ledger:
         account = self._accounts[tightest]
         back = account.open - mine
         is_anything_open = back.tokens > 0 or back.nano > 0
-        if is_anything_open and bound.fitting(account.left + back) >= min(bound.least, bound.wanted):
+        if is_anything_open and bound.reply_tokens_within(account.left + back) >= min(bound.least, bound.wanted):
             return Wait()
-        return _exceeded(tightest, account, bound)
+        return _excess(tightest, account, bound)
 
     def room_for_calls(self, run_id: str, calls: int) -> Exceeded | None:
         """Return why so many tool calls would exceed a budget; None if they would not."""
@@ -210,7 +210,7 @@ class Ledger:
         used = sum((one.spent + one.open for one in found), NOTHING)
         return {"tokens": used.tokens, "nano": used.nano, "calls": sum(one.tool_calls for one in found)}
 
-    def standing(self, budget: BudgetName, expert: str | None, needed: float) -> Exceeded:
+    def exceeded_by(self, budget: BudgetName, expert: str | None, needed: float) -> Exceeded:
         """Return the `Exceeded` that says that `needed` does not fit into a budget."""
         account = self._accounts[expert or JOB]
         limits, used = account.limit, account.used
@@ -257,7 +257,7 @@ class Ledger:
         self._keys[run.id] = keys
 
 
-def _exceeded(key: str, account: _Account, bound: Bound) -> Exceeded:
+def _excess(key: str, account: _Account, bound: Bound) -> Exceeded:
     limit, used = account.limit, account.used
     needs = bound.with_reply(min(bound.least, bound.wanted))
     if limit.max_cost is not None and used.nano + needs.nano > nano(limit.max_cost):
@@ -279,7 +279,7 @@ def is_uncharged(error: ErrorInfo) -> bool:
 _NEVER_SENT = frozenset(("ConnectError", "CircuitOpen", "Certificate", "BadRequest", "ProxyError"))
 
 
-def over(usage: Usage, reserved: Charge | None) -> Charge | None:
+def excess_over(usage: Usage, reserved: Charge | None) -> Charge | None:
     """Return the usage beyond the reservation; None if there is none."""
     if reserved is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 
 from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
-from perstack.core.base.patterns import compiled
+from perstack.core.base.patterns import compile_pattern
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
@@ -70,7 +70,7 @@ def shown_call(call: PolicyCall) -> str:
     """Return a call as one shortened line: `writeTextFile(path=out.md, text=…)`."""
     name = f"delegate/{call.tool}" if call.kind == "delegate" else call.tool
     arguments = ", ".join(f"{key}={_value(value)}" for key, value in call.args.items())
-    return _shortened(f"{name}({arguments})" if arguments else name, _LONGEST_CALL)
+    return _shorten(f"{name}({arguments})" if arguments else name, _LONGEST_CALL)
 
 
 def interval(passed: int, total: int) -> tuple[float, float]:
@@ -104,21 +104,21 @@ def _reasons(expected: Expected, facts: JobFacts) -> Iterator[str]:
 
 
 def _wrong_status(wanted: ExpectedStatus, facts: JobFacts) -> str:
-    because = f": {_shortened(facts.because, 4 * _LONGEST_TEXT)}" if facts.because else ""
+    because = f": {_shorten(facts.because, 4 * _LONGEST_TEXT)}" if facts.because else ""
     return f"status is `{status_word(facts.status)}`, not `{wanted}`{because}"
 
 
 def _calls(expected: Expected, calls: Sequence[PolicyCall]) -> Iterator[str]:
     for rule in expected.called:
         if not any(matches_call(rule, call) for call in calls):
-            yield f"no call is `{rule}`; {_called(calls)}"
+            yield f"no call is `{rule}`; {_list_calls(calls)}"
     for rule in expected.not_called:
         found = next((call for call in calls if matches_call(rule, call)), None)
         if found is not None:
             yield f"a call is `{rule}`: {shown_call(found)}"
 
 
-def _called(calls: Sequence[PolicyCall]) -> str:
+def _list_calls(calls: Sequence[PolicyCall]) -> str:
     if not calls:
         return "there was none"
     shown = ", ".join(dict.fromkeys(shown_call(call) for call in calls[:_SHOWN_CALLS]))
@@ -126,16 +126,16 @@ def _called(calls: Sequence[PolicyCall]) -> str:
 
 
 def _result(expected: Expected, result: str) -> Iterator[str]:
-    is_shown = f"it is: {_shortened(result, _LONGEST_TEXT)}" if result else "there is none"
+    is_shown = f"it is: {_shorten(result, _LONGEST_TEXT)}" if result else "there is none"
     for text in expected.result_contains:
         if text not in result:
-            yield f'the result has no "{_shortened(text, _LONGEST_TEXT)}"; {is_shown}'
+            yield f'the result has no "{_shorten(text, _LONGEST_TEXT)}"; {is_shown}'
     if expected.result_matches is not None:
-        pattern = compiled(expected.result_matches)
+        pattern = compile_pattern(expected.result_matches)
         if isinstance(pattern, str):
             yield f"resultMatches cannot be matched: {pattern}"
         elif pattern.search(result.encode("utf-8", "replace")) is None:
-            yield f"the result does not match {_shortened(expected.result_matches, _LONGEST_TEXT)}; {is_shown}"
+            yield f"the result does not match {_shorten(expected.result_matches, _LONGEST_TEXT)}; {is_shown}"
 
 
 def _files(expected: Mapping[str, str], found: Mapping[str, str | UnreadableFile]) -> Iterator[str]:
@@ -144,8 +144,8 @@ def _files(expected: Mapping[str, str], found: Mapping[str, str | UnreadableFile
         if isinstance(content, UnreadableFile):
             yield f"{path} {content.why}"
         elif text not in content:
-            has = f"; it begins: {_shortened(content, _LONGEST_TEXT)}" if content else "; it is empty"
-            yield f'{path} has no "{_shortened(text, _LONGEST_TEXT)}"{has}'
+            has = f"; it begins: {_shorten(content, _LONGEST_TEXT)}" if content else "; it is empty"
+            yield f'{path} has no "{_shorten(text, _LONGEST_TEXT)}"{has}'
 
 
 def _cost(most: float, cost: Cost | None) -> Iterator[str]:
@@ -159,6 +159,6 @@ def _value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _shortened(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     line = one_line(text[: most + 200])
     return line if len(line) <= most and len(text) <= most + 200 else line[: most - 1].rstrip() + "…"

@@ -18,7 +18,7 @@ from functools import reduce
 
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import BLOCK, OWN, block_of, number_of_run
-from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
+from perstack.core.base.usage import NO_USAGE, Charge, Usage, sum_charges
 from perstack.core.definitions.permissions import Standing, Widening
 from perstack.core.definitions.settings import Limits
 from perstack.core.runs.facts import Closed
@@ -89,8 +89,8 @@ class Job:
     @property
     def assumed(self) -> Charge | None:
         """The charges for unreported usage over all Runs."""
-        charges = (together(run.spending.assumed, run.spending.promised) for run in self.runs.values())
-        return reduce(together, charges, None)
+        charges = (sum_charges(run.spending.assumed, run.spending.promised) for run in self.runs.values())
+        return reduce(sum_charges, charges, None)
 
     @property
     def signals(self) -> frozenset[str]:

@@ -31,9 +31,9 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator:
-            raise UsageError(f"label {_shown(text)}: write it as KEY=VALUE")
+            raise UsageError(f"label {_quote_short(text)}: write it as KEY=VALUE")
         if labels.get(key, value) != value:
-            raise UsageError(f"label {_shown(key)} is given twice, with different values")
+            raise UsageError(f"label {_quote_short(key)} is given twice, with different values")
         labels[key] = value
     return check_labels(labels)
 
@@ -45,7 +45,7 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         if not re.fullmatch(_KEY, key):
             raise UsageError(
-                f"label {_shown(key)}: a key is 1 to 63 of A-Z a-z 0-9 . _ / - and begins with a letter or digit"
+                f"label {_quote_short(key)}: a key is 1 to 63 of A-Z a-z 0-9 . _ / - and begins with a letter or digit"
             )
         if not value.isprintable() or len(value) > LONGEST_VALUE:
             raise UsageError(f"label {key}: a value is at most {LONGEST_VALUE} printable characters")
@@ -57,7 +57,7 @@ def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in wanted.items())
 
 
-def _shown(text: str) -> str:
+def _quote_short(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "…")
 
 

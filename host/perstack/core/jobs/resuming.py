@@ -9,7 +9,7 @@ from typing import assert_never
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import SandboxPolicy
-from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, turned
+from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, apply_compaction
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import ResumeReason
@@ -41,7 +41,7 @@ def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
             run_id=run.id,
             expert_key=run.start.expert_key,
             tool_name=call.decided.tool_name,
-            args=_shortened(json.dumps(call.part.args, ensure_ascii=False)),
+            args=_shorten(json.dumps(call.part.args, ensure_ascii=False)),
         )
         for run in runs
         for call in run.calls.values()
@@ -49,7 +49,7 @@ def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
     )
 
 
-def _shortened(text: str, longest: int = 200) -> str:
+def _shorten(text: str, longest: int = 200) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
@@ -158,7 +158,7 @@ def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limi
     if budget != run.limits.budget:
         new["budget"] = budget
     if asked.compaction is not None:
-        new["context"] = turned(run.limits.context or ContextPolicy(), asked.compaction)
+        new["context"] = apply_compaction(run.limits.context or ContextPolicy(), asked.compaction)
     return run.limits.model_copy(update=new) if new else None
 
 
@@ -166,7 +166,7 @@ def limits_of_delegate(run: Run, asked: Overrides) -> Limits | None:
     """Return a delegate's limits for the resumption of its parent Run; None if unchanged."""
     if asked.compaction is None:
         return None
-    context = turned(run.limits.context or ContextPolicy(), asked.compaction)
+    context = apply_compaction(run.limits.context or ContextPolicy(), asked.compaction)
     return None if context == run.limits.context else run.limits.model_copy(update={"context": context})
 
 

@@ -274,7 +274,7 @@ class PlacedRun(Fact):
 def tree_of(runs: Sequence[RunSummary], places: Mapping[str, ContinuedFrom]) -> tuple[PlacedRun, ...]:
     """Return each Run once, after its parent; `places`: checkpoints that Runs continue from. Cycles are cut."""
     known = {run.id: run for run in runs}
-    placed = {run.id: _placed(run, known, places.get(run.id)) for run in runs}
+    placed = {run.id: _place_run(run, known, places.get(run.id)) for run in runs}
     below: dict[str | None, list[str]] = {}
     for run in sorted(runs, key=lambda one: (number_of_run(one.id), one.id)):
         below.setdefault(placed[run.id].parent, []).append(run.id)
@@ -302,7 +302,7 @@ def whole_below(runs: Sequence[RunSummary], run_id: str | None) -> tuple[RunSumm
     return tuple(run for run in runs if run.id in found)
 
 
-def _placed(run: RunSummary, known: Mapping[str, RunSummary], place: ContinuedFrom | None) -> PlacedRun:
+def _place_run(run: RunSummary, known: Mapping[str, RunSummary], place: ContinuedFrom | None) -> PlacedRun:
     if run.delegated_by is not None:
         return PlacedRun(run=run, how="delegate", parent=run.delegated_by if run.delegated_by in known else None)
     if place is None:

@@ -25,7 +25,7 @@ from perstack.dataclass import dataclass
 _LONGEST = 1_000
 
 
-def ruled(
+def apply_rules(
     chain: Sequence[RuleSet], standing: Sequence[Standing], decided: DecidedCall, call: PolicyCall
 ) -> DecidedCall:
     """Return the call to run, to ask about or refused, by these rules and Job-wide approvals. Raises ValueError."""
@@ -35,10 +35,10 @@ def ruled(
             return decided.model_copy(update={"opens": ruling.opens}) if ruling.opens else decided
         case "deny":
             problem = f"Not run: {ruling.said} denies this call. Do not try to get round it."
-            return decided.model_copy(update={"kind": "refused", "problem": problem, "rule": _named(ruling)})
+            return decided.model_copy(update={"kind": "refused", "problem": problem, "rule": _rule_name(ruling)})
         case "ask":
-            covered = _covering(chain, standing, decided, call)
-            update: dict[str, object] = {"rule": _named(ruling), "opens": ruling.opens}
+            covered = _covering_approval(chain, standing, decided, call)
+            update: dict[str, object] = {"rule": _rule_name(ruling), "opens": ruling.opens}
             more = {"asks": True} if covered is None else {"approved_by": covered.id}
             return decided.model_copy(update={**update, **more})
         case _:
@@ -55,11 +55,11 @@ def offers(chain: Sequence[RuleSet], call: PolicyCall) -> tuple[str, ...]:
     ruling = decide_call(chain, call)
     is_wide = bool(call.command) and "(" not in ruling.rule  # it would cover every program
     own = ruling.rule if ruling.list == "ask" and not is_wide else ""
-    found = dict.fromkeys((own, _suggested(call)))
+    found = dict.fromkeys((own, _suggest_rule(call)))
     return tuple(rule for rule in found if rule and len(rule) <= _LONGEST and is_enough(chain, call, rule))
 
 
-def _covering(
+def _covering_approval(
     chain: Sequence[RuleSet], standing: Sequence[Standing], decided: DecidedCall, call: PolicyCall
 ) -> Standing | None:
     digest = call_digest(decided.skill_name, decided.tool_name, call.args) if standing else ""
@@ -82,7 +82,7 @@ def is_enough(chain: Sequence[RuleSet], call: PolicyCall, rule: str) -> bool:
     return decide_call(with_approved(chain, rule), call).decision == "allow"
 
 
-def _suggested(call: PolicyCall) -> str:
+def _suggest_rule(call: PolicyCall) -> str:
     """Return a rule for a program and its subcommand, such as `exec(git push *)`; empty if there is none."""
     words = call.command
     if len(words) < 2 or not all(word.replace("-", "").replace("_", "").isalnum() for word in words[:2]):
@@ -90,7 +90,7 @@ def _suggested(call: PolicyCall) -> str:
     return "" if words[1].startswith("-") else f"{call.shown or call.tool}({words[0]} {words[1]} *)"
 
 
-def _named(ruling: Ruling) -> str:
+def _rule_name(ruling: Ruling) -> str:
     return ruling.reason or ruling.rule or f'default = "{ruling.decision}"'
 
 
@@ -122,7 +122,7 @@ def difference_of(
         update={"rule": "", "asks": False, "opens": (), "approved_by": "", "problem": None}
         | ({"kind": "delegate" if decided.skill_name.startswith("delegate/") else "tool"} if decided.rule else {})
     )
-    anew = [ruled(chain, given, plain, one) for one in readings]
+    anew = [apply_rules(chain, given, plain, one) for one in readings]
     was, now = _strictness(decided), [_strictness(one) for one in anew]
     shown = f"call {decided.id} of {decided.tool_name}"
     if was not in now:

@@ -71,28 +71,28 @@ class PolicyCall:
         if self.subject is None or not (self.subject.program or self.subject.script):
             return ()
         if self.subject.script:
-            line = self._given(self.subject.script)
+            line = self._argument(self.subject.script)
             return ("sh", "-c", line if isinstance(line, str) else "") if not isinstance(line, list) else _texts(line)
-        program, words = self._given(self.subject.program), self._given(self.subject.arguments)
+        program, words = self._argument(self.subject.program), self._argument(self.subject.arguments)
         rest = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
         return (program if isinstance(program, str) else "", *rest)
 
     @property
     def script(self) -> str | None:
         """The script, if the tool passes one to a shell."""
-        line = None if self.subject is None else self._given(self.subject.script)
+        line = None if self.subject is None else self._argument(self.subject.script)
         return line if isinstance(line, str) else None
 
     @property
     def folder(self) -> str:
         """The folder in which its program runs."""
-        value = self._given(self.subject.folder) if self.subject is not None else None
+        value = self._argument(self.subject.folder) if self.subject is not None else None
         return value if isinstance(value, str) and value else "."
 
     @property
     def variables(self) -> Mapping[str, str]:
         """Additional variables of its program."""
-        value = self._given(self.subject.variables) if self.subject is not None else None
+        value = self._argument(self.subject.variables) if self.subject is not None else None
         return {name: one for name, one in value.items() if isinstance(one, str)} if isinstance(value, dict) else {}
 
     def paths(self) -> Mapping[str, Sequence[str]]:
@@ -116,7 +116,7 @@ class PolicyCall:
         given = {name: tuple(texts_in(self.args[name], keys=True)) for name in named if name in self.args}
         return {name: texts for name, texts in given.items() if texts}
 
-    def _given(self, name: str) -> JsonValue:
+    def _argument(self, name: str) -> JsonValue:
         return self.args.get(name) if name else None
 
 

@@ -76,7 +76,7 @@ class ParsedRules:
         """Return the ruling of one rule in the list `name`."""
         return Ruling(decision, rule.text, name, f"{self.source}.{name}", target.shown)
 
-    def about(self, target: RuleTarget) -> Ruling:
+    def ruling_on(self, target: RuleTarget) -> Ruling:
         """Return the decision about one target of a call."""
         denied = _heaviest(self.deny, lambda rule: matches(rule, target, is_strict=True))
         if denied is not None:
@@ -140,29 +140,31 @@ def decide_command(rules: ParsedRules, call: PolicyCall) -> Ruling:
     whole = _target(call, command)
     if call.script is not None:
         whole = replace(whole, shown=call.script, lines=(call.script, *whole.lines))
-    rulings = [one for part in parts_of(command) for one in _about(rules, call, part)]
+    rulings = [one for part in parts_of(command) for one in _rulings_on_part(rules, call, part)]
     exact = rules.exactly(whole)
     if exact is not None:
         return strictest([exact, *(one for one in rulings if one.decision == "deny" and one.rule)])
-    return strictest(rulings) if rulings else rules.about(whole)
+    return strictest(rulings) if rulings else rules.ruling_on(whole)
 
 
-def _about(rules: ParsedRules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
+def _rulings_on_part(rules: ParsedRules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
     match part:
         case ShellCommand():
             yield from _of_command(rules, _target(call, part), part)
         case Redirect() if part.path is None:
-            yield _asked(rules, None, RuleTarget(call, part.shown), "what it is redirected to is known when it runs")
+            yield _ask_instead(
+                rules, None, RuleTarget(call, part.shown), "what it is redirected to is known when it runs"
+            )
         case Redirect():
             yield from _file(rules, call, part.path or "", _READ if part.is_read else _WRITE)
         case Unparsed():
-            yield _asked(rules, None, RuleTarget(call, part.shown), part.reason)
+            yield _ask_instead(rules, None, RuleTarget(call, part.shown), part.reason)
         case _:
             assert_never(part)
 
 
 def _of_command(rules: ParsedRules, target: RuleTarget, command: ShellCommand) -> Iterator[Ruling]:
-    ruling = rules.about(target)
+    ruling = rules.ruling_on(target)
     if command.is_around:
         if ruling.rule and (ruling.decision == "deny" or (ruling.decision == "ask" and rules.names_line(ruling.rule))):
             yield ruling
@@ -172,10 +174,10 @@ def _of_command(rules: ParsedRules, target: RuleTarget, command: ShellCommand) -
         yield ruling
         return
     denied = ruling.decision == "deny" and ruling.rule
-    yield (None if denied else rules.exactly(target)) or _asked(rules, ruling, target, reason)
+    yield (None if denied else rules.exactly(target)) or _ask_instead(rules, ruling, target, reason)
 
 
-def _asked(rules: ParsedRules, ruling: Ruling | None, target: RuleTarget, reason: str) -> Ruling:
+def _ask_instead(rules: ParsedRules, ruling: Ruling | None, target: RuleTarget, reason: str) -> Ruling:
     """Turn an allowed ruling into a question; a default of deny stays a denial."""
     if ruling is None:
         ruling = Ruling(rules.default, "", "default", f"{rules.source}.default", target.shown)
@@ -204,7 +206,7 @@ def lines_shown(words: Sequence[str]) -> Iterator[str]:
                 assert_never(part)
 
 
-def redirected(call: PolicyCall) -> Iterator[PolicyCall]:
+def redirected_file_calls(call: PolicyCall) -> Iterator[PolicyCall]:
     """Yield the files that shells of a call open, each as a call of the file tool that decides it."""
     for one in redirects_of(call.command):
         if one.path is not None:
@@ -219,7 +221,7 @@ def _as_file(call: PolicyCall, path: str, tool: str) -> PolicyCall:
 def _file(rules: ParsedRules, call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
     file = _as_file(call, path, tool)
     for name in call.resolve(path, call.folder):
-        yield rules.about(RuleTarget(file, name, path=name))
+        yield rules.ruling_on(RuleTarget(file, name, path=name))
 
 
 def _target(call: PolicyCall, command: ShellCommand) -> RuleTarget:
@@ -251,23 +253,23 @@ def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
     if call.is_exempt:
         return Ruling("allow")
     sets = [rules_of(one) for one in chain]
-    found = [_in(one, call) for one in sets]
+    found = [_ruling_by(one, call) for one in sets]
     ruling = strictest(found) if found else Ruling("allow")
     if ruling.decision == "deny":
         return ruling
     projects = [one for one in sets if not one.expert]
-    files = redirected(call) if call.command else (call,)
-    opens = tuple(dict.fromkeys(path for file in files for path in _opened(projects, file)))
+    files = redirected_file_calls(call) if call.command else (call,)
+    opens = tuple(dict.fromkeys(path for file in files for path in _opened_paths(projects, file)))
     return replace(ruling, opens=opens) if opens else ruling
 
 
-def _in(rules: ParsedRules, call: PolicyCall) -> Ruling:
+def _ruling_by(rules: ParsedRules, call: PolicyCall) -> Ruling:
     if call.command:
         if not rules.concern(call):
             return Ruling("allow", "", "default", f"{rules.source}.default")
         return decide_command(rules, call)
     targets = list(_targets(call))
-    return strictest(rules.about(target) for target in targets)
+    return strictest(rules.ruling_on(target) for target in targets)
 
 
 def _targets(call: PolicyCall) -> Iterator[RuleTarget]:
@@ -281,17 +283,17 @@ def _targets(call: PolicyCall) -> Iterator[RuleTarget]:
         yield RuleTarget(call, url, url=url)
 
 
-def _opened(projects: Sequence[ParsedRules], call: PolicyCall) -> tuple[str, ...]:
+def _opened_paths(projects: Sequence[ParsedRules], call: PolicyCall) -> tuple[str, ...]:
     """Return the call's paths that a rule of every project rule set names, to allow them or to ask."""
     paths = dict.fromkeys(name for names in call.paths().values() for name in names)
     return tuple(path for path in paths if projects and all(_names(rules, call, path) for rules in projects))
 
 
 def _names(rules: ParsedRules, call: PolicyCall, path: str) -> bool:
-    return any(_opens(rule, call, path) for rule in (*rules.allow, *rules.ask))
+    return any(_names_path(rule, call, path) for rule in (*rules.allow, *rules.ask))
 
 
-def _opens(rule: PermissionRule, call: PolicyCall, path: str) -> bool:
+def _names_path(rule: PermissionRule, call: PolicyCall, path: str) -> bool:
     if not is_about(rule, call):
         return False
     if rule.bare is not None:

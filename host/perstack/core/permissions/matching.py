@@ -28,18 +28,18 @@ _NUMBER = re.compile(r"(?i)(?:0x[0-9a-f]*|\d+)(?:\.(?:0x[0-9a-f]*|\d+)){0,3}")
 _PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 
 
-def readings(text: str, *, is_strict: bool) -> tuple[str, ...]:
+def address_readings(text: str, *, is_strict: bool) -> tuple[str, ...]:
     """Return the possible readings of an address, the written one first. `is_strict` adds schemes to one without."""
     plain = _UNSEEN.sub("", text.strip("".join(map(chr, range(33)))))
     wholes = [plain] if _SCHEME.match(plain) else [f"{scheme}://{plain}" for scheme in ("https", "http") if is_strict]
     found = [text]
     for whole in wholes:
         for one in (whole.replace("\\", "/"), whole):  # browsers and libraries disagree about backslashes
-            found += _understood(one)
+            found += _normalized_addresses(one)
     return tuple(dict.fromkeys(found))
 
 
-def _understood(text: str) -> tuple[str, ...]:
+def _normalized_addresses(text: str) -> tuple[str, ...]:
     special = _SPECIAL.fullmatch(text)
     if special is None:
         return ()
@@ -67,10 +67,10 @@ def _host_and_port(text: str) -> tuple[str, str]:
         return f"{_address(host[1:])}", rest.removeprefix(":")
     host, _, port = text.partition(":")
     host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".")
-    return (_dotted(host) if _NUMBER.fullmatch(host) else _in_ascii(host)), port
+    return (_dotted_ipv4(host) if _NUMBER.fullmatch(host) else _in_ascii(host)), port
 
 
-def _dotted(host: str) -> str:
+def _dotted_ipv4(host: str) -> str:
     """Return an IPv4 address in the usual form, from `127.1`, `0x7f000001` or `0177.0.0.1`."""
     *first, last = (_number(part) for part in host.split("."))
     if any(part > 255 for part in first) or last >= 256 ** (4 - len(first)):
@@ -133,8 +133,8 @@ def matches(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> boo
     if not is_about(rule, call):
         return False
     if rule.bare is not None:
-        return _bare(rule.bare, target, is_strict=is_strict)
-    return all(_named(name, glob, call, is_strict=is_strict) for name, glob in rule.named)
+        return _matches_bare(rule.bare, target, is_strict=is_strict)
+    return all(_matches_named(name, glob, call, is_strict=is_strict) for name, glob in rule.named)
 
 
 def could_match(rule: PermissionRule, target: RuleTarget) -> bool:
@@ -151,7 +151,7 @@ def is_exact(rule: PermissionRule, target: RuleTarget) -> bool:
     return is_about(rule, target.call) and rule.bare.literal == target.lines[0]
 
 
-def _bare(glob: Glob, target: RuleTarget, *, is_strict: bool) -> bool:
+def _matches_bare(glob: Glob, target: RuleTarget, *, is_strict: bool) -> bool:
     if target.path is not None:
         return _path(glob, target.path, target.call, is_strict=is_strict)
     if target.url is not None:
@@ -160,18 +160,18 @@ def _bare(glob: Glob, target: RuleTarget, *, is_strict: bool) -> bool:
         lines = target.lines if is_strict else target.lines[:1]
         return any(glob.matches_line(line) for line in lines)
     values = list(target.call.args.values())
-    return bool(values) and _whether(
+    return bool(values) and _any_or_all(
         [_value(glob, value, target.call, is_strict=is_strict) for value in values], is_strict=is_strict
     )
 
 
-def _named(name: str, glob: Glob, call: PolicyCall, *, is_strict: bool) -> bool:
+def _matches_named(name: str, glob: Glob, call: PolicyCall, *, is_strict: bool) -> bool:
     paths = call.paths().get(name)
     if paths is not None:
-        return _whether([_path(glob, path, call, is_strict=is_strict) for path in paths], is_strict=is_strict)
+        return _any_or_all([_path(glob, path, call, is_strict=is_strict) for path in paths], is_strict=is_strict)
     urls = call.urls().get(name)
     if urls is not None:
-        return _whether([_url(glob, url, is_strict=is_strict) for url in urls], is_strict=is_strict)
+        return _any_or_all([_url(glob, url, is_strict=is_strict) for url in urls], is_strict=is_strict)
     return name in call.args and _value(glob, call.args[name], call, is_strict=is_strict)
 
 
@@ -187,22 +187,22 @@ def _path(glob: Glob, path: str, call: PolicyCall, *, is_strict: bool) -> bool:
 
 
 def _url(glob: Glob, url: str, *, is_strict: bool) -> bool:
-    return _whether([glob.matches(one) for one in readings(url, is_strict=is_strict)], is_strict=is_strict)
+    return _any_or_all([glob.matches(one) for one in address_readings(url, is_strict=is_strict)], is_strict=is_strict)
 
 
 def _value(glob: Glob, value: JsonValue, call: PolicyCall, *, is_strict: bool) -> bool:
     match value:
         case str():
-            return any(glob.matches(text) for text in (_readings(value, call) if is_strict else [value]))
+            return any(glob.matches(text) for text in (_path_readings(value, call) if is_strict else [value]))
         case list() if value:
             whole = is_strict and glob.matches(_json(value))
             each = [_value(glob, one, call, is_strict=is_strict) for one in value]
-            return whole or _whether(each, is_strict=is_strict)
+            return whole or _any_or_all(each, is_strict=is_strict)
         case _:
             return glob.matches(_json(value))
 
 
-def _readings(text: str, call: PolicyCall) -> Sequence[str]:
+def _path_readings(text: str, call: PolicyCall) -> Sequence[str]:
     """Return a text and its normalized path readings: `a/../b` is `b`, and the workspace's prefix is removed."""
     if "/" not in text or "://" in text:
         return (text,)
@@ -211,7 +211,7 @@ def _readings(text: str, call: PolicyCall) -> Sequence[str]:
     return tuple(dict.fromkeys((text, path, inside)))
 
 
-def _whether(found: Sequence[bool], *, is_strict: bool) -> bool:
+def _any_or_all(found: Sequence[bool], *, is_strict: bool) -> bool:
     return any(found) if is_strict else all(found) and bool(found)
 
 

@@ -68,7 +68,7 @@ def past_run(run_id: str, lines: Iterable[bytes], kinds: Collection[ToolKind] = 
                     approved.add(_text(event, "toolCallId"))
             case _:
                 found.calls += [one for call in _objects(event, "calls") if (one := _call(call, event, asked, kinds))]
-    found.calls = [_settled(call, approved) for call in found.calls]
+    found.calls = [_with_approval(call, approved) for call in found.calls]
     return found
 
 
@@ -96,7 +96,7 @@ def _call(
     )
 
 
-def _settled(call: PastCall, approved: set[str]) -> PastCall:
+def _with_approval(call: PastCall, approved: set[str]) -> PastCall:
     if call.ran or call.decision != "ask" or call.id not in approved:
         return call
     return replace(call, ran=True)

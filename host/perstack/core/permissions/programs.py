@@ -161,7 +161,7 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
     reason = _reason(name, command)
     yield replace(command, reason=reason or command.reason)
     if reason or name in SEEN_THROUGH:
-        yield from _inside(words, depth)
+        yield from _commands_in_arguments(words, depth)
 
 
 def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
@@ -256,7 +256,7 @@ def _runs_nothing(name: str, words: Sequence[str]) -> bool:
     return name == "command" and bool(words) and words[0] in ("-v", "-V")
 
 
-def _inside(words: Sequence[str], depth: int) -> Iterator[Part]:
+def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
     """Yield possible commands among the arguments, so that rules that deny them or ask about them apply."""
     for place in range(1, min(len(words), _MOST_WORDS)):
         rest = tuple(words[place:])

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from perstack.core.permissions.shell_grammar import SETS_VARIABLE, UNREAD, NotUnderstood, opened, understood
+from perstack.core.permissions.shell_grammar import SETS_VARIABLE, UNREAD, NotUnderstood, parse_script, redirect_parts
 from perstack.core.permissions.shell_syntax import (
     Part,
     Redirect,
@@ -56,7 +56,7 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
     Two parsers must agree: `understood`, which accepts a plain subset of the language, and tree-sitter's bash grammar.
     Where they disagree, the script is asked about, and the tree's commands are still checked against rules that deny.
     """
-    problem = _unreadable(script)
+    problem = _unreadable_reason(script)
     if problem is not None:
         return [Unparsed(_short(script), problem)]
     if _JOINED.search(script):
@@ -68,7 +68,7 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
         return [Unparsed(_short(script), "the script cannot be read")]
     found = list(_statement(root, 0))
     try:
-        sure = understood(script, is_bash=is_bash)
+        sure = parse_script(script, is_bash=is_bash)
     except NotUnderstood as error:
         found.append(Unparsed(_short(script), str(error)))
     else:
@@ -83,7 +83,7 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
 
 def _is_same(first: list[Part], second: list[Part]) -> bool:
 
-    def named(parts: list[Part]) -> list[str]:
+    def sort_keys(parts: list[Part]) -> list[str]:
         return sorted(
             repr((part.words[:1], len(part.words), part.assignments))
             if isinstance(part, ShellCommand)
@@ -92,10 +92,10 @@ def _is_same(first: list[Part], second: list[Part]) -> bool:
             if not isinstance(part, Unparsed)
         )
 
-    return named(first) == named(second)
+    return sort_keys(first) == sort_keys(second)
 
 
-def _unreadable(script: str) -> str | None:
+def _unreadable_reason(script: str) -> str | None:
     if len(script) > _LONGEST:
         return "the script is too long to be read"
     if _MARK.search(script):
@@ -125,12 +125,12 @@ def _statement(node: Node, depth: int) -> Iterator[Part]:
     if read is not None:
         yield from read(node, depth + 1)
     elif node.type in _INSIDE:
-        yield from _within(node, depth)
+        yield from _parts_within(node, depth)
     elif node.type != "comment":
         yield Unparsed(_short(source(node)), UNREAD)
 
 
-def _within(node: Node, depth: int) -> Iterator[Part]:
+def _parts_within(node: Node, depth: int) -> Iterator[Part]:
     if node.type == "command_substitution" and source(node).startswith("`") and "\\" in source(node):
         yield Unparsed(_short(source(node)), UNREAD)
     name = node.child_by_field_name("name") if node.type == "function_definition" else None
@@ -182,7 +182,7 @@ def _command(node: Node, depth: int) -> Iterator[Part]:
         yield Unparsed(_short(source(node)), UNREAD)
 
 
-def _redirected(node: Node, depth: int) -> Iterator[Part]:
+def _redirections(node: Node, depth: int) -> Iterator[Part]:
     for child in node.named_children:
         if child.type in ("file_redirect", "herestring_redirect", "heredoc_redirect"):
             yield from _redirect(child, depth)
@@ -205,7 +205,7 @@ def _redirect(node: Node, depth: int) -> Iterator[Part]:
             continue
         path, parts = _word(target, depth)
         yield from parts
-        yield from opened(mark, path, _short(source(target)))
+        yield from redirect_parts(mark, path, _short(source(target)))
 
 
 def _heredoc(node: Node, depth: int) -> Iterator[Part]:
@@ -229,10 +229,10 @@ def _heredoc(node: Node, depth: int) -> Iterator[Part]:
     if source(end).strip("\t\n") != delimiter or delimiter in lines:
         yield Unparsed(_short(text), "a here-document cannot be read")
     elif source(start) == delimiter and body is not None:
-        yield from _expanded(body, depth)
+        yield from _expansions(body, depth)
 
 
-def _expanded(body: Node, depth: int) -> Iterator[Part]:
+def _expansions(body: Node, depth: int) -> Iterator[Part]:
     text = re.sub(r"\\[\\$`]", "", source(body))
     inner = [child for child in body.named_children if child.type not in ("heredoc_content", "string_content")]
     run = sum(one.type == "command_substitution" for one in descendants(body))
@@ -283,7 +283,7 @@ def _declaration(node: Node, depth: int) -> Iterator[Part]:
                 yield Unparsed(_short(source(node)), "what it declares is known when it runs")
 
 
-def _unset(node: Node, depth: int) -> Iterator[Part]:
+def _parse_unset(node: Node, depth: int) -> Iterator[Part]:
     if not re.fullmatch(r"unset(?:\s+-[fv]+)?(?:\s+\w+)*", source(node)):
         yield Unparsed(_short(source(node)), "the index of an array may run a program")
     yield from ()
@@ -294,15 +294,15 @@ def _test(node: Node, depth: int) -> Iterator[Part]:
     text = source(node)
     if re.search(r"\s-[vR]\s", text) or (text.startswith("[[") and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", text)):
         yield Unparsed(_short(text), "what it computes is known when it runs")
-    yield from _substituted(node, depth)
+    yield from _substitutions(node, depth)
 
 
 def _arithmetic(node: Node, depth: int) -> Iterator[Part]:
     yield Unparsed(_short(source(node)), "what it computes is known when it runs")
-    yield from _substituted(node, depth)
+    yield from _substitutions(node, depth)
 
 
-def _substituted(node: Node, depth: int) -> Iterator[Part]:
+def _substitutions(node: Node, depth: int) -> Iterator[Part]:
     seen = 0
     for one in descendants(node):
         if one.type in ("command_substitution", "process_substitution"):
@@ -334,24 +334,24 @@ def _case(node: Node, depth: int) -> Iterator[Part]:
         yield from (_statement(child, depth) if child.type == "case_item" else _word(child, depth)[1])
 
 
-def _compound(node: Node, depth: int) -> Iterator[Part]:
+def _parse_compound(node: Node, depth: int) -> Iterator[Part]:
     if source(node).startswith("(("):
         yield from _arithmetic(node, depth)
     else:
-        yield from _within(node, depth)
+        yield from _parts_within(node, depth)
 
 
 _READERS = {
     "command": _command,
-    "redirected_statement": _redirected,
+    "redirected_statement": _redirections,
     "declaration_command": _declaration,
-    "unset_command": _unset,
+    "unset_command": _parse_unset,
     "variable_assignment": _assignment,
     "test_command": _test,
     "for_statement": _loop,
     "c_style_for_statement": _arithmetic,
     "case_statement": _case,
-    "compound_statement": _compound,
+    "compound_statement": _parse_compound,
 }
 _STATEMENTS = _INSIDE | frozenset(_READERS)
 _WORDS = _names(

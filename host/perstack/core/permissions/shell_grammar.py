@@ -90,7 +90,7 @@ class _Word:
     is_one: bool  # True if it is always exactly one argument; an unquoted expansion may become several or none
 
 
-def understood(script: str, *, is_bash: bool) -> list[Part]:
+def parse_script(script: str, *, is_bash: bool) -> list[Part]:
     """Return a script's commands and redirections. Raises NotUnderstood unless all is certain; see `is_bash`."""
     reader = _ScriptReader(script, is_bash=is_bash)
     reader.script()
@@ -414,7 +414,7 @@ class _ScriptReader:
         if mark in (">&", "<&") and re.fullmatch(r"[0-9]|-", word.raw) is None:
             raise NotUnderstood(UNREAD)
         if mark != "<<<" and not word.raw.startswith(("<(", ">(")):
-            self.parts += opened(mark, word.text, word.raw)
+            self.parts += redirect_parts(mark, word.text, word.raw)
         return True
 
     def _delimiter(self, *, cuts_tabs: bool) -> None:
@@ -465,7 +465,7 @@ class _ScriptReader:
             raise NotUnderstood(UNREAD)
         if "\n" in raw and self._heredoc is not None:
             raise NotUnderstood("a here-document cannot be read")
-        return _Word(raw, _joined(text for text, _ in pieces), all(is_one for _, is_one in pieces))
+        return _Word(raw, _join_known(text for text, _ in pieces), all(is_one for _, is_one in pieces))
 
     def _piece(self, start: int) -> _Piece:
         match self._peek():
@@ -477,15 +477,15 @@ class _ScriptReader:
                 self._at = end + 1
                 return text, True
             case '"':
-                return self._quoted()
+                return self._read_quoted()
             case "\\":
-                return self._escaped(), True
+                return self._read_escaped(), True
             case "$":
                 return None, self._dollar() in _NUMBER_PARAMETERS
             case _:
-                return self._bare(start)
+                return self._read_bare(start)
 
-    def _escaped(self) -> str:
+    def _read_escaped(self) -> str:
         # In a locale such as GBK or Shift_JIS, which a script may set itself, a backslash after a byte of another
         # character is a part of that character: what it seems to escape would end a word or a command.
         if not self._script[max(self._at - 1, 0) : self._at].isascii():
@@ -496,7 +496,7 @@ class _ScriptReader:
         self._at += 2
         return character
 
-    def _bare(self, start: int) -> _Piece:
+    def _read_bare(self, start: int) -> _Piece:
         text = self._match(_BARE)
         if text is None or not _NO_BLANK.isdisjoint(text.encode()):
             raise NotUnderstood(UNREAD)
@@ -515,7 +515,7 @@ class _ScriptReader:
         is_home = (is_start and text.startswith("~")) or re.search(r"[=:]~", text) is not None
         return (None if is_home else text), True
 
-    def _quoted(self) -> _Piece:
+    def _read_quoted(self) -> _Piece:
         self._at += 1
         texts: list[str | None] = []
         is_one = True
@@ -524,7 +524,7 @@ class _ScriptReader:
                 case "" | "`":
                     raise NotUnderstood(UNREAD)
                 case "\\":
-                    character = self._escaped()
+                    character = self._read_escaped()
                     texts.append(character if character in '$`"\\' else f"\\{character}")
                 case "$" if self._peek(2) == '$"':
                     self._at += 1
@@ -536,7 +536,7 @@ class _ScriptReader:
                     texts.append(character)
                     self._at += 1
         self._at += 1
-        return _joined(texts), is_one
+        return _join_known(texts), is_one
 
     def _dollar(self) -> str:
         start = self._at
@@ -566,7 +566,7 @@ class _ScriptReader:
         self._inside -= 1
 
 
-def _joined(texts: Iterable[str | None]) -> str | None:
+def _join_known(texts: Iterable[str | None]) -> str | None:
     found = list(texts)
     known = [text for text in found if text is not None]
     return "".join(known) if len(known) == len(found) else None
@@ -649,7 +649,7 @@ def _check_test(words: Sequence[_Word], *, is_double: bool, is_bash: bool) -> No
         raise NotUnderstood("what it computes is known when it runs")
 
 
-def opened(mark: str, path: str | None, shown: str) -> Iterator[Part]:
+def redirect_parts(mark: str, path: str | None, shown: str) -> Iterator[Part]:
     """Yield what a redirection opens. `mark` is its operator, `path` the word after it, None if unknown."""
     if path is not None and ((mark in (">&", "<&") and _DESCRIPTOR.fullmatch(path)) or _QUIET.fullmatch(path)):
         return

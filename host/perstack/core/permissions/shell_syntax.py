@@ -124,13 +124,13 @@ def word_of(node: Node) -> Word:
     """Return the text, the substitutions and the problem of a word."""
     match node.type:
         case "word" | "number" | "test_operator" | "==" | "=~" | "special_variable_name" | "variable_name":
-            return _bare(node)
+            return _bare_word(node)
         case "raw_string":
             return source(node)[1:-1], [], None
         case "string":
-            return _quoted(node)
+            return _quoted_word(node)
         case "concatenation":
-            return _concatenated(node)
+            return _concatenated_word(node)
         case "ansi_c_string" | "translated_string" | "extglob_pattern" | "regex" | "brace_expression":
             return None, [], _HIDDEN if "`" in source(node) or "$(" in source(node) else None
         case "simple_expansion":
@@ -145,7 +145,7 @@ def word_of(node: Node) -> Word:
             return None, [], _HIDDEN
 
 
-def _bare(node: Node) -> Word:
+def _bare_word(node: Node) -> Word:
     text = source(node)
     if text == "{}":
         return text, [], None
@@ -157,7 +157,7 @@ def _bare(node: Node) -> Word:
     return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL), [], None
 
 
-def _quoted(node: Node) -> Word:
+def _quoted_word(node: Node) -> Word:
     text = source(node)
     if not (len(text) >= 2 and text[0] == text[-1] == '"'):
         return None, [], _HIDDEN
@@ -182,7 +182,7 @@ def _quoted(node: Node) -> Word:
     return None, runs, problem
 
 
-def _concatenated(node: Node) -> Word:
+def _concatenated_word(node: Node) -> Word:
     texts: list[str | None] = []
     runs: list[Node] = []
     problem: str | None = None

@@ -109,7 +109,7 @@ def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, 
             return Done()
         if came in ("stopped", "left") and state_of(served, now) in ("queued", "limited", "limitOver"):
             return Requeue(served.resume_at or 0)
-    return _after(came, now, tries, reason)
+    return _action_after(came, now, tries, reason)
 
 
 def after_delegate(
@@ -120,7 +120,7 @@ def after_delegate(
         return Requeue(0, reason)
     if not _is_unseen(came) and status != "queued" and status not in ACTIVE:
         return Done()
-    return _after(came, now, tries, reason)
+    return _action_after(came, now, tries, reason)
 
 
 def _is_unseen(came: Came) -> bool:
@@ -128,7 +128,7 @@ def _is_unseen(came: Came) -> bool:
     return came in ("unreachable", "newer")
 
 
-def _after(came: Came, now: int, tries: int, reason: str) -> Done | Requeue:
+def _action_after(came: Came, now: int, tries: int, reason: str) -> Done | Requeue:
     match came:
         case "left":
             return Requeue(0)

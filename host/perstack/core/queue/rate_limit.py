@@ -87,24 +87,24 @@ def admission(pace: Pace, limits: ProviderLimits, now: float) -> Go | Later | Ci
     return Go()
 
 
-def begun(pace: Pace, limits: ProviderLimits, now: float, tokens: int) -> Pace:
+def after_start(pace: Pace, limits: ProviderLimits, now: float, tokens: int) -> Pace:
     """Return the state after the start of a generation that is expected to send so many tokens."""
     request, spent = pace.next_request, pace.next_tokens
     if limits.requests_per_minute is not None:
-        request = _next(request, now, 60 / limits.requests_per_minute)
+        request = _next_start(request, now, 60 / limits.requests_per_minute)
     if limits.tokens_per_minute is not None:
         spent = max(spent, now) + tokens * 60 / limits.tokens_per_minute
     return replace(pace, under_way=pace.under_way + 1, next_request=request, next_tokens=spent, is_trying=pace.is_open)
 
 
-def _next(planned: float, now: float, interval: float) -> float:
+def _next_start(planned: float, now: float, interval: float) -> float:
     """Return the next start at even intervals. A slightly late start does not delay all later ones."""
     return (planned if now - planned < interval else now) + interval
 
 
-def succeeded(pace: Pace, limits: ProviderLimits, tokens: int) -> Pace:
+def after_success(pace: Pace, limits: ProviderLimits, tokens: int) -> Pace:
     """Return the state after a success; `tokens`: used beyond the expected ones, negative if fewer."""
-    pace = _ended(answered(pace))
+    pace = _without_one(answered(pace))
     if pace.most is not None:
         grows = pace.went_well + 1 >= pace.most
         pace = replace(pace, most=pace.most + grows, went_well=0 if grows else pace.went_well + 1)
@@ -113,18 +113,18 @@ def succeeded(pace: Pace, limits: ProviderLimits, tokens: int) -> Pace:
     return pace
 
 
-def refused(pace: Pace) -> Pace:
+def after_refusal(pace: Pace) -> Pace:
     """Return the state after the endpoint rejected a request as such, which only shows that it works."""
-    return _ended(answered(pace))
+    return _without_one(answered(pace))
 
 
-def slowed(pace: Pace, now: float, seconds: float | None) -> Pace:
+def after_rate_limit(pace: Pace, now: float, seconds: float | None) -> Pace:
     """Return the state after a 429; `seconds`: the pause that the endpoint asks for.
 
     A pause beyond `LONGEST_WAIT` holds no other Run: it may concern one model or a quota, and the Run that received it
     stops. Others will find out themselves.
     """
-    pace = _ended(answered(pace))
+    pace = _without_one(answered(pace))
     holds = seconds is not None and seconds <= LONGEST_WAIT
     until = max(pace.held_until, now + (seconds or 0)) if holds else pace.held_until
     most = max(1, pace.under_way)
@@ -133,7 +133,7 @@ def slowed(pace: Pace, now: float, seconds: float | None) -> Pace:
 
 def failed(pace: Pace, now: float, words: str) -> Pace:
     """Return the state after a failure as of an endpoint that is down."""
-    was_trying, pace = pace.is_trying, _ended(pace)
+    was_trying, pace = pace.is_trying, _without_one(pace)
     failures = pace.failures + 1
     opens = was_trying or (failures >= MOST_FAILURES and not pace.is_open)
     until = now + CLOSED_FOR if opens else pace.open_until
@@ -142,7 +142,7 @@ def failed(pace: Pace, now: float, words: str) -> Pace:
 
 def abandoned(pace: Pace) -> Pace:
     """Return the state after a cancelled generation, which shows nothing."""
-    return _ended(pace)
+    return _without_one(pace)
 
 
 def answered(pace: Pace) -> Pace:
@@ -150,5 +150,5 @@ def answered(pace: Pace) -> Pace:
     return replace(pace, failures=0, latest="", open_until=0.0) if pace.failures or pace.is_open else pace
 
 
-def _ended(pace: Pace) -> Pace:
+def _without_one(pace: Pace) -> Pace:
     return replace(pace, under_way=max(0, pace.under_way - 1), is_trying=False)

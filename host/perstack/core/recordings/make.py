@@ -63,7 +63,7 @@ class _Recorded:
     reply: RecordedReply
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
 
-    def whole(self) -> RecordedReply:
+    def with_calls(self) -> RecordedReply:
         parts = (self.calls[part.call] if isinstance(part, RecordedCall) else part for part in self.reply.reply)
         return self.reply.model_copy(update={"reply": tuple(parts)})
 
@@ -99,7 +99,7 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
                 model=full_name(start.provider, start.model),
                 status=source.statuses[run_id],
                 attached=tuple(_result_part(part, hiding) for part in start.attachments),
-                replies=tuple(one.whole() for one in reader.replies.values()),
+                replies=tuple(one.with_calls() for one in reader.replies.values()),
             )
         )
         known = experts.get(start.expert_key)
@@ -162,11 +162,11 @@ class _LogReader:
             case events.FinishGeneration():
                 self._reply(event)
             case events.CallTools():
-                self._decided(event)
+                self._on_call_tools(event)
             case events.FinishToolCall():
-                self._finished(event)
+                self._on_finish_tool_call(event)
             case events.CallInteractiveTool():
-                self._asked(event)
+                self._on_question(event)
             case events.AnswerQuestion():
                 self._answered(event)
             case events.DecideApproval():
@@ -181,7 +181,7 @@ class _LogReader:
             return  # decided again during playback, where nothing runs
         decision = "job" if event.decision == "project" else event.decision
         words, rule = self._hiding.text(event.text), self._hiding.text(event.rule)
-        self._said(event.tool_call_id, SaidApproval(decision=decision, rule=rule, words=words))
+        self._record_answer(event.tool_call_id, SaidApproval(decision=decision, rule=rule, words=words))
 
     def _reply(self, event: events.FinishGeneration) -> None:
         begun = self._begun
@@ -213,32 +213,32 @@ class _LogReader:
             case _:
                 assert_never(part)
 
-    def _decided(self, event: events.CallTools) -> None:
+    def _on_call_tools(self, event: events.CallTools) -> None:
         for one in event.calls:
             self._update(one.id, skill=one.skill_name, kind=one.kind)
             if one.skill_name != BASE_SKILL and one.kind in ("tool", "refused") and one.tool_name in self._tools:
                 self.tools.append(_tool(self._tools[one.tool_name], one.skill_name, one.effect, self._hiding))
 
-    def _finished(self, event: events.FinishToolCall) -> None:
+    def _on_finish_tool_call(self, event: events.FinishToolCall) -> None:
         recorded = self._open.get(event.tool_call_id)
         call = None if recorded is None else recorded.calls[event.tool_call_id]
         if call is None:
             return
         if call.kind == "interactive":
-            self._said(event.tool_call_id, SaidText(text=self._hiding.text(messages.text_of(event.contents))))
+            self._record_answer(event.tool_call_id, SaidText(text=self._hiding.text(messages.text_of(event.contents))))
         parts = tuple(_result_part(part, self._hiding) for part in event.contents)
         result = parts if call.kind == "tool" else None
         self._update(event.tool_call_id, result=result, failed=event.is_error, usage=event.usage)
 
-    def _said(self, call_id: str, said: Said) -> None:
+    def _record_answer(self, call_id: str, said: Said) -> None:
         recorded = self._open.get(call_id)
         if recorded is not None:
             self._update(call_id, said=(*recorded.calls[call_id].said, said))
 
-    def _asked(self, event: events.CallInteractiveTool) -> None:
+    def _on_question(self, event: events.CallInteractiveTool) -> None:
         if event.question is not None:
             text, schema = self._hiding.text(event.question.message), self._hiding.args(event.question.requested_schema)
-            self._said(event.tool_call_id, SaidForm(question=text, requested_schema=schema))
+            self._record_answer(event.tool_call_id, SaidForm(question=text, requested_schema=schema))
 
     def _answered(self, event: events.AnswerQuestion) -> None:
         recorded = self._open.get(event.tool_call_id)

@@ -247,7 +247,7 @@ class Recording(Piece):
     def to_bytes(self) -> bytes:
         """Return the file: indented JSON in a fixed order, so that a Job always gives equal bytes."""
         found: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return _pretty(found).encode("utf-8", "replace") + b"\n"
+        return _indented_json(found).encode("utf-8", "replace") + b"\n"
 
     def places(self) -> dict[RunPlace, RecordedRun]:
         """Return the Runs by their position in the Job's tree."""
@@ -263,7 +263,7 @@ class Recording(Piece):
         return found
 
 
-def _pretty(value: JsonValue, indent: str = "", before: int = 0) -> str:
+def _indented_json(value: JsonValue, indent: str = "", before: int = 0) -> str:
     """Return indented JSON, with values on one line if they fit after `before` characters."""
     line = json.dumps(value, ensure_ascii=False)
     is_short = before + len(indent) + len(line) <= _WIDTH
@@ -271,10 +271,10 @@ def _pretty(value: JsonValue, indent: str = "", before: int = 0) -> str:
         return line
     deeper = f"{indent} "
     if isinstance(value, list):
-        inner = [_pretty(one, deeper) for one in value]
+        inner = [_indented_json(one, deeper) for one in value]
     else:
         names = ((f"{json.dumps(name, ensure_ascii=False)}: ", one) for name, one in value.items())
-        inner = [f"{name}{_pretty(one, deeper, len(name))}" for name, one in names]
+        inner = [f"{name}{_indented_json(one, deeper, len(name))}" for name, one in names]
     rows = ",\n".join(f"{deeper}{row}" for row in inner)
     opening, closing = "[]" if isinstance(value, list) else "{}"
     return f"{opening}\n{rows}\n{indent}{closing}"

@@ -152,7 +152,7 @@ class Player:
             )
         return found
 
-    def _found(self, place: RunPlace) -> _RunPart | None:
+    def _find_run(self, place: RunPlace) -> _RunPart | None:
         found = self._runs.get(place)
         if found is not None:
             return found
@@ -160,7 +160,7 @@ class Player:
         return next((part for one, part in near if _is_hidden(one.query, place.query)), None)
 
     def _part(self, place: RunPlace) -> _RunPart:
-        part = self._found(place)
+        part = self._find_run(place)
         if part is None:
             raise not_recorded(self._no_run(place))
         expert = self.recording.experts.get(place.expert_key)
@@ -180,12 +180,11 @@ class Player:
         if place.calls:
             what += f", for the call {place.calls[-1]}"
         if not near:
-            return (
-                f"{self.name} has no Run of {place.expert_key}; it has: {_listed(one.expert_key for one in self._runs)}"
-            )
+            known = _list_names(one.expert_key for one in self._runs)
+            return f"{self.name} has no Run of {place.expert_key}; it has: {known}"
         if any((one.query, one.calls) == (place.query, place.calls) for one in near):
             return f"{self.name} does not have {what} once more"
-        return f"{self.name} does not have {what}; it has: {_listed(f'«{_short(one.query)}»' for one in near)}"
+        return f"{self.name} does not have {what}; it has: {_list_names(f'«{_short(one.query)}»' for one in near)}"
 
     def check_results(self, place: RunPlace, step: int, results: Mapping[str, ToolResultPart | None]) -> None:
         """Raise ProviderError if the outcome of a call in this step, by its id, differs from the recording."""
@@ -237,11 +236,11 @@ class Player:
 
     def question(self, asked: AskedCall, answers: int) -> model.SaidForm | None:
         """Return the tool's next question after so many answers; None if it asks no more."""
-        return self.said(asked.place, asked.call_id, asked.step, model.SaidForm, answers)
+        return self.answer_to(asked.place, asked.call_id, asked.step, model.SaidForm, answers)
 
-    def said(self, place: RunPlace, call_id: str, step: int, kind: type[_S], number: int = 0) -> _S | None:
+    def answer_to(self, place: RunPlace, call_id: str, step: int, kind: type[_S], number: int = 0) -> _S | None:
         """Return a person's answer to a call, the `number`-th of its kind from 0; None if the recording has none."""
-        part = self._found(place)
+        part = self._find_run(place)
         call = None if part is None else part.calls.get((step, call_id))
         said = [] if call is None else [one for one in call.said if isinstance(one, kind)]
         return said[number] if number < len(said) else None
@@ -297,7 +296,7 @@ def _text(call: model.RecordedCall) -> str:
     return " ".join(part.text for part in call.result or () if isinstance(part, model.RecordedText))
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     each = list(dict.fromkeys(names))
     return ", ".join(each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
 

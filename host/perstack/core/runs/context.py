@@ -1,6 +1,7 @@
 """Decide what to leave out when a Run's context is nearly full, from the state alone, so that replay decides alike.
 
-- `relief` is called by `pending` before a generation and returns nothing, `Shrink`, `Compact` or `Fail`.
+- `command_for_full_context` is called by `pending` before a generation and returns nothing, `Shrink`, `Compact` or
+  `Fail`.
 - Below `compactAt` of the window nothing is done. Above it, old results of read-only tools shrink, all at once, if that
   frees enough to last; otherwise the older turns are summarised.
 - The instruction, the first and the latest query, pinned results and the latest turns are never summarised. Todos are
@@ -83,7 +84,7 @@ def learned_window(run: Run, said: int | None) -> int:
     return least if known is None else min(known, least)
 
 
-def relief(run: Run) -> Shrink | Compact | Fail | None:
+def command_for_full_context(run: Run) -> Shrink | Compact | Fail | None:
     """Return what to do before the next generation; None if nothing."""
     policy, window = policy_of(run), window_of(run)
     if policy is None or window is None:
@@ -105,7 +106,7 @@ def relief(run: Run) -> Shrink | Compact | Fail | None:
 
 def relief_in_hand(run: Run) -> Shrink | Compact | Fail | None:
     """Return what to do before a started generation is repeated: nothing, unless it or the new model does not fit."""
-    return relief(run) if run.context.overflow is not None or run.is_switched else None
+    return command_for_full_context(run) if run.context.overflow is not None or run.is_switched else None
 
 
 # --- old results --------------------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ def _compact(run: Run, policy: ContextPolicy, window: int, now: int) -> Compact 
     """Return the range to summarise, with as many of the latest turns kept as possible; None if it frees too little."""
     least = _latest_turn(run)
     best: Compact | None = None
-    for start in dict.fromkeys((_recent(run, policy.keep_recent * window, least), least)):
+    for start in dict.fromkeys((_first_recent(run, policy.keep_recent * window, least), least)):
         plan = _plan(run, start, window, now)
         if plan is None:
             continue
@@ -186,7 +187,7 @@ def _latest_turn(run: Run) -> int:
     return next((index for index in range(last, -1, -1) if isinstance(messages[index], ExpertMessage)), 0)
 
 
-def _recent(run: Run, most: float, least: int) -> int:
+def _first_recent(run: Run, most: float, least: int) -> int:
     """Return the index of the oldest reply from which on all messages have at most `most` tokens."""
     messages = run.messages
     every = messages.tokens(len(messages))
@@ -288,7 +289,7 @@ def requesting(run: Run, tools_digest: str | None, *, has_new_guidance: bool) ->
     return replace(run.context, sending=Sent(len(run.messages), tools_digest), counted=counted)
 
 
-def measured(run: Run, usage: Usage, window: int | None) -> ContextState:
+def after_generation(run: Run, usage: Usage, window: int | None) -> ContextState:
     """Return the context after a generation, which has fitted; `window`: its size, if known and new."""
     context = run.context
     sent = context.sending if usage.input_tokens > 0 else None

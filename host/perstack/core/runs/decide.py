@@ -44,13 +44,13 @@ Noted = (  # commands that have no side effect: their events follow from the sta
 )
 
 
-def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[events.StoredEvent, ...]:
+def events_of_command(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[events.StoredEvent, ...]:
     """Return the events of a command without a side effect; `next_number`: the number of the Job's next Run."""
     match command:
         case commands.RecordResult():
-            return (result_of(command.call, command.text, stamp, is_error=command.is_error).warned(run),)
+            return (text_result_event(command.call, command.text, stamp, is_error=command.is_error).warned(run),)
         case commands.StartDelegates():
-            return _delegated(command, stamp, next_number)
+            return _delegation_events(command, stamp, next_number)
         case commands.Complete():
             return (
                 events.AttemptCompletion(
@@ -63,16 +63,16 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[ev
         case commands.EndStep():
             return (events.FinishStep(**at_checkpoint(stamp()), usage=run.spending.step_usage),)
         case commands.EndRun():
-            return (_finished(run, command.text, None, stamp),)
+            return (_finish_run(run, command.text, None, stamp),)
         case commands.Fail():
             return (events.ErrorRun(**at_checkpoint(stamp()), error=command.error, uncharged=command.uncharged),)
         case commands.StopAtLimit():
-            return (stopped_at_limit(command.max_steps, stamp),)
+            return (step_limit_event(command.max_steps, stamp),)
         case _:
             assert_never(command)
 
 
-def result_of(
+def text_result_event(
     call: commands.Call, text: str, stamp: Stamps, *, is_error: bool = False, by: By | None = None
 ) -> events.FinishToolCall:
     """Return the event for a call whose result is a text."""
@@ -86,7 +86,9 @@ def result_of(
     )
 
 
-def _delegated(command: commands.StartDelegates, stamp: Stamps, next_number: int) -> tuple[events.StoredEvent, ...]:
+def _delegation_events(
+    command: commands.StartDelegates, stamp: Stamps, next_number: int
+) -> tuple[events.StoredEvent, ...]:
     """Start delegates. Their Run ids are recorded before they start, so that a resumed Run finds them."""
     delegations = tuple(
         Delegation(
@@ -104,14 +106,14 @@ def _delegated(command: commands.StartDelegates, stamp: Stamps, next_number: int
 # --- a full context -----------------------------------------------------------------------------------------------
 
 
-def shrunk_results(run: Run, command: commands.Shrink, stamp: Stamps) -> events.ShrinkResults:
+def shrink_event(run: Run, command: commands.Shrink, stamp: Stamps) -> events.ShrinkResults:
     """Return the event that shortens old results for the model. Their whole texts are stored as blobs already."""
     return events.ShrinkResults(
         **_of_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
     )
 
 
-def compaction_started(
+def start_compaction_event(
     run: Run, command: commands.Compact, model: str, reserved: Charge | None, stamp: Stamps
 ) -> events.StartCompaction:
     """Return the event that precedes the request for a summary."""
@@ -119,7 +121,7 @@ def compaction_started(
     return events.StartCompaction(**place, first=command.first, through=command.through, model=model, reserved=reserved)
 
 
-def history_compacted(
+def compact_history_event(
     run: Run,
     command: commands.Compact,
     text: str,
@@ -166,7 +168,7 @@ def _of_next_step(run: Run, stamp: Stamps) -> EventStamp:
 # --- questions ----------------------------------------------------------------------------------------------------
 
 
-def asked(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tuple[events.StoredEvent, ...]:
+def question_events(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tuple[events.StoredEvent, ...]:
     """Return the question, unless the Run is asking it already, and the stop."""
     if call.question is not None and run.asked == call.decided.id:
         return (events.StopRunByInteractiveTool(**at_checkpoint(stamp())),)
@@ -190,7 +192,7 @@ class SettledApproval:
     door: str = UNATTENDED  # where it comes from
 
 
-def approval_asked(
+def approval_events(
     call: commands.Call,
     leads_to: tuple[str, ...],
     offers: tuple[str, ...],
@@ -226,12 +228,12 @@ def approval_asked(
     return *requested, decision
 
 
-def call_started(call: commands.Call, stamp: Stamps) -> events.StartToolCall:
+def start_call_event(call: commands.Call, stamp: Stamps) -> events.StartToolCall:
     """Return the event that records the start of an approved call."""
     return events.StartToolCall(**stamp(), tool_call_id=call.decided.id, call_digest=call.digest)
 
 
-def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | None) -> events.StoredEvent:
+def answer_event(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | None) -> events.StoredEvent:
     """Return the event for a person's answer; a text is the result of an interactive tool."""
     call = run.calls[run.asked or ""]
     if isinstance(answer, Approval):
@@ -245,7 +247,7 @@ def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | 
             text=answer.text,
         )
     if isinstance(answer, str):
-        return result_of(call, answer, stamp, by=by)
+        return text_result_event(call, answer, stamp, by=by)
     return events.AnswerQuestion(**stamp(), tool_call_id=call.decided.id, answer=answer, by=by)
 
 
@@ -257,10 +259,10 @@ def result_event(run: Run, text: str, found: ResultCheck, stamp: Stamps) -> even
     if found.value is None:
         text = correction(found.problem)
         return events.RejectResult(**stamp(), problem=found.problem, text=text, by_program=found.by_program)
-    return _finished(run, text, found.value, stamp)
+    return _finish_run(run, text, found.value, stamp)
 
 
-def _finished(run: Run, text: str, value: JsonObject | None, stamp: Stamps) -> events.FinishRun:
+def _finish_run(run: Run, text: str, value: JsonObject | None, stamp: Stamps) -> events.FinishRun:
     return events.FinishRun(
         **at_checkpoint(stamp()),
         text=text,
@@ -309,7 +311,7 @@ class DelegateResult:
 def report_of(run: Run, tool_name: str) -> DelegateReport:
     """Return the report of an ended delegate; `tool_name`: the name that the caller knows it by."""
     is_completed = run.status == "completed"
-    did = f"{_counted(run.step, 'step')}, {_counted(run.effects, 'call')} with an effect"
+    did = f"{_count_of(run.step, 'step')}, {_count_of(run.effects, 'call')} with an effect"
     text = f"({tool_name}: {'completed in' if is_completed else 'failed after'} {did})"
     if run.without_effect:
         text += " Its work should have an effect, and none of its calls had one: check before you rely on its result."
@@ -322,24 +324,24 @@ def report_of(run: Run, tool_name: str) -> DelegateReport:
     )
 
 
-def _counted(number: int, what: str) -> str:
+def _count_of(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 # --- stops --------------------------------------------------------------------------------------------------------
 
 
-def stopped_at_limit(max_steps: int, stamp: Stamps) -> events.StopRunByExceededMaxSteps:
+def step_limit_event(max_steps: int, stamp: Stamps) -> events.StopRunByExceededMaxSteps:
     """Return the stop at the Job's step limit."""
     return events.StopRunByExceededMaxSteps(**at_checkpoint(stamp()), max_steps=max_steps)
 
 
-def stopped_by_budget(exceeded: Exceeded, stamp: Stamps) -> events.StopRunByExceededBudget:
+def budget_stop_event(exceeded: Exceeded, stamp: Stamps) -> events.StopRunByExceededBudget:
     """Return the stop of a Run whose next call could exceed a budget."""
     return events.StopRunByExceededBudget(**at_checkpoint(stamp()), **asdict(exceeded))
 
 
-def switch_after(
+def switch_event(
     run: Run, error: ErrorInfo, stamp: Stamps, *, uncharged: bool = False, window: int | None = None
 ) -> events.SwitchModel | None:
     """Return the switch to the next model; None if there is none, or if it would not do better."""
@@ -357,32 +359,32 @@ def switch_after(
     )
 
 
-def switch_back(run: Run, stamp: Stamps, window: int | None = None) -> events.SwitchModel:
+def switch_back_event(run: Run, stamp: Stamps, window: int | None = None) -> events.SwitchModel:
     """Return the switch back to the primary model."""
     return events.SwitchModel(
         **stamp(), before=run.on, to=models_of(run.start)[0], reason="triedAgain", context_window=window
     )
 
 
-def paused_for_limit(resume_at: int, stamp: Stamps) -> events.StopRunByInterrupt:
+def rate_limit_pause_event(resume_at: int, stamp: Stamps) -> events.StopRunByInterrupt:
     """Return the pause for a rate limit until `resume_at`, in milliseconds since 1970; 0 if unknown."""
     return events.StopRunByInterrupt(**at_checkpoint(stamp()), reason="rateLimit", resume_at=resume_at or None)
 
 
-def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> events.StoredEvent:
+def stop_event_after_delegates(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> events.StoredEvent:
     """Return the stop of a Run whose delegates stopped without a result: a question precedes a pause."""
     statuses = {run.status for run in delegates}
     if "stoppedByInteractiveTool" in statuses:
         return events.StopRunByInteractiveTool(**at_checkpoint(stamp()))
     if "stoppedByInterrupt" in statuses:
-        return paused_for_limit(max(run.resume_at or 0 for run in delegates), stamp)
+        return rate_limit_pause_event(max(run.resume_at or 0 for run in delegates), stamp)
     of_budget = next((run.exceeded for run in delegates if run.status == "stoppedByBudget" and run.exceeded), None)
     if of_budget is not None:
-        return stopped_by_budget(of_budget, stamp)
-    return stopped_at_limit(max_steps, stamp)
+        return budget_stop_event(of_budget, stamp)
+    return step_limit_event(max_steps, stamp)
 
 
-def interrupted(run: Run, stamp: Stamps) -> tuple[events.StoredEvent, ...]:
+def interrupt_events(run: Run, stamp: Stamps) -> tuple[events.StoredEvent, ...]:
     """Return the interrupt of a running or queued Run; no event if the Run has stopped already."""
     return (
         (events.StopRunByInterrupt(**at_checkpoint(stamp())),) if run.status in ACTIVE or run.status == "queued" else ()
@@ -392,7 +394,7 @@ def interrupted(run: Run, stamp: Stamps) -> tuple[events.StoredEvent, ...]:
 # --- going on -----------------------------------------------------------------------------------------------------
 
 
-def resumed(
+def resume_event(
     run: Run,
     reason: events.ResumeReason,
     stamp: Stamps,
@@ -434,7 +436,7 @@ def _settled_of(run: Run, settled: Mapping[str, Settlement]) -> dict[str, Settle
     return decided
 
 
-def redefined(
+def changed_definition(
     run: Run, today: Definition, today_limits: Limits, limits: Limits | None
 ) -> tuple[Definition | None, Limits | None]:
     """Return today's definition and limits for a Run that failed before its first reply; None for each if unchanged."""
@@ -445,7 +447,7 @@ def redefined(
     return None if is_same else today, None if wanted == run.limits else wanted
 
 
-def moved(run: Run, today: Definition, directory: str) -> Definition | None:
+def definition_in_directory(run: Run, today: Definition, directory: str) -> Definition | None:
     """Return the definition that a queued Run continues with in `directory`; None if nothing differs."""
     is_same = _is_definition_of(run, today)
     return None if is_same and names_directory(run.start.instruction, directory) else today

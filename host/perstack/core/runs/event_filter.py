@@ -123,7 +123,7 @@ class _Parser:
         self._at += 1
         return token.text
 
-    def _takes(self, text: str) -> bool:
+    def _accept(self, text: str) -> bool:
         token = self._tokens[self._at]
         is_next = token.text == text and token.kind in ("combine", "sign")
         self._at += is_next
@@ -132,24 +132,24 @@ class _Parser:
     def expression(self, depth: int) -> Condition:
         """Take alternatives."""
         parts = [self._all(depth)]
-        while self._takes("||"):
+        while self._accept("||"):
             parts.append(self._all(depth))
         return parts[0] if len(parts) == 1 else Combination("||", tuple(parts))
 
     def _all(self, depth: int) -> Condition:
-        parts = [self._one(depth)]
-        while self._takes("&&"):
-            parts.append(self._one(depth))
+        parts = [self._parse_term(depth)]
+        while self._accept("&&"):
+            parts.append(self._parse_term(depth))
         return parts[0] if len(parts) == 1 else Combination("&&", tuple(parts))
 
-    def _one(self, depth: int) -> Condition:
+    def _parse_term(self, depth: int) -> Condition:
         if depth > MAX_DEPTH:
             raise ValueError(f"column {self._tokens[self._at].column}: more than {MAX_DEPTH} levels")
-        if self._takes("!"):
-            return Negation(self._one(depth + 1))
-        if self._takes("("):
+        if self._accept("!"):
+            return Negation(self._parse_term(depth + 1))
+        if self._accept("("):
             found = self.expression(depth + 1)
-            if not self._takes(")"):
+            if not self._accept(")"):
                 self.expect(")", "&&, || or )")
             return found
         path = self.expect("path", "a field such as .type")

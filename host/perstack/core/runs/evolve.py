@@ -37,7 +37,7 @@ from __future__ import annotations
 from perstack.core.base.chain import Head
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.runs.events import AnswerQuestion, DecideApproval, FinishToolCall, StoredEvent
-from perstack.core.runs.events.base import LaterEvent, unexpected
+from perstack.core.runs.events.base import LaterEvent, unexpected_event
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import replace
@@ -76,4 +76,4 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     if isinstance(event, FinishToolCall | AnswerQuestion | DecideApproval) and event.tool_call_id == run.asked:
         run = replace(run, snapshot_due="no")  # an answer follows the resumption directly, before a snapshot
     command = pending(run)
-    return unexpected(event, run, command) if event.type == "startRun" else event.difference(run, command)
+    return unexpected_event(event, run, command) if event.type == "startRun" else event.difference(run, command)

@@ -271,7 +271,7 @@ def apply_todo(todos: Todos, args: JsonObject) -> Todos:
     return (*marked, *(Todo(id=next_id + i, title=title) for i, title in enumerate(new)))
 
 
-def remaining(todos: Iterable[Todo]) -> Todos:
+def remaining_todos(todos: Iterable[Todo]) -> Todos:
     """Return the todos that are not completed."""
     return tuple(todo for todo in todos if not todo.completed)
 

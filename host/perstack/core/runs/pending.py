@@ -10,8 +10,8 @@ from typing import assert_never
 
 from perstack.core.definitions.permissions import refusal
 from perstack.core.runs import commands
-from perstack.core.runs.context import relief, relief_in_hand
-from perstack.core.runs.facts import ErrorInfo, Settlement, apply_todo, remaining, todos_json
+from perstack.core.runs.context import command_for_full_context, relief_in_hand
+from perstack.core.runs.facts import ErrorInfo, Settlement, apply_todo, remaining_todos, todos_json
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.retries_and_fallbacks import next_model, reason_to_switch
 from perstack.core.runs.state import MOST_REJECTED, Phase, Run, latest_reply
@@ -55,7 +55,7 @@ def pending(run: Run, limit: int | None = None) -> commands.Command | None:
             return commands.Snapshot()
         case Phase.SETTLED:
             if run.accepted and run.result is None:
-                return relief(run) or commands.Generate(run.step, final=True)
+                return command_for_full_context(run) or commands.Generate(run.step, final=True)
             repeated = None if run.accepted else repeated_call(run)
             return commands.EndStep() if repeated is None else commands.Fail(repeated)
         case _:
@@ -83,7 +83,11 @@ def _pending_step(run: Run, limit: int | None) -> commands.Command:
         return commands.Fail(failed)
     if limit is not None:
         return commands.StopAtLimit(limit)
-    return commands.Snapshot() if run.snapshot_due != "no" else relief(run) or commands.Generate(run.step + 1)
+    return (
+        commands.Snapshot()
+        if run.snapshot_due != "no"
+        else command_for_full_context(run) or commands.Generate(run.step + 1)
+    )
 
 
 def _pending_call(run: Run) -> commands.Command:
@@ -136,7 +140,7 @@ def _recordable(run: Run, call: commands.Call) -> commands.RecordResult | None:
 
 
 def _completion(run: Run, call: commands.Call) -> commands.Complete:
-    left = remaining(run.todos)
+    left = remaining_todos(run.todos)
     given = call.part.args.get("result")
     text = given if isinstance(given, str) and given.strip() else latest_reply(run).text
     return commands.Complete(call, left, None if left or not text.strip() else text)

@@ -48,21 +48,21 @@ class OpenQuestion(Fact):
         """The question as a person sees it; a tool's starts with its skill, for its text may claim any origin."""
         if self.call_digest:
             runs = "".join(f" [{line}]" for line in self.runs)
-            args = approvable_text(canonical_json(counted(self.args)).decode("utf-8", "replace"))
+            args = approvable_text(canonical_json(count_blanks(self.args)).decode("utf-8", "replace"))
             text = approvable_text(self.text).replace("\n", " ")
             return f"{text}{runs}: {args if len(args) <= _LONGEST else f'{args[:_LONGEST]} …'}"
         is_of_tool = self.requested_schema is not None and self.skill_name
         return f"skill {self.skill_name}: {self.text}" if is_of_tool else self.text
 
 
-def counted(value: JsonValue) -> JsonValue:
+def count_blanks(value: JsonValue) -> JsonValue:
     """Return the value with `counted_blanks` applied to all of its texts."""
     match value:
         case str():
             return counted_blanks(value)
         case list():
-            return [counted(one) for one in value]
+            return [count_blanks(one) for one in value]
         case dict():
-            return {counted_blanks(name): counted(one) for name, one in value.items()}
+            return {counted_blanks(name): count_blanks(one) for name, one in value.items()}
         case _:
             return value

@@ -11,7 +11,7 @@ from perstack.core.runs.messages import ToolResultPart
 from perstack.core.runs.state import NO_REPEATS, Repeats, Run, SameCall
 
 
-def counted(run: Run, calls: Iterable[Call]) -> Repeats:
+def count_repeats(run: Run, calls: Iterable[Call]) -> Repeats:
     """Return the count of consecutive equal steps, after a step in which these calls have their results."""
     if run.limits.max_repeats is None:
         return NO_REPEATS
@@ -31,7 +31,7 @@ def warning_with(run: Run, call_id: str, result: Callable[[], ToolResultPart]) -
     if len(open_calls) != 1 or open_calls[0].decided.id != call_id:
         return None
     calls = {**run.calls, call_id: replace(open_calls[0], result=result())}
-    if counted(run, calls.values()).times != (most + 1) // 2:
+    if count_repeats(run, calls.values()).times != (most + 1) // 2:
         return None
     return repeat_warning(most, is_one=len(calls) == 1)
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 
 from pydantic import JsonValue
 
-from perstack.core.base.chain import unpadded
+from perstack.core.base.chain import encode_digest
 from perstack.core.base.records import JsonObject, canonical_json
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.skills import ToolSpec
@@ -68,7 +68,7 @@ def request_digest(run: Run, event: StartGeneration) -> str:
     messages = run.messages.digest(sent)
     whole = sha256(instruction + settings + bytes.fromhex(tools) + messages).digest()
     hints = (instruction, settings, run.messages.digest(max(0, sent - 1)), messages)
-    return f"{VERSION}:{unpadded(whole)}.{'.'.join([unpadded(part)[:_HINT] for part in hints])}"
+    return f"{VERSION}:{encode_digest(whole)}.{'.'.join([encode_digest(part)[:_HINT] for part in hints])}"
 
 
 def is_comparable(event: StartGeneration) -> bool:
@@ -83,14 +83,14 @@ def request_difference(run: Run, event: StartGeneration, known: int) -> str | No
     recorded = event.request_digest or ""
     if again == recorded:
         return None
-    parts = _differing(again.split("."), recorded.split("."), known, len(run.messages))
+    parts = _differing_parts(again.split("."), recorded.split("."), known, len(run.messages))
     return (
         f"generation of step {event.step_number}: what the log says the model was sent is not what its requestDigest"
         f" says: {' and '.join(parts)}"
     )
 
 
-def _differing(again: list[str], recorded: list[str], known: int, sent: int) -> list[str]:
+def _differing_parts(again: list[str], recorded: list[str], known: int, sent: int) -> list[str]:
     if len(recorded) != len(again):
         return ["the digest has not the form of one"]
     (_, instruction, settings, before, messages), (_, *old) = again, recorded

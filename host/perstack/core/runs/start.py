@@ -69,7 +69,7 @@ class StartRun(RunEvent):
         if self.model:
             rows.append(LogRow("model", f"{self.provider}/{self.model}", "dim", "model"))
         if self.attachments:
-            rows.append(LogRow("attached", ", ".join(map(_attached, self.attachments))))
+            rows.append(LogRow("attached", ", ".join(map(_attachment_line, self.attachments))))
         if self.continued_from is not None:
             another = ", with another answer" if self.continued_from.answers else ""
             another = ", as it was there" if self.continued_from.as_it_was else another
@@ -79,7 +79,7 @@ class StartRun(RunEvent):
         return rows
 
 
-def _attached(part: ResultContent) -> str:
+def _attachment_line(part: ResultContent) -> str:
     if isinstance(part, BlobPart):
         return f"{part.name} ({part.mime_type}, {part.size:,} bytes)"
     return part.text.strip().partition("\n")[0].removeprefix("Attached file ").removesuffix(":")

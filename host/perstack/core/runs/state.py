@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NOTHING_SPENT, Exceeded, Spending
-from perstack.core.definitions.exec_grant import is_exec, names_exec, ungranted
+from perstack.core.definitions.exec_grant import is_exec, names_exec, rules_without_grant
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import full_name, parts_of
@@ -233,7 +233,7 @@ class Run:
     @property
     def rules(self) -> tuple[RuleSet, ...]:
         """The rule sets that decide its calls, in which `exec` is asked about unless it is granted."""
-        return (*self.permissions, ungranted(self.start.expert)) if self.asks_exec else self.permissions
+        return (*self.permissions, rules_without_grant(self.start.expert)) if self.asks_exec else self.permissions
 
     def rules_for(self, calls: Iterable[DecidedCall]) -> tuple[RuleSet, ...]:
         """Return the rule sets that may decide these calls: few replies call `exec`."""
@@ -302,17 +302,17 @@ def latest_reply(run: Run) -> ExpertMessage:
     return last
 
 
-def unmeasured(context: ContextState, window: int | None, learned: int | None = None) -> ContextState:
+def forget_measurements(context: ContextState, window: int | None, learned: int | None = None) -> ContextState:
     """Return the context without the values that hold only for requests of one Run and model."""
     context = replace(context, window=window, learned=learned, sending=None, counted=None, freed=0)
     return replace(context, overflow=None, is_relieved=False, summarising="")
 
 
-def inherited(base: Run, start: StartRun) -> ContextState:
+def inherit_context(base: Run, start: StartRun) -> ContextState:
     """Return what a Run inherits of the context of the Run that it continues."""
     is_same = base.on == full_name(start.provider, start.model)
     window = base.context.window if is_same and start.limits.context else None
-    context = unmeasured(base.context, window, base.context.learned if is_same else None)
+    context = forget_measurements(base.context, window, base.context.learned if is_same else None)
     return replace(context, tokens=0, overhead=0)
 
 
@@ -349,7 +349,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         limits=start.limits,
         schema=schema_of_run(start),
         messages=earlier.append(query, start.id),
-        context=EMPTY_CONTEXT if base is None else inherited(base, start),
+        context=EMPTY_CONTEXT if base is None else inherit_context(base, start),
         touched=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,

@@ -107,7 +107,7 @@ class RevealedTools:
         self._latest = History()
         self._read = 0
 
-    def after(self, messages: History) -> tuple[ToolSpec, ...]:
+    def tools_found_in(self, messages: History) -> tuple[ToolSpec, ...]:
         """Return the deferred tools that `messages` found by a search or called; only new messages are read."""
         if not messages.continues(self._latest):
             self._read = 0

@@ -42,7 +42,7 @@ Did = Literal["started", "resumed", "skipped", "queued"]
 class Times(Protocol):
     """Occurrences of a cron line: whole minutes in milliseconds since 1970, each once."""
 
-    def after(self, moment: int) -> int | None:
+    def next_after(self, moment: int) -> int | None:
         """Return the first occurrence later than `moment`, or None."""
         ...
 
@@ -92,27 +92,27 @@ def next_step(
     """Return the next step, or what must be looked at first; None if nothing is to do."""
     if state is None or schedule.line not in state.lines:
         return AppendEvents((SetSchedule(schedule=schedule.name, timestamp=now, line=schedule.line),))
-    due = latest(times, state.lines[schedule.line], now)
+    due = latest_time(times, state.lines[schedule.line], now)
     if state.current is None:
-        return _started(state, times, due, now)
+        return _start_occurrence(state, times, due, now)
     if state.current.job_id not in known.jobs:
         return NeedJob(state.current.job_id)
     job = known.jobs[state.current.job_id]
     todo = _todo(state.current, job, now, by_workers=not known.resumes)
     if todo == "finish":
-        return settled(state, schedule, times, job, now)
+        return settle_occurrence(state, schedule, times, job, now)
     if todo == "pass":  # the answer may take days
-        return _started(state, times, due, now) or _begun(state, state.current, now)
+        return _start_occurrence(state, times, due, now) or _confirm_job(state, state.current, now)
     if due is not None:
         return _held_up(state, schedule, state.current, due, now)
     if todo == "start":
         return TakeUp(state.current)
     if todo == "continue":
         return ContinueJob(state.current)
-    return None if job is None else _begun(state, state.current, now)
+    return None if job is None else _confirm_job(state, state.current, now)
 
 
-def settled(
+def settle_occurrence(
     state: ScheduleState, schedule: Schedule, times: Times, job: JobSummary | None, now: int
 ) -> AppendEvents | None:
     """Return the end of the current Job, or None; with `overlap = "skip"` its occurrences meanwhile are skipped."""
@@ -123,7 +123,7 @@ def settled(
     name, line = state.name, state.lines.get(schedule.line)
     events: tuple[StoredScheduleEvent, ...] = ()
     if line is not None and schedule.overlap == "skip" and job is not None:
-        meanwhile = latest(times, line, min(job.updated_at, now))
+        meanwhile = latest_time(times, line, min(job.updated_at, now))
         if meanwhile is not None:
             skip = SkipOccurrence(schedule=name, timestamp=now, at=meanwhile, job_id=current.job_id)
             events = (skip,)
@@ -131,15 +131,15 @@ def settled(
     return AppendEvents((*events, finish))
 
 
-def latest(times: Times, after: int, until: int) -> int | None:
+def latest_time(times: Times, after: int, until: int) -> int | None:
     """Return the latest occurrence in the interval (`after`, `until`], or None. Uses binary search."""
-    found = times.after(after)
+    found = times.next_after(after)
     if found is None or found > until:
         return None
     beyond = until
     while beyond - found >= MINUTE:  # invariant: none is in (`beyond`, `until`]
         middle = (found + beyond) // 2
-        later = times.after(middle)
+        later = times.next_after(middle)
         if later is not None and later <= until:
             found = later
         else:
@@ -147,7 +147,7 @@ def latest(times: Times, after: int, until: int) -> int | None:
     return found
 
 
-def _started(state: ScheduleState, times: Times, due: int | None, now: int) -> AppendEvents | None:
+def _start_occurrence(state: ScheduleState, times: Times, due: int | None, now: int) -> AppendEvents | None:
     """Start the waiting occurrence, or else the due one."""
     at = due if state.waiting is None else state.waiting
     if at is None:
@@ -165,7 +165,7 @@ def _held_up(state: ScheduleState, schedule: Schedule, current: Occurrence, due:
     return AppendEvents((SkipOccurrence(schedule=name, timestamp=now, at=due, job_id=job_id),), "skipped", due)
 
 
-def _begun(state: ScheduleState, current: Occurrence, now: int) -> AppendEvents | None:
+def _confirm_job(state: ScheduleState, current: Occurrence, now: int) -> AppendEvents | None:
     """Record once that the Job exists: if it is missing later, it was deleted."""
     if current.begun:
         return None

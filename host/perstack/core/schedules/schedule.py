@@ -188,22 +188,22 @@ def _changes(state: ScheduleState, event: StoredScheduleEvent) -> _Changes:
             # a clock that was set back must not reopen what another line's occurrences decided
             return _Changes(lines={**state.lines, event.line: max(event.timestamp, *state.lines.values())})
         case StartOccurrence():
-            return _started(state, event)
+            return _apply_start(state, event)
         case SkipOccurrence():
-            _own(state, event)
-            return _Changes(skipped=event.at, lines=_decided(state, event))
+            _require_current(state, event)
+            return _Changes(skipped=event.at, lines=_mark_decided(state, event))
         case QueueOccurrence():
-            _own(state, event)
-            return _Changes(waiting=event.at, lines=_decided(state, event))
+            _require_current(state, event)
+            return _Changes(waiting=event.at, lines=_mark_decided(state, event))
         case BeginOccurrence():
-            return _Changes(current=_own(state, event).model_copy(update={"begun": True}))
+            return _Changes(current=_require_current(state, event).model_copy(update={"begun": True}))
         case FinishOccurrence():
-            ended = _own(state, event).model_copy(update={"begun": True, "outcome": event.outcome})
+            ended = _require_current(state, event).model_copy(update={"begun": True, "outcome": event.outcome})
             return _Changes(current=None, last=ended)
     assert_never(event)
 
 
-def _started(state: ScheduleState, event: StartOccurrence) -> _Changes:
+def _apply_start(state: ScheduleState, event: StartOccurrence) -> _Changes:
     if not is_job_of(state.name, event.job_id):
         raise IllegalFact(f"startOccurrence names Job {event.job_id}, which cannot be one of this schedule")
     begun = Occurrence(at=event.at, job_id=event.job_id, decided_at=event.timestamp)
@@ -212,17 +212,17 @@ def _started(state: ScheduleState, event: StartOccurrence) -> _Changes:
         return _Changes(current=begun, waiting=None, last=before)
     if state.waiting is not None:
         raise IllegalFact(f"startOccurrence is of {event.at}, and {state.waiting} waits")
-    return _Changes(current=begun, last=before, lines=_decided(state, event))
+    return _Changes(current=begun, last=before, lines=_mark_decided(state, event))
 
 
-def _decided(state: ScheduleState, event: StartOccurrence | SkipOccurrence | QueueOccurrence) -> dict[str, int]:
+def _mark_decided(state: ScheduleState, event: StartOccurrence | SkipOccurrence | QueueOccurrence) -> dict[str, int]:
     """Mark everything up to this occurrence as decided, for every line. Raises IllegalFact if it was decided before."""
     if event.at <= min(state.lines.values()):
         raise IllegalFact(f"{event.type} is of {event.at}, which was decided before")
     return {line: max(through, event.at) for line, through in state.lines.items()}
 
 
-def _own(
+def _require_current(
     state: ScheduleState, event: SkipOccurrence | QueueOccurrence | BeginOccurrence | FinishOccurrence
 ) -> Occurrence:
     """Return the current occurrence. Raises IllegalFact if the event names another one."""

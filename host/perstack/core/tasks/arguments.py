@@ -25,7 +25,7 @@ _LONGEST_ERROR = 500
 _TIMED = ("scheduled_wait", "rate_limit")
 
 
-def _kept(value: JsonValue) -> JsonValue:
+def _storable(value: JsonValue) -> JsonValue:
     """Return the value. Raises ValueError if a log could not hold it: unreadable as JSON, or too large."""
     wrapped: JsonValue = value
     for _ in range(_WRAPPERS):
@@ -44,12 +44,12 @@ def _kept(value: JsonValue) -> JsonValue:
 
 
 def _text(value: str) -> str:
-    _kept(value)
+    _storable(value)
     return value
 
 
 def _object(value: JsonObject) -> JsonObject:
-    _kept(value)
+    _storable(value)
     return value
 
 
@@ -73,7 +73,7 @@ def _one_or_more(given: object) -> object:
 
 
 Text = Annotated[str, AfterValidator(_text)]
-Json = Annotated[JsonValue, AfterValidator(_kept)]
+Json = Annotated[JsonValue, AfterValidator(_storable)]
 State = Annotated[JsonObject, AfterValidator(_object)]
 Config = Annotated[TaskConfig, BeforeValidator(_known_keys)]
 Count = Annotated[int, Field(ge=0)]

@@ -76,11 +76,11 @@ Step = AskCommand | NeedJob | Work | GoOn
 def next_step(task: TaskState, known: TaskContext, now: int) -> Step | None:
     """Return the next step, or what must be looked at first; None if nothing is to do."""
     if task.status == "paused":
-        return _resumed(task, known, now)
-    return _attended(task, known, now) if task.status == "running" else None
+        return _resume_step(task, known, now)
+    return _check_running(task, known, now) if task.status == "running" else None
 
 
-def _resumed(task: TaskState, known: TaskContext, now: int) -> Step | None:
+def _resume_step(task: TaskState, known: TaskContext, now: int) -> Step | None:
     if task.blocked_by:
         return None
     due, events = due_at(task), list[task_events.StoredTaskEvent]()
@@ -102,7 +102,7 @@ def _resumed(task: TaskState, known: TaskContext, now: int) -> Step | None:
     return GoOn((*events, resume), "resumed", job_id if todo == "continue" else None)
 
 
-def _attended(task: TaskState, known: TaskContext, now: int) -> Step | None:
+def _check_running(task: TaskState, known: TaskContext, now: int) -> Step | None:
     """Continue a running task whose process has died; fail a task that was silent for too long."""
     if task.job_id is None or not known.is_expert:
         due = due_at(task)
@@ -120,10 +120,10 @@ def _attended(task: TaskState, known: TaskContext, now: int) -> Step | None:
         case "continue":
             return Work(task.job_id)
         case _:
-            return None if job is None else settled(task, job, now)
+            return None if job is None else settle_task(task, job, now)
 
 
-def settled(task: TaskState, job: JobSummary, now: int) -> GoOn | None:
+def settle_task(task: TaskState, job: JobSummary, now: int) -> GoOn | None:
     """Return the step for the end of a task's Job, unless its Expert has changed the task itself."""
     if task.status != "running" or task.job_id != job.id:
         return None

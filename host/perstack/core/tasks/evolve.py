@@ -127,7 +127,7 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges
                 checkpointed_at=event.timestamp,
             )
         case task_events.PauseTask():
-            return _paused(event.reason, event.message, event.timestamp) | TaskChanges(
+            return _pause_changes(event.reason, event.message, event.timestamp) | TaskChanges(
                 resume_at=event.resume_at,
                 waiting_for=event.waiting_for,
                 depends_on=event.depends_on,
@@ -135,17 +135,17 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges
             )
         case task_events.AnswerTask():
             signals = (*task.signals, event.signal)[-_MOST_SIGNALS:] if event.signal else task.signals
-            return _told(event) | TaskChanges(answered=True, signals=signals)
+            return _answer_changes(event) | TaskChanges(answered=True, signals=signals)
         case task_events.ResumeTask():
-            return _resumed(task, event)
+            return _resume_changes(task, event)
         case task_events.CompleteTask():
             state = task.state if event.state is None else event.state
-            return _ended("completed", event) | TaskChanges(result=event.result, state=state)
+            return _end_changes("completed", event) | TaskChanges(result=event.result, state=state)
         case task_events.FailTask():
             return _failed(task, event) | TaskChanges(error=event.error, error_details=event.details)
         case task_events.CancelTask():
             said = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
-            return _ended("failed", event) | TaskChanges(error=said)
+            return _end_changes("failed", event) | TaskChanges(error=said)
         case task_events.RetryTask():
             return _GOING_ON | TaskChanges(retry_count=task.retry_count + 1)
         case task_events.WakeTask():
@@ -155,21 +155,21 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges
     assert_never(event)
 
 
-def _paused(reason: PauseReason, message: str | None, at: int) -> TaskChanges:
+def _pause_changes(reason: PauseReason, message: str | None, at: int) -> TaskChanges:
     """Clear the input, because an answer to an earlier pause must not answer this one."""
     told = TaskChanges(input=None, input_text="", input_by=None, token_hash=None)
     why = TaskChanges(status="paused", pause_reason=reason, pause_message=message, paused_at=at)
     return NOT_WAITING | told | why
 
 
-def _told(event: task_events.AnswerTask | task_events.ResumeTask) -> TaskChanges:
+def _answer_changes(event: task_events.AnswerTask | task_events.ResumeTask) -> TaskChanges:
     return TaskChanges(input=event.input, input_text=event.input_text, input_by=event.by)
 
 
-def _resumed(task: TaskState, event: task_events.ResumeTask) -> TaskChanges:
+def _resume_changes(task: TaskState, event: task_events.ResumeTask) -> TaskChanges:
     changes = _GOING_ON | TaskChanges(started_at=task.started_at or event.timestamp)
     if event.input is not None:
-        changes |= _told(event)
+        changes |= _answer_changes(event)
     if event.state is not None:
         changes["state"] = event.state
     if event.checkpoint_id is not None:
@@ -177,7 +177,7 @@ def _resumed(task: TaskState, event: task_events.ResumeTask) -> TaskChanges:
     return changes
 
 
-def _ended(
+def _end_changes(
     status: TaskStatus, event: task_events.CompleteTask | task_events.FailTask | task_events.CancelTask
 ) -> TaskChanges:
     return NOT_WAITING | TaskChanges(status=status, finished_at=event.timestamp)
@@ -186,9 +186,9 @@ def _ended(
 def _failed(task: TaskState, event: task_events.FailTask) -> TaskChanges:
     match event.outcome:
         case "fail":
-            return _ended("failed", event)
+            return _end_changes("failed", event)
         case "pause":
-            return _paused("human_input", event.error, event.timestamp)
+            return _pause_changes("human_input", event.error, event.timestamp)
         case "retry":
             return _GOING_ON | TaskChanges(retry_count=task.retry_count + 1)
     assert_never(event.outcome)

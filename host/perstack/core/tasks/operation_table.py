@@ -18,7 +18,7 @@ from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 
 
-def _itself(command: operations.TaskCommand[Fact], done: Fact) -> Fact:
+def _identity(command: operations.TaskCommand[Fact], done: Fact) -> Fact:
     return done
 
 
@@ -57,7 +57,7 @@ class Operation:
     path: str  # path below /v1/execution; `{taskId}` is an argument
     tool: str  # name among the tools of an Expert
     gives: type[Fact] = TaskState  # model of the result as doors show it
-    shown: Callable[[Any, Any], Fact] = _itself  # convert the command and its result to that model
+    shown: Callable[[Any, Any], Fact] = _identity  # convert the command and its result to that model
     callers: frozenset[operations.Caller] = operations.EVERYONE
 
     @property

@@ -357,7 +357,7 @@ class AnswerCommand(ChangeCommand):
             )
         if task.pause_reason not in _ANSWERABLE:
             raise UsageError(f"task {task.task_id} needs no answer ({task.pause_reason}): resume it")
-        told = _told(task, self.value, given)
+        told = _read_input(task, self.value, given)
         return [task_events.AnswerTask(task_id=task.task_id, timestamp=given.now, signal=self.event_id, **told)]
 
 
@@ -383,7 +383,7 @@ class ResumeCommand(ChangeCommand):
             checkpoint_id=back_to.id if back_to is not None else None,
             state=before if self.state is None else self.state,
             data=back_to.data if back_to is not None else None,
-            **(_NOTHING if self.value is None else _told(task, self.value, given)),
+            **(_NOTHING if self.value is None else _read_input(task, self.value, given)),
         )
         return [resumed]
 
@@ -480,6 +480,6 @@ class _Told(TypedDict):
 _NOTHING = _Told(input=None, input_text="", by=None)
 
 
-def _told(task: TaskState, value: JsonValue, given: DecisionInput) -> _Told:
+def _read_input(task: TaskState, value: JsonValue, given: DecisionInput) -> _Told:
     reading = read_answer(asked_of(task), value)
     return _Told(input=reading.value, input_text=reading.words, by=given.by)

@@ -73,7 +73,7 @@ def chaos_command(
     """
     seconds = _seconds(duration, kills)
     place = find_place(".", config)
-    path = place.required()
+    path = place.require_path()
     project = load_project(path).project
     experts = _team(project, expert)
     room = Path(tempfile.mkdtemp(prefix="perstack-chaos-"))

@@ -85,7 +85,7 @@ class HostOptions:
 
         Raises UsageError if there is no file, and with `strict` DefinitionError for warnings.
         """
-        loaded = load_usable(self.find().required())
+        loaded = load_usable(self.find().require_path())
         if strict and loaded.warnings:
             raise DefinitionError(tuple(replace(problem, severity="error") for problem in loaded.warnings))
         for problem in loaded.warnings:

@@ -54,7 +54,7 @@ def test_command(
     from perstack.engine.permissions.rule_testing import judge_call
     from perstack.engine.plugins.registry import load_plugins
 
-    definition = DefinitionFile(options.find().required())
+    definition = DefinitionFile(options.find().require_path())
     folder = options.find().workspace(definition.project, options.workspace_path)
     tried = judge_call(definition, load_plugins().skills, folder, expert, tool, _object(args), above=under)
     ruling = tried.ruling

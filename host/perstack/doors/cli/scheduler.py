@@ -90,7 +90,7 @@ def _print(standings: tuple[ScheduleStatus, ...]) -> None:
 def _moment(one: ScheduleStatus, at: int | None) -> str:
     from perstack.config.calendar import calendar_of
 
-    return "-" if at is None else calendar_of(one.schedule).shown(at)
+    return "-" if at is None else calendar_of(one.schedule).format_minute(at)
 
 
 def _status(one: ScheduleStatus) -> str:

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as Xml
 
 import click
 
-from perstack.config.expert_tests import WrittenTest, chosen, read_tests
+from perstack.config.expert_tests import WrittenTest, read_tests, select_tests
 from perstack.config.load import DefinitionFile
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import cost
@@ -276,9 +276,9 @@ def test_command(
         raise UsageError("--name, --files and --storage are for --from JOB: name the Job")
     if as_json and junit == "-":
         raise UsageError("--json and --junit - both write to stdout: give one of them a FILE")
-    path = options.find().required()
+    path = options.find().require_path()
     project, tests = _read(path)
-    wanted = chosen(tests, (*project.experts, *project.broken), expert, word)
+    wanted = select_tests(tests, (*project.experts, *project.broken), expert, word)
     _check(project, wanted)
     overrides = Overrides(model=model, provider=provider)
     room = Path(tempfile.mkdtemp(prefix="perstack-test-"))
@@ -298,8 +298,8 @@ def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
 
     if files is not None and not Path(files).is_dir():
         raise UsageError(f"--files {files}: no such directory")
-    definition = DefinitionFile(options.find().required())
-    project = definition.loaded(strict=False).project
+    definition = DefinitionFile(options.find().require_path())
+    project = definition.to_project(strict=False).project
     env = options.env(project)
 
     async def take(host: Host) -> Taken:
@@ -317,7 +317,7 @@ def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
 def _read(path: Path) -> tuple[Project, tuple[WrittenTest, ...]]:
     """Return the project and its tests; warnings go to stderr. Raises DefinitionError if a test is invalid."""
     definition = DefinitionFile(path)
-    loaded = definition.loaded(strict=False)
+    loaded = definition.to_project(strict=False)
     before = len(definition.problems)
     tests = read_tests(definition)
     wrong = tuple(definition.problems[before:])

@@ -126,7 +126,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
     if json_schema:
         write_bytes(SHIPPED_SCHEMA.read_bytes())
         return
-    path = options.find().required()
+    path = options.find().require_path()
     project, problems = _checked(path, options)
     is_usable = project is not None and not (strict and problems)
     offered = _tools_of(project, options) if with_tools and is_usable and project is not None else {}

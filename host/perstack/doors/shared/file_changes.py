@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal, assert_never
 
-from perstack.core.base.file_names import unspelled
+from perstack.core.base.file_names import parse_spelling
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line, visible_text
 from perstack.core.files.text_diff import FileDiff, Hunk, Side, as_text, stat_of
@@ -146,7 +146,7 @@ def _of_link(old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, byt
     yield "hunk", b"@@ -%s +%s @@" % (b"0,0" if old is None else b"1", b"0,0" if new is None else b"1")
     for kind, side in (("-", old), ("+", new)):
         if side is not None:
-            yield "+" if kind == "+" else "-", kind.encode() + unspelled(side.target)
+            yield "+" if kind == "+" else "-", kind.encode() + parse_spelling(side.target)
             yield "hunk", _NO_NEWLINE
 
 
@@ -155,7 +155,7 @@ def _as_file(side: Side | None) -> Side | None:
 
 
 def _quoted(prefix: str, path: str) -> bytes:
-    name = prefix.encode() + unspelled(path)
+    name = prefix.encode() + parse_spelling(path)
     is_plain = all(32 <= byte != 127 and byte not in b'"\\' for byte in name)
     if is_plain and name.decode("utf-8", "ignore").encode() == name:
         return name

@@ -24,7 +24,7 @@ from perstack.core.jobs.answers import (
     read_approval,
     yes_or_no,
 )
-from perstack.core.runs.questions import OpenQuestion, counted
+from perstack.core.runs.questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
 from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
 
@@ -88,7 +88,7 @@ def head_shown(asking: OpenQuestion) -> tuple[str, ...]:
 
 def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
     """Return a value as lines that cannot be mistaken for others; invisible and omitted characters are made visible."""
-    shown = approvable_text(value if isinstance(value, str) else json.dumps(counted(value), ensure_ascii=False))
+    shown = approvable_text(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
     more = len(shown) - _MAX_SHOWN_CHARS
     if more > 0:
         job, half = place_of(asking.id)[0], _MAX_SHOWN_CHARS // 2

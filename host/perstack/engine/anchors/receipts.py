@@ -76,7 +76,7 @@ class PublicKey:
 
         for signature in envelope.signatures:
             try:
-                self.key.verify(signature.value(), envelope.signed())
+                self.key.verify(signature.value(), envelope.signed_bytes())
             except (InvalidSignature, ValueError):
                 continue
             return True

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.core.audit.verification import Checked, Finding, Report, Unchecked, against, against_head
+from perstack.core.audit.verification import Checked, Finding, Report, Unchecked, against_head, cache_contradictions
 from perstack.core.base.chain import Sealed
 from perstack.core.base.ids import By, OwnerKind, place_of
 from perstack.core.base.records import Fact
@@ -105,7 +105,7 @@ def _unchecked(name: str, kept: StoredSummary, log: CheckedLog[S]) -> list[Unche
 
 def _against_summary(name: str, kept: bytes, summary: Fact) -> list[Finding]:
     try:
-        return [Finding("", 0, f"{name} {words}") for words in against(kept, summary)]
+        return [Finding("", 0, f"{name} {words}") for words in cache_contradictions(kept, summary)]
     except ValueError:
         return [Finding("", 0, f"{name} does not read: what it says is in the log")]
 

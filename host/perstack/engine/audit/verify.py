@@ -17,9 +17,9 @@ from perstack.core.audit.verification import (
     Report,
     Unchecked,
     UncheckedKind,
-    against,
     against_head,
     against_logs,
+    cache_contradictions,
 )
 from perstack.core.base.chain import Head, Sealed, taken_out
 from perstack.core.base.ids import BLOCK, OWN, block_of, is_place, number_of_run, place_of, run_id_of
@@ -216,7 +216,7 @@ async def _check_copies(check: JobCheck, storage: Storage, checkpoints: Files) -
 def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Fact) -> None:
     check.caches += 1
     try:
-        for words in against(data, expected):
+        for words in cache_contradictions(data, expected):
             check.found(run_id, 0, f"{name} {words}")
     except ValueError:
         check.found(run_id, 0, f"{name} does not read; delete it: what it says is in the log")

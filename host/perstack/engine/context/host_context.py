@@ -25,7 +25,7 @@ from perstack.core.definitions.keys import bringing_over
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
-from perstack.core.definitions.settings import Budget, Overrides, lower
+from perstack.core.definitions.settings import Budget, Overrides, lower_budget
 from perstack.core.runs.events import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run, may_have_unrecorded
@@ -103,7 +103,7 @@ class HostContext:
         if left is None:
             return self
         own = resolve_settings(self.project, self.expert(expert_key), chosen or self.overrides).limits.budget
-        most = lower(own, left) or left
+        most = lower_budget(own, left) or left
         asked = replace(self.overrides, max_cost=most.max_cost, max_tokens=most.max_tokens)
         return replace(self, overrides=asked)
 

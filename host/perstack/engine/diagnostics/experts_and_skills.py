@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock, LockedFolder, lock_path, merged, read_lock, write_lock
+from perstack.config.lock import Lock, LockedFolder, lock_path, merge_locks, read_lock, write_lock
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
@@ -186,7 +186,7 @@ class Skills:
         declared = setup.project.experts.values()
         places = {path_in_lock(setup.project.path, one) for each in declared for one in agent_skills(each.skills)}
         locked = tuple(one for one in folders if not isinstance(one, UsageError))
-        write_lock(path, merged(old, new.model_copy(update={"agent_skills": locked}), declared, places))
+        write_lock(path, merge_locks(old, new.model_copy(update={"agent_skills": locked}), declared, places))
         return Installed(path, (*steps, *map(_step, folders)))
 
 

@@ -110,10 +110,10 @@ def deltas_of(shots: Sequence[SnapshotPoint]) -> list[SnapshotDelta]:
 
 async def changes_in(trees: Trees, deltas: Iterable[SnapshotDelta]) -> tuple[Change, ...]:
     """Return the combined changes of several deltas. Raises NotFound and StorageError."""
-    from perstack.core.files.text_diff import combined
+    from perstack.core.files.text_diff import combine_changes
 
     found = [await trees.changes(delta.before, delta.shot.tree) for delta in deltas]
-    return combined(found)
+    return combine_changes(found)
 
 
 def _callers(job_id: str, logs: Iterable[RunLog]) -> dict[str, tuple[str, int]]:

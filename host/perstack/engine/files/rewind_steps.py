@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import assert_never
 
-from perstack.core.base.file_names import STAGING, spelled, unspelled
+from perstack.core.base.file_names import STAGING, parse_spelling, spell
 from perstack.core.files.tree_diff import Change, Kept, KeptWhy, RewindPlan
 from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, digest_of
 from perstack.engine.files.rewind_journal import (
@@ -148,7 +148,7 @@ class RewindSteps:
         self._step("mkdir", path)
 
     def _step(self, act: str, path: bytes, *, replaces: bool = False, digest: str = "", mode: int = 0) -> None:
-        fields = {"act": act, "path": spelled(path), "number": len(self._steps)}
+        fields = {"act": act, "path": spell(path), "number": len(self._steps)}
         self._steps.append(Step.model_validate({**fields, "replaces": replaces, "digest": digest, "mode": mode}))
 
     def _keep(self, path: bytes, why: KeptWhy) -> bool:
@@ -197,7 +197,7 @@ def _parents(path: bytes) -> Iterator[bytes]:
 
 def _changed(path: bytes) -> Conflict:
     return Conflict(
-        f"{spelled(path)} was changed while it was read: something else is at work there; try again when that has ended"
+        f"{spell(path)} was changed while it was read: something else is at work there; try again when that has ended"
     )
 
 
@@ -220,7 +220,7 @@ def make_step(root: int, staging: int, step: Step) -> None:
 
 
 def _make(root: int, staging: int, step: Step, new: bytes, old: bytes) -> None:
-    with parent_of(root, unspelled(step.path)) as (folder, name):
+    with parent_of(root, parse_spelling(step.path)) as (folder, name):
         match step.act:
             case "remove":
                 os.rename(name, old, src_dir_fd=folder, dst_dir_fd=staging)
@@ -245,7 +245,7 @@ def undo_step(root: int, staging: int, step: Step) -> None:
     """Undo a step, if it was made. Raises OSError."""
     new, old = _names(step)
     try:
-        with parent_of(root, unspelled(step.path)) as (folder, name):
+        with parent_of(root, parse_spelling(step.path)) as (folder, name):
             match step.act:
                 case "remove":
                     if status_at(staging, old) is not None:
@@ -469,7 +469,7 @@ class StagedRewind:
     def _sync(self) -> None:
         done: set[bytes] = set()
         for step in self._current.steps:
-            path = unspelled(step.path)
+            path = parse_spelling(step.path)
             above = path.rpartition(b"/")[0]
             if above in done:
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 
-from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, spelled
+from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, spell
 from perstack.core.files.tree_diff import Change, Pair, compare
 from perstack.core.files.trees import MOST_ENTRIES, Below, Entry, File, NotATree, TreeFolder, digest_of, read_folder
 from perstack.core.runs.events import StoredEvent
@@ -72,7 +72,7 @@ class Trees:
 
     def _check_place(self, path: bytes, depth: int) -> None:
         if depth > DEEPEST or len(path) >= LONGEST_PATH:
-            raise StorageError(f"job {self._job_id}: a snapshot has folders too far down: {spelled(path[:80])}…")
+            raise StorageError(f"job {self._job_id}: a snapshot has folders too far down: {spell(path[:80])}…")
 
     def _check_count(self, seen: int, most: int) -> None:
         if seen > most:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
-from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, is_name, is_never_recorded, spelled
+from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, is_name, is_never_recorded, spell
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.ignore_rules import LONGEST_RULES, IgnoreRules, rules_at
 from perstack.core.files.trees import (
@@ -353,7 +353,7 @@ class _WalkState:
             found = os.fstat(inner)
             if (found.st_dev, found.st_ino) in self._keep_off.numbers:
                 return None
-            own = rules.inside(name, _rules_of(inner))
+            own = rules.for_subfolder(name, _rules_of(inner))
             known = None if was is None else was.inner
             try:
                 now = yield from self.folder(inner, place + name + b"/", known, own, depth + 1)
@@ -367,7 +367,7 @@ class _WalkState:
     def _name(self, path: bytes, reason: Reason, size: int | None) -> None:
         self.left_out_count += 1
         if len(self.left_out) < MOST_NAMED:
-            self.left_out.append(NotRecorded(path=spelled(path), reason=reason, size=size))
+            self.left_out.append(NotRecorded(path=spell(path), reason=reason, size=size))
 
     def _keep(self, digest: str, data: bytes) -> Generator[Batch]:
         self.batch.append((digest, data))

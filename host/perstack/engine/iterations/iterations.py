@@ -18,7 +18,7 @@ from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.secrets import measured_without_secrets
 from perstack.core.definitions.settings import check_budget
-from perstack.core.iterations.evolve import aimed, check_resumable
+from perstack.core.iterations.evolve import check_resumable, with_limits
 from perstack.core.iterations.state import FailSeries, ResumeSeries, SeriesState, StartSeries
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.iterations.series_driver import OnFact, SeriesDriver, SeriesLog, SeriesPage, check_ready
@@ -66,7 +66,7 @@ class Iterations:
         written = _settings(expert)
         most = written.max_iterations if max_iterations is None else max_iterations
         check_budget(max_cost, max_tokens=max_tokens)
-        settings = aimed(written, most, target, max_cost, max_tokens)
+        settings = with_limits(written, most, target, max_cost, max_tokens)
         check_ready(setup, expert.key, settings, definition)
         series_id = await self._new_id() if series_id is None else _checked(series_id)
         if await self._storage.has_job(series_id):

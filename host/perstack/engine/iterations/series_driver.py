@@ -22,13 +22,13 @@ from perstack.core.iterations.next_step import (
     SeriesCommand,
     SeriesStamp,
     UsedUp,
-    interrupted,
+    interrupt_event,
     job_of_evaluation,
     job_of_iteration,
     pending_series,
     question_of,
     share,
-    stopped,
+    stop_event,
     used_up,
 )
 from perstack.core.iterations.state import (
@@ -216,12 +216,12 @@ class SeriesDriver:
         try:
             while (command := pending_series(self.series)) is not None:
                 if self._leaves:
-                    await self.record(interrupted(self._stamp))
+                    await self.record(interrupt_event(self._stamp))
                     break
                 await self.record(await self._outcome(command))
         except asyncio.CancelledError:
             if self.series.status == "running":
-                await self.record(interrupted(self._stamp))
+                await self.record(interrupt_event(self._stamp))
             raise
         return self.series
 
@@ -282,7 +282,7 @@ class SeriesDriver:
             series.expert_key,
             command.query,
         )
-        if (stop := stopped(job, self._stamp, left)) is not None:
+        if (stop := stop_event(job, self._stamp, left)) is not None:
             return stop
         return FinishArtefact(
             **self._stamp,
@@ -311,7 +311,7 @@ class SeriesDriver:
                     if isinstance(left, UsedUp):
                         return used_up(left, self._stamp)
                     job = await self._run_evaluator(evaluator, command, left)
-                    if (stop := stopped(job, self._stamp, left)) is not None:
+                    if (stop := stop_event(job, self._stamp, left)) is not None:
                         return stop
                     usage, assumed = job.usage, job.assumed
                     found = _read_answer(evaluator, job)

@@ -126,14 +126,14 @@ def _recorded(provider: Provider, loaded: Job, asking: OpenQuestion, run: Run) -
     place = places_of(tally.start for tally in loaded.runs.values())[run.id]
     where = (place, asking.tool_call_id, run.step)
     if asking.call_digest:
-        approval = player.said(*where, SaidApproval)
+        approval = player.answer_to(*where, SaidApproval)
         is_offered = approval is not None and approval.rule in ("", *asking.offers)
         return approval.approval if approval is not None and is_offered else None
     if asking.requested_schema is not None:
-        form = player.said(*where, SaidForm, len(run.calls[asking.tool_call_id].answers))
+        form = player.answer_to(*where, SaidForm, len(run.calls[asking.tool_call_id].answers))
         if form is None or form.action is None:
             return None
         question = Question(message=asking.text, requested_schema=asking.requested_schema)
         return Answer(question=question, action=form.action, content=form.content)
-    text = player.said(*where, SaidText)
+    text = player.answer_to(*where, SaidText)
     return None if text is None else text.text

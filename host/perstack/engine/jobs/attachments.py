@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias, assert_never
 from urllib.parse import unquote, urlsplit
 
-from perstack.core.base.file_names import folded, is_variables, matches_pattern, protected_by_name
+from perstack.core.base.file_names import fold_case, is_variables, matches_pattern, protected_by_name
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.runs.messages import LARGEST, Attached, ResultContent, attached_of, check_together
 from perstack.engine.context.host_context import HostContext
@@ -124,7 +124,7 @@ def _path_of(place: str) -> str:
 
 def _is_off_limits(host: HostContext, real: Path, parts: tuple[str, ...]) -> bool:
     context = host.skill_context("")
-    if protected_by_name(folded(parts)) is not None or any(map(is_variables, parts)):
+    if protected_by_name(fold_case(parts)) is not None or any(map(is_variables, parts)):
         return True
     state = (host.workspace / context.state_dir,) if context.state_dir else ()
     kept = [os.path.realpath(path) for path in (*state, *context.off_limits, *context.protected)]

@@ -14,7 +14,7 @@ from perstack.core.base.ids import By
 from perstack.core.jobs.due import due_of, job_state
 from perstack.core.jobs.queries import check_labels
 from perstack.core.jobs.summary import JobSummary, RunSummary
-from perstack.core.runs.decide import interrupted
+from perstack.core.runs.decide import interrupt_events
 from perstack.core.runs.state import ACTIVE
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.jobs.reader import JobReader
@@ -99,7 +99,7 @@ class JobQueue:
                     await summary_file.mark_stale()  # until all is written
                     run = loaded.coordinator
                     session = RunSession.of(context.storage, loaded, run, context.emitter(), clock=context.clock)
-                    session.record_all(interrupted(run, session.stamp))
+                    session.record_all(interrupt_events(run, session.stamp))
                     await session.flush()
                     await session.write_checkpoint()
                     await summary_file.write(is_driven=False)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.core.base.file_names import spelled, unspelled
+from perstack.core.base.file_names import parse_spelling, spell
 from perstack.core.base.ids import By
 from perstack.core.files.ignore_rules import IgnoreRules, rules_at
 from perstack.core.files.text_diff import FileDiff
@@ -60,7 +60,7 @@ async def _is_ignored(trees: Trees, folder: TreeFolder, rules: IgnoreRules, chan
             return True
         inner = next((one for one in folder.entries if one.name == part), None)
         folder = await trees.folder(inner.digest) if isinstance(inner, Below) else TreeFolder()
-        rules = rules.inside(part, await _content(trees, folder, _RULES[0]))
+        rules = rules.for_subfolder(part, await _content(trees, folder, _RULES[0]))
     return rules.ignores(name, is_folder=isinstance(change.old, Below))
 
 
@@ -240,7 +240,7 @@ class Rewinder:
         links: list[tuple[Step, bytes]] = []
         size = 0
         for step in steps:
-            path = unspelled(step.path)
+            path = parse_spelling(step.path)
             entry = wanted.get(path)
             if step.act != "put":
                 continue
@@ -276,7 +276,7 @@ class Rewinder:
         self, job_id: str, checkpoint_id: str, present: str, changes: Sequence[Change], plan: RewindPlan
     ) -> Rewind:
         files = await file_diffs(Trees(self._storage, job_id), changes)
-        kept = tuple(KeptPath(spelled(one.path), one.why) for one in plan.kept)
+        kept = tuple(KeptPath(spell(one.path), one.why) for one in plan.kept)
         digest = sha256(repr((present, checkpoint_id, changes, plan.kept)).encode()).hexdigest()
         return Rewind(job_id, checkpoint_id, str(self._workspace), files, kept, digest)
 

@@ -30,8 +30,8 @@ from perstack.core.definitions.skills import (
     Skill,
     ToolSpec,
     is_base_skill,
+    is_picked,
     legal_tool_name,
-    picked,
 )
 from perstack.core.permissions.calls import is_exempt
 from perstack.dataclass import dataclass
@@ -330,6 +330,6 @@ def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[s
     for key, patterns in (("pick", skill.pick), ("omit", skill.omit)):
         for index, pattern in enumerate(patterns):
             is_question = pattern == ASK_USER and is_base_skill(skill)
-            if not is_question and not any(picked(name, [pattern], ()) for name in names):
+            if not is_question and not any(is_picked(name, [pattern], ()) for name in names):
                 near = suggestion(pattern, names)
                 report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{near}")

@@ -29,9 +29,9 @@ from perstack.core.definitions.skills import (
     ToolKind,
     ToolSpec,
     agent_skills,
+    is_picked,
     legal_tool_name,
     named_arguments,
-    picked,
     with_base,
 )
 from perstack.core.permissions.calls import PolicyCall, Resolve, Ways, as_written
@@ -103,7 +103,7 @@ def tools_of_skill(factories: Sequence[SkillFactory], skill: Skill) -> tuple[Too
     return tuple(
         spec.model_copy(update={"skill_name": skill.name})
         for spec in specs
-        if picked(spec.name, skill.pick, skill.omit)
+        if is_picked(spec.name, skill.pick, skill.omit)
     )
 
 

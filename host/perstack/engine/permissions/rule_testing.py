@@ -18,7 +18,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import DELEGATE, Permissions, RuleSet
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.skills import ToolSpec, declared, with_tools
+from perstack.core.definitions.skills import ToolSpec, apply_definition, with_tools
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall, policy_call
 from perstack.core.permissions.decisions import Ruling, decide_call
@@ -192,7 +192,7 @@ def judge_call(
 
     Raises UsageError for an unknown Expert or tool, and DefinitionError for a file with errors.
     """
-    project = definition.loaded(strict=False).project
+    project = definition.to_project(strict=False).project
     expert = _expert(project, expert_key)
     runs = dict.fromkeys([*(_expert(project, key).key for key in above), expert.key])
     callers = [project.experts[key] for key in runs if key != expert.key]
@@ -255,7 +255,7 @@ def _tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> ToolS
     if not unknown:
         return None
     definition = next(one for one in with_tools(expert.skills) if one.name == unknown[0])
-    return declared(ToolSpec(name=name, skill_name=unknown[0]), definition)
+    return apply_definition(ToolSpec(name=name, skill_name=unknown[0]), definition)
 
 
 def _names(factories: Sequence[SkillFactory], expert: Expert) -> list[str]:

@@ -152,13 +152,13 @@ class Rulings:
         chain: Sequence[RuleSet],
         standing: Sequence[Standing],
     ) -> DecidedCall:
-        from perstack.core.permissions.call_rulings import ruled
+        from perstack.core.permissions.call_rulings import apply_rules
 
         seen = self._policy_call(part, decided, catalogue)
         if seen is None:
             return decided
         ways = Ways(seen.resolve)
-        now = ruled(chain, standing, decided, replace(seen, resolve=ways))
+        now = apply_rules(chain, standing, decided, replace(seen, resolve=ways))
         return now.model_copy(update={"ways": {path: tuple(names) for path, names in ways.found.items()}})
 
     def _policy_call(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:

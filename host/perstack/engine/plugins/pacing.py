@@ -20,11 +20,11 @@ from perstack.core.queue.rate_limit import (
     Pace,
     abandoned,
     admission,
-    begun,
+    after_rate_limit,
+    after_refusal,
+    after_start,
+    after_success,
     failed,
-    refused,
-    slowed,
-    succeeded,
 )
 from perstack.core.runs.display_events import WaitReason
 from perstack.dataclass import dataclass
@@ -65,7 +65,7 @@ class EndpointQueue:
         now = asyncio.get_running_loop().time()
         if self._line or not isinstance(admission(self.pace, place.limits, now), Go):
             return False
-        self.pace = begun(self.pace, place.limits, now, place.tokens)
+        self.pace = after_start(self.pace, place.limits, now, place.tokens)
         return True
 
     def join(self, place: QueueTicket) -> None:
@@ -103,7 +103,7 @@ class EndpointQueue:
             decision = admission(self.pace, place.limits, now)
             match decision:
                 case Go():
-                    self.pace = begun(self.pace, place.limits, now, place.tokens)
+                    self.pace = after_start(self.pace, place.limits, now, place.tokens)
                     self._line.remove(place)
                     place.turn.set_result(None)
                 case CircuitOpen():
@@ -182,15 +182,15 @@ class QueueTicket:
         if outcome is None:
             gate.pace = abandoned(gate.pace)
         elif isinstance(outcome, Generation):
-            gate.pace = succeeded(gate.pace, self.limits, outcome.usage.total_tokens - self.tokens)
+            gate.pace = after_success(gate.pace, self.limits, outcome.usage.total_tokens - self.tokens)
         elif outcome.status_code == 429 and outcome.is_retryable:
-            gate.pace = slowed(gate.pace, asyncio.get_running_loop().time(), outcome.retry_after)
+            gate.pace = after_rate_limit(gate.pace, asyncio.get_running_loop().time(), outcome.retry_after)
             if outcome.retry_after is not None:
                 gate.join(self)  # keeps its position for the retry
         elif outcome.is_retryable:
             gate.failed(self.name, str(outcome))
         else:
-            gate.pace = refused(gate.pace)
+            gate.pace = after_refusal(gate.pace)
         gate.advance()
 
     def _show(self) -> None:

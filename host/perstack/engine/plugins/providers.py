@@ -10,7 +10,7 @@ from perstack.config.trust import Agreement, provider_items
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE, Usage, nano
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.models import Price, ProviderLimits, full_name, parts_of, split
+from perstack.core.definitions.models import Price, ProviderLimits, full_name, parts_of, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
 from perstack.core.runs.start import UNKNOWN
@@ -179,7 +179,7 @@ class ProviderPool:
     def _kept(self, written: Candidates, provider: ProviderSetting | None) -> tuple[tuple[str | None, str], ...]:
         kept: list[tuple[str | None, str]] = []
         for one in written.models:
-            name, model = split(one.name, self.factories) if one.may_name_provider else (None, one.name)
+            name, model = split_name(one.name, self.factories) if one.may_name_provider else (None, one.name)
             is_chosen = provider is not None and name == provider.provider_name
             if written.is_of_provider if name is None else written.takes_others or is_chosen:
                 kept.append((name, model))

@@ -56,7 +56,7 @@ def loading_tools(skills: Sequence[AgentSkill], knowledge: SkillLibrary) -> tupl
 
 
 def _answer(knowledge: SkillLibrary, skill: AgentSkill, path: str, begin: int) -> str:
-    from perstack.config.context_files import decoded, skill_file_of
+    from perstack.config.context_files import decode_utf8, skill_file_of
     from perstack.core.definitions.agent_skills import NotASkill, divided
 
     folder = knowledge.folder(skill)
@@ -68,7 +68,7 @@ def _answer(knowledge: SkillLibrary, skill: AgentSkill, path: str, begin: int) -
     path = normpath(path) if path else ""
     is_body = path in ("", ".", skill_file_of(folder))
     try:
-        text = decoded(_read(folder, skill, "" if is_body else path))
+        text = decode_utf8(_read(folder, skill, "" if is_body else path))
         head, text = (f"{_heading(folder, skill)}\n\n", divided(text)[1]) if is_body else ("", text)
     except NotASkill as error:
         raise SkillError(f"{path or skill_file_of(folder)} of skill {skill.name} {error}") from error

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from perstack.config.lock import Lock, shared_definition
 from perstack.config.trust import Agreement, skill_item
-from perstack.core.base.json_schema import unchecked
+from perstack.core.base.json_schema import unchecked_parts
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy
@@ -328,7 +328,7 @@ class JobSkills:
             return _ConnectedSkill(session, await session.tools())
         up = await self._reached(definition, opening, session, show)
         for spec in up.toolset.specs:
-            for problem in unchecked(spec.input_schema):
+            for problem in unchecked_parts(spec.input_schema):
                 show(f"tool {spec.name}: {problem}")
         if up.session is not None:
             for problem in misdeclared(up.toolset.specs, definition):

@@ -24,11 +24,11 @@ from perstack.core.definitions.skills import (
     McpStdioSkill,
     Skill,
     ToolSpec,
-    declared,
+    apply_definition,
     is_base_skill,
+    is_picked,
     legal_tool_name,
     named_arguments,
-    picked,
 )
 from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
 from perstack.core.runs.messages import History, ToolCallPart
@@ -164,7 +164,9 @@ class Catalogue:
     def specs(self, messages: History) -> tuple[ToolSpec, ...]:
         """Return the tools to offer after these messages, which must extend the messages of the previous call."""
         return (
-            self._division.shown + self._revealed.after(messages) if self._division.deferred else self._division.shown
+            self._division.shown + self._revealed.tools_found_in(messages)
+            if self._division.deferred
+            else self._division.shown
         )
 
     def kept(self, messages: History) -> KeptTools:
@@ -238,14 +240,14 @@ def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSp
     may_wait = not is_base_skill(definition)
     return [
         OfferedTool(
-            replace_name(declared(spec, definition), legal_tool_name(spec.name), definition.name),
+            replace_name(apply_definition(spec, definition), legal_tool_name(spec.name), definition.name),
             session,
             spec.name,
             may_sample,
             may_wait,
         )
         for spec in specs
-        if picked(spec.name, definition.pick, definition.omit)
+        if is_picked(spec.name, definition.pick, definition.omit)
     ]
 
 
@@ -272,7 +274,7 @@ def interactive_tools(definition: InteractiveSkill) -> list[OfferedTool]:
             own_name=tool.name,
         )
         for tool in definition.tools
-        if picked(tool.name, definition.pick, definition.omit)
+        if is_picked(tool.name, definition.pick, definition.omit)
     ]
 
 

@@ -14,7 +14,7 @@ from perstack.core.definitions.exec_grant import REMEDY
 from perstack.core.definitions.permissions import GRANT, OPEN, Approval
 from perstack.core.definitions.sandbox import SANDBOX, SandboxPolicy
 from perstack.core.runs.commands import Call
-from perstack.core.runs.decide import SettledApproval, approval_asked
+from perstack.core.runs.decide import SettledApproval, approval_events
 from perstack.core.runs.display_events import ToolProgress
 from perstack.core.runs.state import Run, call_key
 from perstack.engine.runs.job_context import RunContext
@@ -38,7 +38,7 @@ async def ask_approval(context: RunContext, call: Call) -> None:
     if settled is not None and settled.approval.decision == "sandboxed" and not job.has_sandboxed:
         job.has_sandboxed = True
         show_progress(context, call)(_NOTICE)
-    session.record_all(approval_asked(call, places, offers, session.stamp, settled))
+    session.record_all(approval_events(call, places, offers, session.stamp, settled))
     await session.flush()
 
 

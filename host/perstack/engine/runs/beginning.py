@@ -6,17 +6,24 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TypedDict
 
-from perstack.config.settings import exec_grant_of, masks_secrets, recalled, resolve_sandbox, rule_sets, wants_agents_md
+from perstack.config.settings import (
+    exec_grant_of,
+    masks_secrets,
+    resolve_sandbox,
+    rule_sets,
+    wants_agents_md,
+    with_recorded_choices,
+)
 from perstack.core.base.ids import run_id_of
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import AgentsMdFile, render_instruction
 from perstack.core.definitions.permissions import Approval, RuleSet, begun_under, missing_from, not_in_force
-from perstack.core.definitions.sandbox import SandboxPolicy, narrowed
+from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.settings import Limits
-from perstack.core.runs.decide import answered, moved, redefined, resumed
+from perstack.core.runs.decide import answer_event, changed_definition, definition_in_directory, resume_event
 from perstack.core.runs.events import ResumeReason, StartRun, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
 from perstack.core.runs.messages import ResultContent
@@ -161,7 +168,7 @@ class RunStarter:
             host.providers.for_run(run, host.project, host.overrides)
         session = job.session_of(run)
         session.record(
-            resumed(
+            resume_event(
                 run,
                 resumed_run.reason,
                 session.stamp,
@@ -189,7 +196,7 @@ class RunStarter:
     def _record_answer(self, session: RunSession, given: PersonAnswer) -> None:
         if isinstance(given.answer, Approval) and given.answer.decision == "project":
             self._job.host.grants.add(given.answer.rule, given.by)  # before it is recorded: a failure answers nothing
-        session.record(answered(session.run, given.answer, session.stamp, given.by))
+        session.record(answer_event(session.run, given.answer, session.stamp, given.by))
 
 
 # The recorded settings of a new or redefined Run.
@@ -238,7 +245,7 @@ def _sandbox(job: JobContext, expert: Expert, within: SandboxPolicy | None, base
     own = reachable(resolve_sandbox(job.host.project, expert, job.host.overrides), expert, job.directory)
     if base is not None and job.host.overrides.runtime is None:
         within = base.start.sandbox
-    return narrowed(own, within)
+    return narrow_policy(own, within)
 
 
 def _exec_grant(
@@ -278,7 +285,7 @@ def _redefinition(job: JobContext, run: Run, limits: Limits | None) -> tuple[Def
     if expert is None:
         return None, limits
     expert = _as_started(job, expert)
-    overrides = recalled(job.host.overrides, run.start)
+    overrides = with_recorded_choices(job.host.overrides, run.start)
     steps_before = job.job.total_steps - run.step
     settings = job.host.providers.settings(job.host.project, expert, overrides, steps_before=steps_before)
     job.host.providers.check(settings, job.host.project, expert)
@@ -292,5 +299,5 @@ def _redefinition(job: JobContext, run: Run, limits: Limits | None) -> tuple[Def
         fallbacks=settings.fallbacks,
     )
     if run.status == "queued":
-        return moved(run, today, job.directory), limits
-    return redefined(run, today, settings.limits, limits)
+        return definition_in_directory(run, today, job.directory), limits
+    return changed_definition(run, today, settings.limits, limits)

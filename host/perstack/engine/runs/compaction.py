@@ -10,7 +10,7 @@ import time
 from itertools import count
 
 from perstack.config.settings import NO_OVERRIDES
-from perstack.core.base.usage import Charge, Usage, unreported
+from perstack.core.base.usage import Charge, Usage, unreported_charge
 from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Compact, Shrink
@@ -18,9 +18,9 @@ from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, tr
 from perstack.core.runs.context import blob_of, summary_tokens, window_of
 from perstack.core.runs.decide import (
     SummaryCost,
-    compaction_started,
-    history_compacted,
-    shrunk_results,
+    compact_history_event,
+    shrink_event,
+    start_compaction_event,
 )
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
@@ -104,7 +104,7 @@ async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None
                 blob = wanted.get((messages.place(index), part.tool_call_id))
                 if blob is not None:
                     await blobs.keep(blob, blob_of(part))
-    session.record(shrunk_results(session.run, command, session.stamp))
+    session.record(shrink_event(session.run, command, session.stamp))
     await session.flush()
 
 
@@ -123,7 +123,7 @@ async def _compact(context: RunContext, command: Compact) -> None:
     model = name if found.text else ""
     text = summary_text(run, command, found.text or outline(run, command, window), model, window)
     session.record(
-        history_compacted(run, command, text, session.stamp, model=model, spent=found.spent, error=found.error)
+        compact_history_event(run, command, text, session.stamp, model=model, spent=found.spent, error=found.error)
     )
     await session.flush()
 
@@ -144,7 +144,7 @@ async def _summarized(context: RunContext, command: Compact, summarizer: Summari
         expert_key=summarizer.expert_key,
         place=session.place if summarizer.endpoint.provider.player is not None else None,
         purpose="summary",
-        step=compaction_started(session.run, command, "", None, session.stamp).step_number,
+        step=start_compaction_event(session.run, command, "", None, session.stamp).step_number,
     )
     sent = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summarizer.provider_name)
@@ -190,7 +190,7 @@ async def _begin(
         if granted is None:
             return False
     reserved = None if granted is None else granted.amount.as_charge()
-    session.record(compaction_started(session.run, command, summarizer.name, reserved, session.stamp))
+    session.record(start_compaction_event(session.run, command, summarizer.name, reserved, session.stamp))
     await session.flush()
     return True
 
@@ -200,4 +200,4 @@ def _assumed(run: Run, usage: Usage, generation: Generation) -> Charge | None:
     reserved = run.spending.reserved
     if reserved is None or is_reported(usage, reserved, has_reply=bool(generation.reply.contents)):
         return None
-    return unreported(reserved, usage)
+    return unreported_charge(reserved, usage)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perstack.core.base.text import head_and_tail
 from perstack.core.definitions.settings import RESULT_LIMIT
 from perstack.core.jobs.resuming import limits_of_delegate
-from perstack.core.runs.decide import DelegateResult, has_ended, report_of, stopped_with
+from perstack.core.runs.decide import DelegateResult, has_ended, report_of, stop_event_after_delegates
 from perstack.core.runs.events import FinishToolCall
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.messages import TextPart
@@ -67,7 +67,7 @@ class Delegates:
         if (stopped or has_open) and self._job.stop.after_step:
             return True
         if stopped and pending(parent.run) is not None:
-            parent.record(stopped_with(stopped, self._allowance.limits.max_steps or 0, parent.stamp))
+            parent.record(stop_event_after_delegates(stopped, self._allowance.limits.max_steps or 0, parent.stamp))
         return False
 
     def _remote(self, parent: RunSession, delegations: Sequence[Delegation]) -> RemoteDelegates | None:

@@ -18,10 +18,16 @@ from perstack.core.base.text import one_line
 from perstack.core.base.usage import Exceeded
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
-from perstack.core.jobs.budget import Grant, is_reported, is_uncharged, over
+from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
 from perstack.core.runs.commands import Fail, Generate
 from perstack.core.runs.context import OVERFLOW, learned_window, load, policy_of, too_large
-from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget, switch_after, switch_back
+from perstack.core.runs.decide import (
+    budget_stop_event,
+    events_of_command,
+    rate_limit_pause_event,
+    switch_back_event,
+    switch_event,
+)
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
 from perstack.core.runs.events import FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
@@ -100,7 +106,7 @@ async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exce
         await fail(session, error_info(error))
         return None
     if isinstance(found, Exceeded):
-        session.record(stopped_by_budget(found, session.stamp))
+        session.record(budget_stop_event(found, session.stamp))
         await session.flush()
         return None
     return found
@@ -135,7 +141,7 @@ async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: i
         )
     )
     if isinstance(decision, PauseJob):
-        session.record(paused_for_limit(session.clock.now() + delay, session.stamp))
+        session.record(rate_limit_pause_event(session.clock.now() + delay, session.stamp))
     await session.flush()
     if isinstance(decision, PauseJob):
         return False
@@ -150,7 +156,7 @@ def releases_reservation(run: Run, error: ErrorInfo) -> bool:
 
 async def fail(session: RunSession, error: ErrorInfo, *, uncharged: bool = False) -> None:
     """Record that the Run failed."""
-    session.record_all(noted(session.run, Fail(error, uncharged), session.stamp, 0))
+    session.record_all(events_of_command(session.run, Fail(error, uncharged), session.stamp, 0))
     await session.flush()
 
 
@@ -204,7 +210,7 @@ async def switch_model(session: RunSession, error: ErrorInfo, prices: Prices, *,
     """Record that the next model takes over after this error. Returns False without one that could do better."""
     following = next_model(session.run)
     window = None if following is None else await prices.window(*parts_of(following))
-    event = switch_after(session.run, error, session.stamp, uncharged=uncharged, window=window)
+    event = switch_event(session.run, error, session.stamp, uncharged=uncharged, window=window)
     if event is None:
         return False
     session.record(event)
@@ -217,7 +223,7 @@ async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
     if not is_due_back(session.run, session.clock.now()):
         return False
     window = await prices.window(*parts_of(models_of(session.run.start)[0]))
-    session.record(switch_back(session.run, session.stamp, window))
+    session.record(switch_back_event(session.run, session.stamp, window))
     return True
 
 
@@ -261,7 +267,7 @@ async def generate(context: RunContext, command: Generate) -> None:
     session.first_try = None
     usage, window = await job.prices.known(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
-    above = over(usage, reserved)
+    above = excess_over(usage, reserved)
     if above is not None:
         dollars = "" if above.cost_usd is None else f", ${above.cost_usd:.4f}"
         what = f"{above.tokens:,} tokens{dollars}"

@@ -25,8 +25,8 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
-from perstack.core.base.json_schema import QUICK, shortened
-from perstack.core.definitions.result_schemas import ResultCheck, judged
+from perstack.core.base.json_schema import QUICK, shorten
+from perstack.core.definitions.result_schemas import ResultCheck, check_result
 from perstack.core.definitions.secrets import with_secrets
 from perstack.core.definitions.skills import COUNTED_CALLS
 from perstack.core.jobs.summary import JobSummary
@@ -52,7 +52,13 @@ from perstack.core.runs.commands import (
     Switch,
     Work,
 )
-from perstack.core.runs.decide import asked, interrupted, noted, result_event, stopped_by_budget
+from perstack.core.runs.decide import (
+    budget_stop_event,
+    events_of_command,
+    interrupt_events,
+    question_events,
+    result_event,
+)
 from perstack.core.runs.events import CallTools, QueueRun
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.pending import begins_step, pending
@@ -149,7 +155,7 @@ class RunLoop:
                 text = f"Delegation failed: {session.run.id} has no numbers left for more delegates."
                 refuse_calls(session, [(call, text) for call in command.calls])
             case StartDelegates():
-                session.record_all(noted(session.run, command, session.stamp, job.job.next_number))
+                session.record_all(events_of_command(session.run, command, session.stamp, job.job.next_number))
                 await session.flush()  # the ids of the delegates are on disk before one starts
                 await session.write_checkpoint()
             case AwaitDelegates():
@@ -158,7 +164,7 @@ class RunLoop:
             case Ask():
                 offered = run.catalogue.find(command.call.decided)
                 approval = offered is not None and offered.spec.approval
-                session.record_all(asked(session.run, command.call, session.stamp, approval=approval))
+                session.record_all(question_events(session.run, command.call, session.stamp, approval=approval))
                 await session.flush()
             case AskApproval():
                 await ask_approval(run, command.call)
@@ -172,7 +178,7 @@ class RunLoop:
             case Snapshot():
                 session.record(await job.snapshots.record(session.run, session.stamp))
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
-                session.record_all(noted(session.run, command, session.stamp, job.job.next_number))
+                session.record_all(events_of_command(session.run, command, session.stamp, job.job.next_number))
             case _:
                 assert_never(command)
 
@@ -184,15 +190,15 @@ class RunLoop:
         if exceeded is None:
             session.record(CallTools(**session.stamp(), calls=tuple(calls)))
         else:
-            session.record(stopped_by_budget(exceeded, session.stamp))
+            session.record(budget_stop_event(exceeded, session.stamp))
 
     async def _judge_result(self, run: Run, command: JudgeResult) -> ResultCheck:
         text, check = command.text, self._job.host.check_result if run.is_coordinator else None
-        found = judged(text, command.schema, QUICK) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
+        found = check_result(text, command.schema, QUICK) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
         if found is None:
-            found = await asyncio.to_thread(judged, text, command.schema)
+            found = await asyncio.to_thread(check_result, text, command.schema)
         problem = None if check is None or found.value is None else check(found.value)
-        return found if problem is None else ResultCheck(problem=shortened(problem), by_program=True)
+        return found if problem is None else ResultCheck(problem=shorten(problem), by_program=True)
 
     # --- opening and stopping -------------------------------------------------------------------------------------
 
@@ -233,13 +239,13 @@ class RunLoop:
         await self._job.snapshots.note_left(session, self._job.worker.name)
         over = None if budget is None else budget.time_over(session.run)
         if over is not None and session.run.status in ACTIVE:
-            session.record(stopped_by_budget(over, session.stamp))
+            session.record(budget_stop_event(over, session.stamp))
         self._record_interrupt(session)
         await session.flush()
         await session.write_checkpoint()
 
     def _record_interrupt(self, session: RunSession) -> None:
         # a worker that leaves queues the Run that it was given again
-        session.record_all(interrupted(session.run, session.stamp))
+        session.record_all(interrupt_events(session.run, session.stamp))
         if session.run.id == self._allowance.root_id and (how := self._job.requeue(session.run)) is not None:
             session.record(QueueRun(**session.stamp(), **how))

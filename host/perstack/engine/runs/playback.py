@@ -81,7 +81,8 @@ def has_recorded_decision(context: RunContext, call: Call) -> bool:
     """Return True if the recording has a person's decision about a call, with which the stopped Job is answered."""
     session, player = context.session, context.endpoint.provider.player
     return (
-        player is not None and player.said(session.place, call.decided.id, session.run.step, SaidApproval) is not None
+        player is not None
+        and player.answer_to(session.place, call.decided.id, session.run.step, SaidApproval) is not None
     )
 
 

@@ -15,10 +15,10 @@ from perstack.core.base.usage import Exceeded, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.settings import Limits
-from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, What, budget_of, capped, granted, short_account
+from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, What, budget_of, capped, grant_caps, short_account
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate
-from perstack.core.runs.decide import DelegateResult, has_ended, interrupted
+from perstack.core.runs.decide import DelegateResult, has_ended, interrupt_events
 from perstack.core.runs.events import CallDelegate, QueueRun
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.state import ACTIVE, Run
@@ -148,7 +148,7 @@ class Stopping:
 
     async def _recorded(self, run: Run) -> Run:
         session = RunSession.of(self._storage, self._job, run, self._emit, clock=self._clock)
-        session.record_all(interrupted(run, session.stamp))
+        session.record_all(interrupt_events(run, session.stamp))
         await session.flush()
         await session.write_checkpoint()
         return session.run
@@ -323,7 +323,7 @@ class RemoteDelegates:
             return DelegateResult(None, False, run)
         account = short_account(left, self._sharer(member))
         ledger, event = self._allowance.budget.ledger, run.exceeded
-        real: Exceeded = ledger.standing(event.budget, account or None, event.needed)
+        real: Exceeded = ledger.exceeded_by(event.budget, account or None, event.needed)
         told = replace(event, expert=real.expert, limit=real.limit, spent=real.spent)
         if account == WHOLE:
             return DelegateResult(None, False, replace(run, exceeded=told))
@@ -339,7 +339,7 @@ class RemoteDelegates:
         for member in waiting:
             self._learn_needs(member)
         left = self._left(open_now)
-        caps = granted(left, [self._sharer(member) for member in open_now])
+        caps = grant_caps(left, [self._sharer(member) for member in open_now])
         for member in waiting:
             if member.id in caps:
                 await self._begin(member, caps[member.id])

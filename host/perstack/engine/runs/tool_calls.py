@@ -13,7 +13,7 @@ from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
-from perstack.core.runs.decide import call_started, result_of
+from perstack.core.runs.decide import start_call_event, text_result_event
 from perstack.core.runs.events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens
@@ -54,7 +54,7 @@ async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Se
 def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> None:
     """Record an error result, with the text for the model, for each call that does not run."""
     for call, text in refused:
-        session.record(result_of(call, text, session.stamp, is_error=True).warned(session.run))
+        session.record(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
 
 
 # Sampling: generations that a tool asks the Run's own model for.
@@ -251,7 +251,7 @@ async def _begins(context: RunContext, call: Call) -> bool:
     session, rulings, catalogue = context.session, context.job.rulings, context.catalogue
     is_same = call.digest == call.requested and await rulings.leads_to(call, catalogue) == call.leads_to
     if is_same:
-        session.record(call_started(call, session.stamp))
+        session.record(start_call_event(call, session.stamp))
     else:
         text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
         refuse_calls(session, [(call, text)])

@@ -32,7 +32,7 @@ from perstack.core.tasks.due import (
     Work,
     next_step,
     query_for,
-    settled,
+    settle_task,
 )
 from perstack.core.tasks.events import WakeTask
 from perstack.core.tasks.state import TaskState
@@ -305,7 +305,7 @@ class Scheduler:
             labels = {LABEL: task.task_id, EXPERT_LABEL: task.agent_id}
             job = await self._launcher.start(task.agent_id, query_for(task), job_id=job_id, labels=labels)
         task = await self._memory.get(task.task_id)
-        step = settled(task, job, self._now())
+        step = settle_task(task, job, self._now())
         if step is not None:
             return await self._apply(task, step, known)
         did: Literal["worked", "queued"] = "queued" if job.status == "queued" else "worked"

@@ -23,7 +23,7 @@ from perstack.core.schedules.decide import (
     ScheduleContext,
     TakeUp,
     next_step,
-    settled,
+    settle_occurrence,
 )
 from perstack.core.schedules.schedule import (
     LABEL,
@@ -309,10 +309,10 @@ class Schedules:
             loaded = await self._log.latest(schedule.name)
             now = self._now()
             if loaded is None:
-                return ScheduleStatus(schedule, calendar.after(now))
+                return ScheduleStatus(schedule, calendar.next_after(now))
             state = loaded.state
             last = state.current or state.last
-            following = calendar.after(state.lines.get(schedule.line, now))
+            following = calendar.next_after(state.lines.get(schedule.line, now))
             job = None if last is None else await job_if_any(self._jobs, last.job_id)
         except (StorageError, UsageError) as error:
             return ScheduleStatus(schedule, error=error_line(error))
@@ -338,7 +338,7 @@ class Schedules:
         loaded = await self._log.latest(schedule.name)
         current = None if loaded is None else loaded.state.current
         if loaded is not None and current is not None and current.job_id == occurrence.job_id:
-            step = settled(loaded.state, schedule, calendar, job, self._now())
+            step = settle_occurrence(loaded.state, schedule, calendar, job, self._now())
             if step is not None:
                 with suppress(Conflict):  # another process does so in its next pass
                     await self._log.add(schedule.name, loaded, step.events)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from perstack.core.base.graphs import circle, without_an_end
+from perstack.core.base.graphs import find_cycle, without_an_end
 from perstack.core.base.ids import Owner
 from perstack.core.tasks.events import StoredTaskEvent, parse_task_event
 from perstack.core.tasks.evolve import TaskChanges, evolve_task, runs_after
@@ -215,7 +215,7 @@ class BlockerSearch:
     def _with_circle(self, task_id: str, one: Dependency) -> Dependency:
         if not {task_id, one.task_id} <= self._endless:
             return one
-        way = circle(task_id, (one.task_id,), self._waits)
+        way = find_cycle(task_id, (one.task_id,), self._waits)
         return one if way is None else one.model_copy(update={"circle": way})
 
 
@@ -235,7 +235,7 @@ async def check_dependencies(log: TaskLog, task_id: str, given: Sequence[str]) -
         raise UsageError(
             f"task {task_id} cannot wait for {in_short(unknown)}: there is none in {log.location}; create it first"
         )
-    way = circle(task_id, wanted, {one: depends_on(row) for one, row in rows.items()})
+    way = find_cycle(task_id, wanted, {one: depends_on(row) for one, row in rows.items()})
     if way is not None:
         raise UsageError(
             f"task {task_id} cannot wait for {in_short(wanted)}: that would be a circle, {' -> '.join(way)};"

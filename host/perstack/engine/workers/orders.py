@@ -13,7 +13,7 @@ from perstack.core.jobs.resuming import is_elsewhere
 from perstack.core.jobs.summary import JobSummary, summarize, whole_below
 from perstack.core.queue.orders import MOST_TAKEOVERS, Served, drivers_in, ends_its_workers, state_of, work_in
 from perstack.core.runs.commands import Fail
-from perstack.core.runs.decide import noted, resumed
+from perstack.core.runs.decide import events_of_command, resume_event
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import ACTIVE, Run, RunStatus
 from perstack.engine.iterations.iterations import Iterations
@@ -91,11 +91,11 @@ async def _fail(jobs: Jobs, loaded: Job, run: Run, clock: Clock) -> None:
     emit = jobs.source.current.emitter()
     session = RunSession.of(jobs.storage, loaded, run, emit, clock=clock)
     if run.status not in ACTIVE:
-        again = resumed(
+        again = resume_event(
             run, "crash", session.stamp, limits=None, settled={}, signal=None, definition=None, permissions=()
         )
         session.record(again)
-    session.record_all(noted(session.run, Fail(_POISON_ERROR), session.stamp, 0))
+    session.record_all(events_of_command(session.run, Fail(_POISON_ERROR), session.stamp, 0))
     await session.flush()
 
 

@@ -184,7 +184,7 @@ class MakeBench:
         folder or above it. `workspace` is a folder that is copied for the Experts. `live` are tools that really run
         although a recording is played. Raises UsageError for unusable arguments.
         """
-        found = find_place(self._beside, config).required()
+        found = find_place(self._beside, config).require_path()
         folder = self._folder / f"perstack-{next(self._numbers)}"
         folder.mkdir()
         if workspace is None:
@@ -207,7 +207,7 @@ class DefinitionItems(pytest.File):
         """Yield each of its tests as a pytest item."""
         definition = DefinitionFile(self.path)
         try:
-            project = definition.loaded(strict=False).project
+            project = definition.to_project(strict=False).project
             tests = read_tests(definition)
             if any(problem.severity == "error" for problem in definition.problems):
                 raise DefinitionError(definition.in_order())

@@ -46,7 +46,7 @@ async def take_test(
     Raises UsageError, and keeps nothing, if the recording plays to another end or the name is taken.
     """
     job = await host.job(job_id)
-    project = definition.loaded(strict=False).project
+    project = definition.to_project(strict=False).project
     project.check_broken(job.expert_key)
     draft = definition.drafts.get(job.expert_key)
     if draft is None:

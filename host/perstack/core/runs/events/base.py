@@ -8,7 +8,7 @@ from perstack.core.runs.commands import Call, Command, words_of
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.messages import ToolMessage, ToolResultPart
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.repeats import counted
+from perstack.core.runs.repeats import count_repeats
 from perstack.core.runs.state import ACTIVE as ACTIVE
 from perstack.core.runs.state import Phase, Run, RunStatus
 from perstack.dataclass import dataclass, replace
@@ -46,20 +46,20 @@ class LaterEvent(RunEvent):
 
     def difference(self, run: Run, command: Command | None) -> str | None:
         """Return what is wrong with the event where `command` is pending; None if nothing is."""
-        return unexpected(self, run, command)
+        return unexpected_event(self, run, command)
 
 
 # Replay.
 
 
-def unexpected(event: RunEvent, run: Run, command: Command | None) -> str:
+def unexpected_event(event: RunEvent, run: Run, command: Command | None) -> str:
     """Return the difference of an event of another type than the command leads to."""
     if command is None:
         return f"{event.type} after the Run stopped ({run.status})"
     return f"{event.type}, where the loop would {words_of(command)}"
 
 
-def same(expected: object, found: object, what: str) -> str | None:
+def difference_of(expected: object, found: object, what: str) -> str | None:
     """Return how two values differ; None if they are equal."""
     return None if expected == found else f"{what} {found!r}, where the loop has {expected!r}"
 
@@ -86,20 +86,20 @@ def with_result(run: Run, call: Call, result: ToolResultPart, place: str) -> Run
         calls=calls,
         phase=Phase.SETTLED,
         messages=run.messages.append(ToolMessage(contents=results), place),
-        repeats=counted(run, calls.values()),
+        repeats=count_repeats(run, calls.values()),
     )
 
 
-def without(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:
+def without_question(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:
     """Return the open questions of the other calls."""
     return {asked: question for asked, question in questions.items() if asked != call_id}
 
 
-def spent(run: Run, usage: Usage | None, charge: Charge | None = None) -> Spending:
+def add_spending(run: Run, usage: Usage | None, charge: Charge | None = None) -> Spending:
     """Return the spending with this usage and charge added."""
     return run.spending.add(usage, charge, model=run.on if run.start.fallbacks else "")
 
 
-def settled(run: Run, *, is_charged: bool) -> Run:
+def settle_reservation(run: Run, *, is_charged: bool) -> Run:
     """Return the Run without its reservation, which is charged or not."""
     return replace(run, spending=run.spending.settle(is_charged=is_charged))

@@ -16,9 +16,9 @@ from perstack.core.runs.events.base import (
     RUNNING,
     LaterEvent,
     RunTransition,
-    same,
-    spent,
-    unexpected,
+    add_spending,
+    difference_of,
+    unexpected_event,
 )
 from perstack.core.runs.facts import ErrorInfo, ShrunkResult
 from perstack.core.runs.log_rows import EventContext, LogRow, tokens
@@ -78,9 +78,9 @@ class ShrinkResults(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, Shrink):
-            return unexpected(self, run, command)
+            return unexpected_event(self, run, command)
         expected = (command.results, command.head, command.tail)
-        return same(expected, (self.results, self.head, self.tail), "results")
+        return difference_of(expected, (self.results, self.head, self.tail), "results")
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -111,8 +111,8 @@ class StartCompaction(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, Compact):
-            return unexpected(self, run, command)
-        return same((command.first, command.through), (self.first, self.through), "range")
+            return unexpected_event(self, run, command)
+        return difference_of((command.first, command.through), (self.first, self.through), "range")
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -162,15 +162,15 @@ class CompactHistory(LaterEvent):
             summaries=(run.context.summaries & set(new_places)) | {self.id},
             revealed=tuple(dict.fromkeys((*run.context.revealed, *names))),
         )
-        spending = replace(spent(run, self.usage, self.assumed), reserved=None)
+        spending = replace(add_spending(run, self.usage, self.assumed), reserved=None)
         return replace(run, messages=History(items, new_places), context=context, spending=spending)
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, Compact):
-            return unexpected(self, run, command)
-        wrong = same((command.first, command.through), (self.first, self.through), "range")
-        return wrong or same(command.kept, self.kept, "kept messages")
+            return unexpected_event(self, run, command)
+        wrong = difference_of((command.first, command.through), (self.first, self.through), "range")
+        return wrong or difference_of(command.kept, self.kept, "kept messages")
 
     def describe(self, around: EventContext) -> list[LogRow]:
         """Return the range and what became of it; the text on request."""

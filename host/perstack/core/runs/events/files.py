@@ -19,7 +19,7 @@ from perstack.core.runs.events.base import (
     SETTLED,
     LaterEvent,
     RunTransition,
-    unexpected,
+    unexpected_event,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, given_by
 from perstack.core.runs.state import Run, may_have_unrecorded
@@ -67,7 +67,7 @@ class RecordSnapshot(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         """Compare the tree that it counts from. Also a worker that exits during the calls records a snapshot."""
         if command is None or not (isinstance(command, Snapshot) or may_have_unrecorded(run)):
-            return unexpected(self, run, command)
+            return unexpected_event(self, run, command)
         return None if self.base in (None, run.snapshot) else "recordSnapshot, which counts from another one"
 
     def describe(self, around: EventContext) -> list[LogRow]:

@@ -11,9 +11,9 @@ from typing_extensions import override
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import EMPTIED, TEXT, JsonObject, falsy
 from perstack.core.base.text import duration
-from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported
+from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
-from perstack.core.runs.context import measured, requesting
+from perstack.core.runs.context import after_generation, requesting
 from perstack.core.runs.events.base import (
     ANY_PHASE,
     BEFORE_REPLY,
@@ -24,10 +24,10 @@ from perstack.core.runs.events.base import (
     SETTLED,
     LaterEvent,
     RunTransition,
-    same,
-    settled,
-    spent,
-    unexpected,
+    add_spending,
+    difference_of,
+    settle_reservation,
+    unexpected_event,
 )
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.log_rows import EventContext, LogRow, tokens
@@ -41,7 +41,7 @@ from perstack.core.runs.retries_and_fallbacks import (
     next_model,
     reason_to_switch,
 )
-from perstack.core.runs.state import Phase, Run, unmeasured
+from perstack.core.runs.state import Phase, Run, forget_measurements
 from perstack.dataclass import replace
 
 
@@ -81,8 +81,10 @@ class StartGeneration(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, Generate):
-            return unexpected(self, run, command)
-        return same(command.step, self.step_number, "step") or same(command.final, self.final, "final")
+            return unexpected_event(self, run, command)
+        return difference_of(command.step, self.step_number, "step") or difference_of(
+            command.final, self.final, "final"
+        )
 
     def describe(self, around: EventContext) -> list[LogRow]:
         """Return the skills that cannot be reached; the generation itself on request."""
@@ -112,13 +114,15 @@ class FinishGeneration(LaterEvent):
         """Append the reply, which is the result if it has no calls."""
         reply = self.message
         reserved = run.spending.reserved
-        spending = spent(run, self.usage, unreported(reserved, self.usage) if reserved and self.unreported else None)
+        spending = add_spending(
+            run, self.usage, unreported_charge(reserved, self.usage) if reserved and self.unreported else None
+        )
         run = replace(
             run,
             spending=spending if reserved is None else replace(spending, reserved=None),
             has_generated=True,
             cut_at=None,
-            context=measured(run, self.usage, self.context_window),
+            context=after_generation(run, self.usage, self.context_window),
         )
         if self.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
             return replace(run, cut_at=run.max_tokens)
@@ -168,7 +172,7 @@ def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
 
 def _of_generation(event: LaterEvent, run: Run, command: Command | None) -> str | None:
     if not isinstance(command, Generate):
-        return unexpected(event, run, command)
+        return unexpected_event(event, run, command)
     return None if run.phase is Phase.GENERATING else f"{event.type} without startGeneration"
 
 
@@ -190,7 +194,7 @@ class Retry(LaterEvent):
         """Settle the failed attempt; an overflow reveals the size of the window."""
         if run.phase is not Phase.GENERATING and not run.context.summarising:
             raise IllegalFact("retry cannot follow where nothing is generated")
-        spending = spent(run, self.usage).settle(is_charged=not self.uncharged)
+        spending = add_spending(run, self.usage).settle(is_charged=not self.uncharged)
         run = replace(run, spending=spending)
         if self.overflow is None:
             return run
@@ -249,7 +253,7 @@ class SwitchModel(LaterEvent):
             raise IllegalFact(f"switchModel from {self.before} to {self.to}, where {run.on} generates")
         is_first = self.to == names[0]
         return replace(
-            settled(run, is_charged=not self.uncharged),
+            settle_reservation(run, is_charged=not self.uncharged),
             stand_in="" if is_first else self.to,
             # An unavailable model has not failed: keep the failure before it.
             left_for=run.left_for if self.reason == "notConfigured" else self.error,
@@ -257,7 +261,7 @@ class SwitchModel(LaterEvent):
             unusable=None,
             cut_at=None,
             # Another model counts tokens differently and has another window, so all measurements are void.
-            context=unmeasured(run.context, self.context_window),
+            context=forget_measurements(run.context, self.context_window),
             is_switched=run.phase is Phase.GENERATING,
         )
 
@@ -298,10 +302,10 @@ class FinishStep(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, EndStep):
-            return unexpected(self, run, command)
+            return unexpected_event(self, run, command)
         # A Run that begins with an answer ends a step of the Run that it continues.
-        wrong = same(max(1, run.step), self.step_number, "step")
-        return wrong or same(run.spending.step_usage, self.usage, "usage")
+        wrong = difference_of(max(1, run.step), self.step_number, "step")
+        return wrong or difference_of(run.spending.step_usage, self.usage, "usage")
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:

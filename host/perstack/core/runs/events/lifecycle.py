@@ -11,7 +11,7 @@ from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy, fields_
 from perstack.core.base.text import count
 from perstack.core.base.usage import BudgetName, Exceeded, Usage
 from perstack.core.definitions.permissions import RuleSets, Widening, all_laid_over
-from perstack.core.definitions.result_schemas import judged
+from perstack.core.definitions.result_schemas import check_result
 from perstack.core.definitions.settings import Limits
 from perstack.core.files.trees import is_digest
 from perstack.core.runs.commands import Command, EndRun, JudgeResult
@@ -25,9 +25,9 @@ from perstack.core.runs.events.base import (
     RUNNING,
     LaterEvent,
     RunTransition,
-    same,
-    settled,
-    unexpected,
+    difference_of,
+    settle_reservation,
+    unexpected_event,
 )
 from perstack.core.runs.facts import WITHOUT_EFFECT, Closed, Definition, ErrorInfo, Queued, Settlement
 from perstack.core.runs.log_rows import EventContext, LogRow, given_by
@@ -175,8 +175,8 @@ class RejectResult(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         """Judge the result again. The wording is not compared: it belongs to the version that wrote it."""
         if not isinstance(command, JudgeResult):
-            return unexpected(self, run, command)
-        is_fitting = judged(command.text, command.schema).value is not None
+            return unexpected_event(self, run, command)
+        is_fitting = check_result(command.text, command.schema).value is not None
         return "rejectResult of a result that fits" if is_fitting and not self.by_program else None
 
     @override
@@ -203,13 +203,13 @@ class FinishRun(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, EndRun | JudgeResult):
-            return unexpected(self, run, command)
-        value = judged(command.text, command.schema).value if isinstance(command, JudgeResult) else None
+            return unexpected_event(self, run, command)
+        value = check_result(command.text, command.schema).value if isinstance(command, JudgeResult) else None
         return (
-            same(command.text, self.text, "text")
-            or same(run.spending.usage, self.total_usage, "total usage")
-            or same(value, self.result, "result")
-            or same(run.lacks_effect, self.without_effect, "withoutEffect")
+            difference_of(command.text, self.text, "text")
+            or difference_of(run.spending.usage, self.total_usage, "total usage")
+            or difference_of(value, self.result, "result")
+            or difference_of(run.lacks_effect, self.without_effect, "withoutEffect")
         )
 
     @override
@@ -231,7 +231,7 @@ class ErrorRun(LaterEvent):
 
     def fold(self, run: Run) -> Run:
         """Keep the error."""
-        return replace(settled(run, is_charged=not self.uncharged), error=self.error)
+        return replace(settle_reservation(run, is_charged=not self.uncharged), error=self.error)
 
     def describe(self, around: EventContext) -> list[LogRow]:
         """Return the error; the checkpoint on request."""
@@ -275,7 +275,7 @@ class StopRunByExceededBudget(LaterEvent):
 
     def fold(self, run: Run) -> Run:
         """Keep the reason."""
-        return replace(settled(run, is_charged=True), exceeded=self.exceeded)
+        return replace(settle_reservation(run, is_charged=True), exceeded=self.exceeded)
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -297,7 +297,7 @@ class StopRunByInterrupt(LaterEvent):
 
     def fold(self, run: Run) -> Run:
         """Keep the time at which the Run may continue."""
-        run = settled(run, is_charged=True)
+        run = settle_reservation(run, is_charged=True)
         return replace(run, resume_at=self.resume_at, waits_for_limit=self.reason == "rateLimit")
 
     @override

@@ -26,11 +26,11 @@ from perstack.core.runs.events.base import (
     RUNNING,
     LaterEvent,
     RunTransition,
+    add_spending,
+    difference_of,
     open_call,
-    same,
-    spent,
-    unexpected,
-    without,
+    unexpected_event,
+    without_question,
 )
 from perstack.core.runs.events.tool_calls import one_of
 from perstack.core.runs.facts import Answer, Question
@@ -80,23 +80,23 @@ class CallInteractiveTool(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Record the question of a call. With several open questions the latest one is asked; the others wait."""
         call = open_call(run, self.tool_call_id)
-        questions = {**without(run.questions, self.tool_call_id), self.tool_call_id: self.open_question}
+        questions = {**without_question(run.questions, self.tool_call_id), self.tool_call_id: self.open_question}
         run = replace(run, asked=self.tool_call_id, questions=questions)
         if self.question is None:
             return run
         return replace(
             run,
-            spending=spent(run, self.usage, self.assumed).end_call(self.tool_call_id),
+            spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
             calls={**run.calls, self.tool_call_id: replace(call, question=self.question)},
         )
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if isinstance(command, Ask):
-            return same(command.call.decided.id, self.tool_call_id, "asked call")
+            return difference_of(command.call.decided.id, self.tool_call_id, "asked call")
         if isinstance(command, RunTools):
             return one_of([call.decided.id for call in command.calls], self.tool_call_id)
-        return unexpected(self, run, command)
+        return unexpected_event(self, run, command)
 
     def describe(self, around: EventContext) -> list[LogRow]:
         """Return the question; a tool's names its skill, for its text may claim any origin."""
@@ -124,13 +124,13 @@ class AnswerQuestion(LaterEvent):
         """Keep the answer for the repeated call."""
         call = open_call(run, self.tool_call_id)
         call = replace(call, question=None, answers=(*call.answers, self.answer))
-        return _decided(run, call)
+        return _with_call(run, call)
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, Ask):
-            return unexpected(self, run, command)
-        return same(run.asked, self.tool_call_id, "answered call")
+            return unexpected_event(self, run, command)
+        return difference_of(run.asked, self.tool_call_id, "answered call")
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -139,10 +139,10 @@ class AnswerQuestion(LaterEvent):
         return [LogRow("answered", words, "magenta"), *given_by(self.by)]
 
 
-def _decided(run: Run, call: Call) -> Run:
+def _with_call(run: Run, call: Call) -> Run:
     """Return the Run with the call changed, and without its question."""
     call_id = call.decided.id
-    questions = without(run.questions, call_id)
+    questions = without_question(run.questions, call_id)
     return replace(run, asked=None, questions=questions, calls={**run.calls, call_id: call})
 
 
@@ -196,7 +196,7 @@ class RequestApproval(LaterEvent):
         return replace(
             run,
             asked=self.tool_call_id,
-            questions={**without(run.questions, self.tool_call_id), self.tool_call_id: self.open_question},
+            questions={**without_question(run.questions, self.tool_call_id), self.tool_call_id: self.open_question},
             calls={**run.calls, self.tool_call_id: call},
         )
 
@@ -241,7 +241,7 @@ class DecideApproval(LaterEvent):
             raise IllegalFact(f"the rule {self.rule!r} was not offered with call {self.tool_call_id!r}")
         call = replace(call, approval=self.approval, is_unattended=self.by.door == UNATTENDED)
         standing = Standing(id=self.id, call_digest=self.call_digest, leads_to=call.leads_to, rule=self.rule)
-        run = _decided(run, call)
+        run = _with_call(run, call)
         return replace(run, standing=(*run.standing, standing)) if is_standing else run
 
     @override
@@ -257,9 +257,9 @@ class DecideApproval(LaterEvent):
 
 def _of_approval(event: RequestApproval | DecideApproval, run: Run, command: Command | None) -> str | None:
     if not isinstance(command, AskApproval):
-        return unexpected(event, run, command)
-    wrong = same(command.call.decided.id, event.tool_call_id, "call that waits for approval")
-    return wrong or same(command.call.digest, event.call_digest, "digest of the call")
+        return unexpected_event(event, run, command)
+    wrong = difference_of(command.call.decided.id, event.tool_call_id, "call that waits for approval")
+    return wrong or difference_of(command.call.digest, event.call_digest, "digest of the call")
 
 
 class StopRunByInteractiveTool(LaterEvent):

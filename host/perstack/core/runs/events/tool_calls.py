@@ -34,12 +34,12 @@ from perstack.core.runs.events.base import (
     SETTLED,
     LaterEvent,
     RunTransition,
+    add_spending,
+    difference_of,
     open_call,
-    same,
-    spent,
-    unexpected,
+    unexpected_event,
     with_result,
-    without,
+    without_question,
 )
 from perstack.core.runs.facts import (
     DelegateHead,
@@ -82,8 +82,8 @@ class CallTools(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, DecideCalls):
-            return unexpected(self, run, command)
-        return same([call.tool_call_id for call in command.calls], [call.id for call in self.calls], "calls")
+            return unexpected_event(self, run, command)
+        return difference_of([call.tool_call_id for call in command.calls], [call.id for call in self.calls], "calls")
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -122,7 +122,7 @@ class StartToolCall(LaterEvent):
 
 def _of_running(event: LaterEvent, call_id: str, run: Run, command: Command | None) -> str | None:
     if not isinstance(command, RunTools):
-        return unexpected(event, run, command)
+        return unexpected_event(event, run, command)
     return one_of([call.decided.id for call in command.calls], call_id)
 
 
@@ -225,13 +225,13 @@ class FinishToolCall(LaterEvent):
             todos = ()
         return replace(
             with_result(run, call, self._part(self.shown), self.id),
-            spending=spent(run, self.usage, self.assumed).end_call(self.tool_call_id),
+            spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
             todos=todos,
             snapshot_due=due_after(run, call),
             secrets=max(run.secrets, self.secrets),
             effects=run.effects + self._effects(call),
             asked=None if run.asked == self.tool_call_id else run.asked,
-            questions=without(run.questions, self.tool_call_id),
+            questions=without_question(run.questions, self.tool_call_id),
         )
 
     def _effects(self, call: Call) -> int:
@@ -244,17 +244,17 @@ class FinishToolCall(LaterEvent):
         if run.is_tightened and self.is_error:
             return None  # rules added later forbid the call
         if isinstance(command, Ask):
-            return same(run.asked, self.tool_call_id, "answered call")
+            return difference_of(run.asked, self.tool_call_id, "answered call")
         if isinstance(command, RunTools):
             wrong = _of_running(self, self.tool_call_id, run, command)
         elif isinstance(command, AwaitDelegates):
             wrong = one_of([one.tool_call_id for one in command.delegations], self.tool_call_id)
         elif isinstance(command, RecordResult):
-            wrong = same(command.call.decided.id, self.tool_call_id, "call")
-            wrong = wrong or same(command.text, text_of(self.contents), "result")
+            wrong = difference_of(command.call.decided.id, self.tool_call_id, "call")
+            wrong = wrong or difference_of(command.text, text_of(self.contents), "result")
         else:
-            return unexpected(self, run, command)
-        return wrong or same(self._warning(run), self.warning, "warning")
+            return unexpected_event(self, run, command)
+        return wrong or difference_of(self._warning(run), self.warning, "warning")
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -293,9 +293,9 @@ class CallDelegate(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, StartDelegates):
-            return unexpected(self, run, command)
+            return unexpected_event(self, run, command)
         calls = [call.decided.id for call in command.calls]
-        return same(calls, [one.tool_call_id for one in self.delegates], "delegated calls")
+        return difference_of(calls, [one.tool_call_id for one in self.delegates], "delegated calls")
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -345,11 +345,11 @@ class AttemptCompletion(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, Complete):
-            return unexpected(self, run, command)
+            return unexpected_event(self, run, command)
         return (
-            same(command.call.decided.id, self.tool_call_id, "call")
-            or same(command.remaining, self.remaining_todos, "remaining todos")
-            or same(command.result, self.result, "result")
+            difference_of(command.call.decided.id, self.tool_call_id, "call")
+            or difference_of(command.remaining, self.remaining_todos, "remaining todos")
+            or difference_of(command.result, self.result, "result")
         )
 
     def describe(self, around: EventContext) -> list[LogRow]:
