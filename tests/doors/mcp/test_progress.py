@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from editor import Pipe, attached
 from hosting import wait_for
+from mcp_types import LoggingMessageNotificationParams
 from terminal import Terminal, reply
 
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
@@ -50,6 +51,44 @@ def test_a_client_that_asks_for_no_progress_gets_none_and_one_that_does_gets_it_
     assert client.close() == (0, "")
 
 
+def test_a_client_that_sets_a_log_level_gets_each_step_as_a_message(terminal: Terminal) -> None:
+    client = Pipe(terminal)
+    assert client.greet()["result"]["capabilities"]["logging"] == {}
+    seen = {}
+    for level in ("warning", "info", "debug"):
+        client.write("logging/setLevel", 1, level=level)
+        assert client.answer_to(1)["result"] == {}
+        client.write("tools/call", 2, name="solo", arguments={"query": "go"})
+        seen[level] = []
+        while (message := client.read()).get("id") != 2:
+            assert message["method"] == "notifications/message"
+            seen[level].append(message["params"])
+    steps = ("step 1", "step 1: readTextFile notes.txt", "step 2")
+    logged = [{"level": "info", "logger": "perstack", "data": text} for text in steps]
+    assert seen == {"warning": [], "info": logged, "debug": logged}
+    client.write("logging/setLevel", 3, level="loud")
+    assert client.answer_to(3)["error"]["code"] == -32602
+    assert client.close() == (0, "")
+
+
+def test_in_the_stateless_era_each_call_sets_the_log_level(terminal: Terminal) -> None:
+    heard: list[object] = []
+
+    async def hear(params: LoggingMessageNotificationParams) -> None:
+        heard.append(params.data)
+
+    async def work() -> None:
+        async with attached(terminal, era="stateless", logging_callback=hear) as editor:
+            await editor.call("solo", query="go")
+            assert heard == []
+            assert editor.said
+            level = {"io.modelcontextprotocol/logLevel": "info"}
+            await editor.client.call_tool("solo", {"query": "go"}, meta=level)
+
+    wait_for(work(), 60)
+    assert heard == ["step 1", "step 1: readTextFile notes.txt", "step 2"]
+
+
 def test_a_silence_is_broken_with_the_last_words() -> None:
     async def work() -> list[str]:
         said: list[str] = []
@@ -60,7 +99,7 @@ def test_a_silence_is_broken_with_the_last_words() -> None:
             if len(said) == 3:
                 is_enough.set()
 
-        progress = Progress(tell, silence=0.01)
+        progress = Progress(tell, tell, silence=0.01)
         progress.report("step 7: exec make")
         running = asyncio.create_task(progress.run())
         await is_enough.wait()

@@ -22,6 +22,7 @@ from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.mcp import elicitation
+from perstack.doors.mcp.greeting import NAME
 from perstack.doors.mcp.notifications import ClientProject, call_key, caller
 from perstack.doors.mcp.sampling import CALLER
 from perstack.doors.operations import Confirmation, OperationCall
@@ -45,6 +46,7 @@ class ClientCall(OperationCall[Outcome]):
     project: ClientProject
     context: elicitation.Context
     params: types.CallToolRequestParams
+    logs: bool = False  # True if the client wants log messages of the level at which progress is told
 
     @property
     @override
@@ -101,7 +103,7 @@ class ClientCall(OperationCall[Outcome]):
     async def _converse(self, begin: Callable[[Progress | None], Awaitable[JobSummary]]) -> Outcome:
         """Ask the questions of a Job while the user answers. A question that the call answers is not asked again."""
         elicitation.ASKS.set(elicitation.can_ask(self.context))
-        async with progress_reports(_teller(self.context)) as progress:
+        async with progress_reports(*_senders(self.context, logs=self.logs)) as progress:
             before = elicitation.returned(self.params)
             if before is None:
                 job, text = await begin(progress), None
@@ -142,18 +144,31 @@ class ClientCall(OperationCall[Outcome]):
             return await self.project.host.job(job.id)  # it was answered meanwhile
 
 
-def _teller(context: elicitation.Context) -> Send | None:
-    """Return a function that sends progress to the call's client; None if it requested none."""
-    if context.meta is None or context.meta.get("progress_token") is None:
-        return None
+def _senders(context: elicitation.Context, *, logs: bool) -> tuple[Send | None, Send | None]:
+    """Return the functions that send news and reminders to the call's client; None if it wants none.
+
+    Progress that was requested has both. Log messages, which clients keep, are news alone.
+    """
+    has_progress = context.meta is not None and context.meta.get("progress_token") is not None
     numbers = itertools.count(1)
 
-    async def tell(text: str) -> None:
+    async def report(text: str) -> None:
         await context.session.report_progress(next(numbers), message=text)
 
-    return tell
+    async def log(text: str) -> None:
+        params = types.LoggingMessageNotificationParams(level=LOG_LEVEL, logger=NAME, data=text)
+        await context.session.send_notification(types.LoggingMessageNotification(params=params), context.request_id)
+
+    async def report_and_log(text: str) -> None:
+        await report(text)
+        await log(text)
+
+    if not has_progress:
+        return (log, None) if logs else (None, None)
+    return report_and_log if logs else report, report
 
 
+LOG_LEVEL: types.LoggingLevel = "info"
 MAX_SILENCE_S = 15.0  # seconds after which the last text is repeated: clients end calls that seem dead
 _MAX_QUEUED = 200  # maximum texts queued for a client that does not read; the oldest are dropped
 _TEXT_CELLS = 120
@@ -216,9 +231,10 @@ class ProgressText:
 class Progress:
     """A queue of progress texts that are sent one at a time; a slow client delays nothing else."""
 
-    def __init__(self, tell: Send, *, silence: float = MAX_SILENCE_S) -> None:
-        """Send texts with `tell`; `silence` is in seconds."""
+    def __init__(self, tell: Send, remind: Send | None = None, *, silence: float = MAX_SILENCE_S) -> None:
+        """Send texts with `tell`, and after `silence` seconds the last one with `remind`, if it is given."""
         self._tell = tell
+        self._remind = remind
         self._silence = silence
         self._words = ProgressText()
         self._waiting: deque[str] = deque(maxlen=_MAX_QUEUED)
@@ -241,10 +257,11 @@ class Progress:
         last, since = "working", now()
         while not self._is_ending or self._waiting:
             try:
-                async with asyncio.timeout(self._silence):
+                async with asyncio.timeout(None if self._remind is None else self._silence):
                     await self._is_news.wait()
             except TimeoutError:
-                await self._tell(f"{last} (for {duration(round((now() - since) * 1000))})")
+                if self._remind is not None:
+                    await self._remind(f"{last} (for {duration(round((now() - since) * 1000))})")
                 continue
             self._is_news.clear()
             while self._waiting:
@@ -258,12 +275,12 @@ class Progress:
 
 
 @asynccontextmanager
-async def progress_reports(tell: Send | None) -> AsyncGenerator[Progress | None]:
+async def progress_reports(tell: Send | None, remind: Send | None = None) -> AsyncGenerator[Progress | None]:
     """Report progress within the block, and send the rest before leaving it. Yields None if the client wants none."""
     if tell is None:
         yield None
         return
-    progress = Progress(tell)
+    progress = Progress(tell, remind)
     task = asyncio.create_task(progress.run())
     try:
         yield progress

@@ -29,6 +29,7 @@ INSTRUCTIONS = (
 
 CAPABILITIES: JsonTable = {
     "completions": {},
+    "logging": {},
     "prompts": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
     "tools": {"listChanged": True},

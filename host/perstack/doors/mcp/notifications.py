@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
+from typing import get_args
 from urllib.parse import quote, unquote
 
+import mcp_types as types
 from mcp.server import subscriptions
 from mcp.server.connection import Connection
 from mcp.server.session import ServerSession
@@ -16,6 +18,7 @@ from perstack.core.base.ids import By, job_of_run
 from perstack.core.runs.events import FinishStep, StartRun, StoredEvent
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.elicitation import Context
+from perstack.doors.mcp.greeting import STATELESS_VERSIONS
 from perstack.doors.served_project import CallKey, ServedProject
 from perstack.engine.log.run_log import checkpoint_at
 from perstack.errors import NotFound, PerstackError
@@ -36,6 +39,31 @@ def client_of(context: Context) -> str:
 def call_key(context: Context, request_id: object) -> CallKey:
     """Return the key of a request: its client and its id."""
     return (client_of(context), str(request_id))
+
+
+class LogLevels:
+    """The levels of log messages that clients want, set for a connection or, in the stateless era, with each call."""
+
+    def __init__(self) -> None:
+        """Begin without levels: a client that sets none gets no messages."""
+        self._levels: dict[str, types.LoggingLevel] = {}
+
+    def set(self, level: types.LoggingLevel, context: Context) -> None:
+        """Set the level for a client until its connection ends."""
+        client = client_of(context)
+        if client not in self._levels:
+            when_gone(context, lambda: self._levels.pop(client, None))
+        self._levels[client] = level
+
+    def includes(self, level: types.LoggingLevel, context: Context) -> bool:
+        """Return whether a request's client wants messages of this level."""
+        wanted: object = self._levels.get(client_of(context))
+        if context.protocol_version in STATELESS_VERSIONS:
+            wanted = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
+        return wanted in _LEVELS[: _LEVELS.index(level) + 1]
+
+
+_LEVELS = get_args(types.LoggingLevel)  # the least severe first
 
 
 def caller(context: Context) -> By:

@@ -21,10 +21,10 @@ from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.doors.mcp import resources
-from perstack.doors.mcp.driving import ClientCall, Outcome
+from perstack.doors.mcp.driving import LOG_LEVEL, ClientCall, Outcome
 from perstack.doors.mcp.elicitation import AgreementForm, Context, asks_by_returning, can_ask
 from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Greeting
-from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, call_key
+from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, LogLevels, call_key
 from perstack.doors.mcp.tools import call_tool, drives, listed, operations_of
 from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, served_projects
 from perstack.doors.shared.next_steps import mcp_phrase
@@ -114,6 +114,7 @@ def _filled_prompt(state: ClientProject, params: types.GetPromptRequestParams) -
 class _Handlers:
     def __init__(self, workspaces: Workspaces) -> None:
         self._workspaces = workspaces
+        self._log_levels = LogLevels()
 
     async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         state = await self._refreshed(context)
@@ -124,7 +125,9 @@ class _Handlers:
         try:
             state = await self._workspaces.of(context)
             await state.refresh()
-            call = await _with_consent(ClientCall(state, context, params))
+            call = await _with_consent(
+                ClientCall(state, context, params, logs=self._log_levels.includes(LOG_LEVEL, context))
+            )
             if isinstance(call, types.InputRequiredResult):
                 return call
             return await call_tool(call)
@@ -172,6 +175,10 @@ class _Handlers:
 
     async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         return _filled_prompt(await self._state(context), params)
+
+    async def set_log_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        self._log_levels.set(params.level, context)
+        return types.EmptyResult()
 
     async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         return await _complete(await self._state(context), params)
@@ -248,7 +255,8 @@ def build_server(workspaces: Workspaces) -> Server[Any]:
     )
     server.add_notification_handler("notifications/initialized", types.NotificationParams, handlers.on_initialized)
     server.add_notification_handler("notifications/cancelled", types.CancelledNotificationParams, handlers.on_cancelled)
-    # not by the constructor, which warns that roots are deprecated: they are used only in the era that has them
+    # not by the constructor, which warns that roots and log messages are deprecated in revisions to come
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, handlers.set_log_level)
     server.add_notification_handler(
         "notifications/roots/list_changed", types.NotificationParams, handlers.on_roots_changed
     )
