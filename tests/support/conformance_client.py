@@ -120,6 +120,7 @@ async def act(endpoint: str, scenario: str, context: dict[str, Any], folder: Pat
         env={"HOME": str(folder)},
         overrides=Overrides(provider="scripted"),
         plugins=[ScriptedProvider(Model(scenario, context))],
+        is_attended=lambda: True,
     ) as host:
         for _ in range(MOST_LOGINS):
             if "log in for skill server" not in await run(host):

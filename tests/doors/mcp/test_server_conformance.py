@@ -25,12 +25,15 @@ QUERIES = Path(__file__).parents[2] / "support" / "conformance_query.mjs"
 KNOWN: dict[str, Any] = tomllib.loads((Path(__file__).parent / "conformance-failures.toml").read_text(encoding="utf-8"))
 SAY = [reply("This is a simple text response for testing.")]
 NAME = reply("", ("askUser", {"question": "What is your name?"}))
+STEPS = [*(reply("", ("think", {"thought": "hm"})) for _ in range(3)), reply("Done.")]
 EXPERTS = {
     "test_simple_text": SAY,
     "test_simple_prompt": SAY,
     "test_prompt_with_arguments": SAY,
     "test_error_handling": [],
-    "test_tool_with_progress": [*(reply("", ("think", {"thought": "hm"})) for _ in range(3)), reply("Done.")],
+    "test_tool_with_progress": STEPS,
+    "test_tool_with_logging": STEPS,
+    "test_logging_tool": STEPS,
 }
 ASKING = {
     "test_elicitation": [NAME, reply("Hello.")],
