@@ -12,18 +12,12 @@ need. Names are imported on first use; a new public name needs an entry in `_HOM
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from pydantic import BaseModel
-
     from perstack.core.base.ids import By as By
     from perstack.core.definitions.experts import Expert as Expert
     from perstack.core.definitions.project import Project as Project
@@ -36,7 +30,6 @@ if TYPE_CHECKING:
     from perstack.core.jobs.stream_events import ToolCall as ToolCall
     from perstack.core.jobs.stream_events import ToolResult as ToolResult
     from perstack.core.jobs.summary import JobSummary as JobSummary
-    from perstack.core.jobs.summary import OutputT
     from perstack.core.jobs.summary import ParsedJob as ParsedJob
     from perstack.core.runs.events import Event as Event
     from perstack.engine.jobs.attachments import Attachable as Attachable
@@ -57,7 +50,8 @@ if TYPE_CHECKING:
     from perstack.errors import StorageError as StorageError
     from perstack.errors import UsageError as UsageError
     from perstack.host import Host as Host
-    from perstack.host import RunOptions
+    from perstack.host import run as run
+    from perstack.host import run_sync as run_sync
     from perstack.toolkit.context import Blob as Blob
 
 
@@ -76,96 +70,14 @@ _HOMES = {
     "perstack.engine.log.run_session": "OnEvent",
     "perstack.errors": "CannotServe Conflict Damaged DefinitionError DispatcherError MissingCredential NotAllowed"
     " NotFound PerstackError PluginError ProviderError SkillError StorageError UsageError",
-    "perstack.host": "Host",
+    "perstack.host": "Host run run_sync",
     "perstack.toolkit.context": "Blob",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
-@overload
-async def run(
-    expert: str, query: str, *, output: type[OutputT], **options: Unpack[RunOptions]
-) -> ParsedJob[OutputT]: ...
-@overload
-async def run(
-    expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
-) -> JobSummary: ...
-async def run(
-    expert: str,
-    query: str,
-    *,
-    on_event: OnEvent | None = None,
-    config: str | Path | None = None,
-    workspace: str | Path = ".",
-    storage: str | None = None,
-    job_id: str | None = None,
-    attachments: Sequence[Attachable] = (),
-    labels: Mapping[str, str] | None = None,
-    output: type[BaseModel] | None = None,
-    env: Mapping[str, str] | None = None,
-    overrides: Overrides | None = None,
-    plugins: Iterable[object] = (),
-) -> JobSummary:
-    """Run an Expert on a query as a new Job, and return the Job's summary when it ends or stops.
-
-    Check the `status` of the summary: a failing model, a question or the step limit stop a Job and raise nothing.
-    `labels` are used to find the Job later. `attachments` are images, PDFs and texts that the model sees with the
-    query: paths, bytes, or Blobs with a name. `on_event` is called with each event, and its line of JSON if it takes a
-    second argument, and must not block. `output` is a pydantic model that parses the result: the summary's `output`.
-    `config` is a perstack.toml; by default it is found from `workspace` upward. `env` replaces the process's
-    environment. `plugins` are used in addition to the installed ones. Cancelling is recorded as an interrupt.
-
-    Raises UsageError (no such Expert, no perstack.toml, `job_id` exists), DefinitionError with every problem of
-    perstack.toml, MissingCredential if no provider can be used, and StorageError.
-    """
-    from perstack.host import Host
-
-    async with Host.open(
-        config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins
-    ) as host:
-        return await host.run(
-            expert, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
-        )
-
-
-@overload
-def run_sync(
-    expert: str, query: str, *, output: type[OutputT], **options: Unpack[RunOptions]
-) -> ParsedJob[OutputT]: ...
-@overload
-def run_sync(
-    expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
-) -> JobSummary: ...
-def run_sync(
-    expert: str,
-    query: str,
-    *,
-    on_event: OnEvent | None = None,
-    config: str | Path | None = None,
-    workspace: str | Path = ".",
-    storage: str | None = None,
-    job_id: str | None = None,
-    attachments: Sequence[Attachable] = (),
-    labels: Mapping[str, str] | None = None,
-    output: type[BaseModel] | None = None,
-    env: Mapping[str, str] | None = None,
-    overrides: Overrides | None = None,
-    plugins: Iterable[object] = (),
-) -> JobSummary:
-    """Do as `run` from code that is not async. Ctrl-C is recorded as an interrupt.
-
-    Raises what `run` raises, and UsageError inside a running event loop, where `run` is awaited.
-    """
-    from perstack.host import Host
-
-    host = Host.open(config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins)
-    return host.run_sync(
-        expert, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
-    )
-
-
 if not TYPE_CHECKING:  # type checkers read the imports above, and so find a misspelt name
-    __all__ = sorted([*_HOME_OF, "__version__", "run", "run_sync"])
+    __all__ = sorted([*_HOME_OF, "__version__"])
 
     def __getattr__(name: str) -> object:
         home = _HOME_OF.get(name)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, overload
 
 from perstack.config.project import ProjectPlace, check_workspace, find_place, named_or_own
 from perstack.config.trust import Agreement, environment_of
+from perstack.core.base.validation_errors import checked_call
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.engine.anchors.trail import AuditTrail
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
 class Host:
     """Runs Experts in one workspace, on one storage. Several Jobs may run at once."""
 
+    @checked_call
     def __init__(
         self,
         project: Project,
@@ -174,6 +176,7 @@ class Host:
         self.skills = Skills(self._source)
 
     @classmethod
+    @checked_call
     def open(
         cls,
         *,
@@ -217,6 +220,7 @@ class Host:
         return host
 
     @classmethod
+    @checked_call
     def of(
         cls,
         *,
@@ -323,6 +327,7 @@ class Host:
         """The source of the time of day."""
         return self._source.current.clock
 
+    @checked_call
     def use(self, project: Project) -> None:
         """Use this definition for what begins from now on; Jobs that are being driven keep theirs."""
         self._source.replace(replace(self._source.current, project=project))
@@ -410,6 +415,7 @@ class Host:
     async def run(
         self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[NewJobOptions]
     ) -> JobSummary: ...
+    @checked_call
     async def run(
         self,
         expert_key: str,
@@ -434,6 +440,7 @@ class Host:
     def run_sync(
         self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[NewJobOptions]
     ) -> JobSummary: ...
+    @checked_call
     def run_sync(
         self,
         expert_key: str,
@@ -464,6 +471,7 @@ class Host:
 
         return run_to_end(work, "run")
 
+    @checked_call
     def stream(
         self,
         expert_key: str,
@@ -494,6 +502,7 @@ class Host:
     async def continue_job(
         self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[ContinueOptions]
     ) -> JobSummary: ...
+    @checked_call
     async def continue_job(
         self,
         expert_key: str,
@@ -527,6 +536,7 @@ class Host:
     async def answer(
         self, text: str, *, output: type[BaseModel] | None = None, **options: Unpack[AnswerOptions]
     ) -> JobSummary: ...
+    @checked_call
     async def answer(
         self,
         text: str,
@@ -575,6 +585,7 @@ class Host:
     async def resume(
         self, job_id: str | None = None, *, output: type[BaseModel] | None = None, **options: Unpack[ResumeOptions]
     ) -> JobSummary: ...
+    @checked_call
     async def resume(
         self,
         job_id: str | None = None,
@@ -604,10 +615,12 @@ class Host:
             on_event=on_event,
         )
 
+    @checked_call
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
         """Stop a Job, in whichever process it is driven. See `Jobs.cancel`."""
         await self.jobs.cancel(job_id, final=final, by=by, reason=reason)
 
+    @checked_call
     async def submit(
         self,
         expert_key: str,
@@ -632,13 +645,95 @@ class Host:
             by=by,
         )
 
+    @checked_call
     async def job(self, job_id: str | None = None) -> JobSummary:
         """Return the summary of a Job, or of the latest one. Raises NotFound."""
         await self._settled_streams()
         return await self.jobs.job(job_id)
 
+    @checked_call
     async def events(
         self, run_id: str, *, job_id: str | None = None, after: int = 0, limit: int | None = None
     ) -> Sequence[StoredLine[StoredEvent]]:
         """Return a Run's events after place `after`, at most `limit`. See `Jobs.events`."""
         return await self.jobs.events(run_id, job_id=job_id, after=after, limit=limit)
+
+
+@overload
+async def run(
+    expert: str, query: str, *, output: type[OutputT], **options: Unpack[RunOptions]
+) -> ParsedJob[OutputT]: ...
+@overload
+async def run(
+    expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
+) -> JobSummary: ...
+@checked_call
+async def run(
+    expert: str,
+    query: str,
+    *,
+    on_event: OnEvent | None = None,
+    config: str | Path | None = None,
+    workspace: str | Path = ".",
+    storage: str | None = None,
+    job_id: str | None = None,
+    attachments: Sequence[Attachable] = (),
+    labels: Mapping[str, str] | None = None,
+    output: type[BaseModel] | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Overrides | None = None,
+    plugins: Iterable[object] = (),
+) -> JobSummary:
+    """Run an Expert on a query as a new Job, and return the Job's summary when it ends or stops.
+
+    Check the `status` of the summary: a failing model, a question or the step limit stop a Job and raise nothing.
+    `labels` are used to find the Job later. `attachments` are images, PDFs and texts that the model sees with the
+    query: paths, bytes, or Blobs with a name. `on_event` is called with each event, and its line of JSON if it takes a
+    second argument, and must not block. `output` is a pydantic model that parses the result: the summary's `output`.
+    `config` is a perstack.toml; by default it is found from `workspace` upward. `env` replaces the process's
+    environment. `plugins` are used in addition to the installed ones. Cancelling is recorded as an interrupt.
+
+    Raises UsageError (no such Expert, no perstack.toml, `job_id` exists), DefinitionError with every problem of
+    perstack.toml, MissingCredential if no provider can be used, and StorageError.
+    """
+    async with Host.open(
+        config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins
+    ) as host:
+        return await host.run(
+            expert, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
+        )
+
+
+@overload
+def run_sync(
+    expert: str, query: str, *, output: type[OutputT], **options: Unpack[RunOptions]
+) -> ParsedJob[OutputT]: ...
+@overload
+def run_sync(
+    expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
+) -> JobSummary: ...
+@checked_call
+def run_sync(
+    expert: str,
+    query: str,
+    *,
+    on_event: OnEvent | None = None,
+    config: str | Path | None = None,
+    workspace: str | Path = ".",
+    storage: str | None = None,
+    job_id: str | None = None,
+    attachments: Sequence[Attachable] = (),
+    labels: Mapping[str, str] | None = None,
+    output: type[BaseModel] | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Overrides | None = None,
+    plugins: Iterable[object] = (),
+) -> JobSummary:
+    """Do as `run` from code that is not async. Ctrl-C is recorded as an interrupt.
+
+    Raises what `run` raises, and UsageError inside a running event loop, where `run` is awaited.
+    """
+    host = Host.open(config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins)
+    return host.run_sync(
+        expert, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
+    )

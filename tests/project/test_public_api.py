@@ -140,7 +140,7 @@ PARTS = {
 }
 PARTS[Jobs] = PARTS[JobReader] | {"run", "submit", "continue_job", "answer", "resume", "resume_before_compaction"}
 PARTS[Jobs] |= {"signal", "cancel", "stop_after_step", "delete", "delete_each", "not_retained", "attachment"}
-PARTS[Jobs] |= {"live_questions", "answer_live", "with_context", "in_folder", "on_model"}
+PARTS[Jobs] |= {"live_questions", "answer_live", "with_context", "in_folder", "on_model", "workspace_shown"}
 PARTS[Experts] |= {"test_command", "model", "models"}
 
 SOURCE = Path(perstack.__file__).read_text()
@@ -160,7 +160,7 @@ def test_type_checkers_are_shown_the_same_names_from_the_same_modules() -> None:
     ]
     shown = {alias.name: one.module for one in block.body for alias in one.names if alias.asname}
     assert shown == perstack._HOME_OF
-    assert set(shown) | {"run", "run_sync", "__version__"} == NAMES
+    assert set(shown) | {"__version__"} == NAMES
 
 
 def test_every_error_of_the_tree_is_public() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,95 @@ def test_a_listener_that_takes_no_event_is_an_error_before_anything_is_written(t
     ):
         _run(tmp_path, lambda: None)
     assert not (tmp_path / "perstack").exists()
+
+
+def test_a_listener_that_would_have_to_be_awaited_is_an_error_that_names_the_stream(tmp_path: Path) -> None:
+    async def listener(event: perstack.Event) -> None:
+        raise AssertionError("never awaited")
+
+    class Listener:
+        async def __call__(self, event: perstack.Event) -> None:
+            raise AssertionError("never awaited")
+
+    for one in (listener, Listener()):
+        with pytest.raises(perstack.UsageError, match=r"^on_event is called, not awaited: .*`Host\.stream`$"):
+            _run(tmp_path, one)
+    assert not (tmp_path / "perstack").exists()
+
+
+def _expert(**changed: object) -> perstack.Expert:
+    return perstack.Expert(**{"name": "a", "instruction": "x", **changed})
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: perstack.Overrides(max_cost="x", max_steps=1.5), "`max_steps` must be a whole number; `max_cost`"),
+        (lambda: perstack.Overrides(3), "Overrides: `model` must be text or a list"),
+        (lambda: _expert(name=3), "Expert: `name` must be text"),
+        (lambda: perstack.Expert(name="a"), "Expert: `instruction` is missing"),
+        (lambda: _expert(skills=[{"type": "mcpStdioSkill"}]), "Expert: `skills.0.name` is missing"),
+        (lambda: perstack.Blob("text"), "Blob: `data` must be bytes, and is str"),
+        (lambda: perstack.Blob(b"text", name=3), "Blob: `mime_type` and `name` must be text"),
+        (lambda: perstack.By(user=3), "By: `user` must be text"),
+        (lambda: perstack.Host.of(experts=["a"]), r"experts\[0\] must be an Expert, and is str: write \[Expert\("),
+        (lambda: perstack.Host.of(experts=_expert()), r"experts\[0\] must be an Expert, and is tuple"),
+        (lambda: perstack.Host.of(experts=[_expert()], env={"A": 3}), "Host.of: `env` must be a dictionary of texts"),
+        (lambda: perstack.Host.of(experts=[_expert()], plugins=[len]), "plugin len, given in Python, has no hook"),
+        (lambda: perstack.Host.of(experts=[_expert()], overrides={}), "Host.of: `overrides` must be an Overrides"),
+        (lambda: perstack.Host.open(confg="a"), "Host.open: there is no argument `confg`; did you mean `config`"),
+        (lambda: perstack.Host(3), "Host: `project` must be a Project"),
+        (lambda: perstack.run_sync("a", "q", atachments=[]), "run_sync: there is no argument .* `attachments`"),
+        (lambda: perstack.run_sync("a", "q", max_steps=3), "run_sync: there is no argument `max_steps`; there are: "),
+        (lambda: perstack.run_sync("a"), "run_sync: missing a required argument: 'query'"),
+        (lambda: wait_for(perstack.run("a", 3)), "run: `query` must be text"),
+    ],
+)
+def test_a_wrong_argument_of_a_public_call_is_one_line_with_its_place(
+    call: Callable[[], object], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(perstack.PerstackError, match=words) as error:
+        call()
+    assert "\n" not in str(error.value)
+    assert error.value.__context__ is None, "a traceback shows this error alone"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "named", "words"),
+    [
+        ("run", ("a", None), {}, "`query` must be text"),
+        ("run", ("a", "q"), {"job_id": 3}, "`job_id` must be text"),
+        ("run", ("a", "q"), {"labels": {"a": 3}}, "`labels` must be a dictionary of texts"),
+        ("run", ("a", "q"), {"on_event": 3}, "`on_event` must be a function"),
+        ("stream", ("a", 3), {}, "`query` must be text"),
+        ("continue_job", ("a", 3), {}, "`query` must be text"),
+        ("answer", ("yes",), {"question": 3}, "`question` must be a Question or text"),
+        ("answer", ("yes",), {"by": "ana"}, "`by` must be a By"),
+        ("resume", (3,), {}, "`job_id` must be text"),
+        ("resume", (), {"max_steps": True}, "`max_steps` must be a whole number"),
+        ("resume", (), {"max_stesp": 3}, "there is no argument `max_stesp`; did you mean `max_steps`?"),
+        ("submit", ("a", "q"), {"at": "noon"}, "`at` must be a whole number"),
+        ("cancel", (3,), {}, "`job_id` must be text"),
+        ("job", (3,), {}, "`job_id` must be text"),
+        ("events", (3,), {}, "`run_id` must be text"),
+    ],
+)
+def test_a_wrong_argument_of_a_method_of_a_host_is_an_error_before_anything_is_done(
+    method: str, args: tuple[object, ...], named: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    host = perstack.Host.of(experts=[_expert()], workspace=tmp_path, env={})
+
+    async def work() -> None:
+        made = getattr(host, method)(*args, **named)
+        async for _ in made if method == "stream" else [await made]:
+            pass
+
+    with pytest.raises(perstack.UsageError) as error:
+        wait_for(work())
+    assert str(error.value) == f"Host.{method}: {words}"
+    assert not list(tmp_path.iterdir())
 
 
 def test_code_that_is_not_async_runs_jobs_one_after_another_with_one_host(tmp_path: Path) -> None:

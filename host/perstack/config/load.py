@@ -72,7 +72,11 @@ def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
     Raises DefinitionError with all problems, and UsageError for a key that two Experts have.
     """
     by_key: dict[str, Expert] = {}
-    for expert in experts:
+    for number, expert in enumerate(experts):
+        if not isinstance(expert, Expert):
+            raise UsageError(
+                f"experts[{number}] must be an Expert, and is {type(expert).__name__}: write [Expert(…), …]"
+            )
         if by_key.setdefault(expert.key, expert) is not expert:
             raise UsageError(f"two Experts are named {expert.key!r}: rename one")
     given = Project(experts=by_key)

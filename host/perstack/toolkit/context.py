@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.dataclass import dataclass
-from perstack.errors import SkillError
+from perstack.errors import SkillError, UsageError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -52,6 +52,14 @@ class Blob:
     data: bytes
     mime_type: str = "application/octet-stream"
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for data that is not bytes, and for a type or name that is not text."""
+        data, texts = cast("object", self.data), cast("tuple[object, object]", (self.mime_type, self.name or ""))
+        if not isinstance(data, bytes):
+            raise UsageError(f"Blob: `data` must be bytes, and is {type(data).__name__}")
+        if not all(isinstance(one, str) for one in texts):
+            raise UsageError("Blob: `mime_type` and `name` must be text")
 
 
 # Conversion of return values for the model.

@@ -53,8 +53,25 @@ def test_files_bytes_and_blobs_are_part_of_the_query_and_blobs_of_the_job(bench:
 def test_one_attachment_that_is_in_no_list_is_an_error(bench: Bench) -> None:
     host = bench.host([text("never")], expert("a"))
     for alone in ("shot.png", PNG):
-        with pytest.raises(UsageError, match=r"^attachments are a list: write \[attachment\]"):
+        with pytest.raises(UsageError, match=r"`attachments` must be a list, even of one$"):
             wait_for(host.run("a", "q", attachments=alone))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("missing.png", "missing.png cannot be attached: no such file or directory"),
+        ("a\0b", r"'a\\x00b' cannot be attached: no file has such a name"),
+        (3, "attachment 1 must be a path, bytes or a Blob, and is int"),
+    ],
+)
+def test_what_is_no_attachment_is_one_clear_error_before_anything_is_written(
+    bench: Bench, wrong: object, words: str
+) -> None:
+    host = bench.host([text("never")], expert("a"))
+    with pytest.raises(UsageError, match=f"^{words}$"):
+        wait_for(host.run("a", "q", attachments=[wrong]))
+    assert not wait_for(host.jobs.list()).jobs
 
 
 def test_a_resumed_run_still_sees_them_and_a_delegate_does_not(bench: Bench) -> None:

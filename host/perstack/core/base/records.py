@@ -43,7 +43,7 @@ falsy = not_  # condition for `Field(exclude_if=falsy)`, which omits zero, false
 
 
 class StrictCalls(type):
-    """Metaclass of pydantic's dataclasses and records that refuse an unknown argument, also in tables that they hold.
+    """Metaclass of pydantic's dataclasses and records that refuse unknown arguments and wrong values, in one line.
 
     Pydantic calls no class where it reads JSON or a definition, which may have keys of newer versions. `argument_names`
     of a class has other names for its fields.
@@ -52,7 +52,7 @@ class StrictCalls(type):
     if not TYPE_CHECKING:  # a type checker takes the signature from the fields
 
         def __call__(cls, *args, **named):
-            """Create an instance. Raises UsageError for an unknown argument."""
+            """Create an instance. Raises UsageError for an unknown argument, or values of a wrong type."""
             made = cls.__new__(cls)
             try:  # as pydantic's own `__init__`, without its frame
                 cls.__pydantic_validator__.validate_python(
@@ -64,7 +64,11 @@ class StrictCalls(type):
                 named = _known_arguments(cls, error, named)
             else:
                 return made
-            return super().__call__(*args, **named)
+            try:
+                return super().__call__(*args, **named)
+            except ValidationError as error:
+                wrong = error
+            raise UsageError(_in_words(cls, wrong, args, named))  # not in the handler, whose error would be shown, too
 
 
 if TYPE_CHECKING:
@@ -83,17 +87,38 @@ _STRAY = ("extra_forbidden", "unexpected_keyword_argument")
 
 def _known_arguments(cls: type, error: ValidationError, named: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments under the names of their fields. Raises UsageError for an unknown name."""
-    others = cast("Mapping[str, str]", getattr(cls, "argument_names", {}))
-    fields = cast("Mapping[str, object]", getattr(cls, "__pydantic_fields__", {}))
+    others, fields = _names(cls)
     for one in error.errors(include_url=False, include_input=False):
         *place, name = map(str, one["loc"] or ("",))
         # a field that is given by both of its names is an extra one to pydantic
         if one["type"] not in _STRAY or (not place and (name in others or name in fields)):
             continue
-        of_field = {field: other for other, field in others.items()}
-        remedy = "leave it out" if place else near_or_all(name, [of_field.get(field, field) for field in fields])
+        remedy = "leave it out" if place else near_or_all(name, list(fields.values()))
         raise UsageError(f"{cls.__name__}: there is no argument `{'.'.join([*place, name])}`; {remedy}") from None
     return {others.get(name, name): value for name, value in named.items()}
+
+
+def _in_words(cls: type, error: ValidationError, args: tuple[object, ...], named: Mapping[str, object]) -> str:
+    from perstack.core.base.validation_errors import in_words
+
+    fields = _names(cls)[1]
+    shown: dict[str | int, str] = dict(enumerate(fields.values()))
+    for field, name in fields.items():
+        shown[field] = shown[to_camel(field)] = name
+    given = {**dict(zip(fields.values(), args, strict=False)), **{shown.get(one, one): named[one] for one in named}}
+    errors = error.errors(include_url=False, include_input=False)
+    for one in errors:
+        place, *rest = one["loc"] or ("",)
+        one["loc"] = (shown.get(place, place), *rest)
+    return f"{cls.__name__}: {' '.join(in_words(errors, given).split())}"
+
+
+def _names(cls: type) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the fields of a class by their other names, and the names of its arguments by the fields."""
+    others = cast("Mapping[str, str]", getattr(cls, "argument_names", {}))
+    of_field = {field: other for other, field in others.items()}
+    fields = cast("Mapping[str, object]", getattr(cls, "__pydantic_fields__", {}))
+    return others, {field: of_field.get(field, field) for field in fields}
 
 
 class Fact(_Record):

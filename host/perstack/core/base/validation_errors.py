@@ -126,3 +126,83 @@ def _in_words(
         # Positional arguments are reported by their index.
         one["loc"] = (parameters[place] if isinstance(place, int) and place < len(parameters) else place, *rest)
     return in_words(errors, given, [name for name in parameters if name != "self"])
+
+
+# Calls from Python. Their annotations are texts: the classes that they name are not imported for the check.
+
+_Call = TypeVar("_Call", bound=Callable[..., object])
+_KINDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "str": ("text", (str,)),
+    "int": ("a whole number", (int,)),
+    "float": ("a number", (int, float)),
+    "bool": ("True or False", (bool,)),
+    "Mapping": ("a dictionary", (Mapping,)),
+    "Sequence": ("a list, even of one", (Iterable,)),
+    "Iterable": ("a list, even of one", (Iterable,)),
+    "Callable": ("a function", (object,)),
+    "OnEvent": ("a function", (object,)),
+    "Clock": ("a clock", (object,)),  # a protocol
+    "type": ("a class", (object,)),  # the function checks it
+    "None": ("None", (type(None),)),
+}
+
+
+def checked_call(function: _Call) -> _Call:
+    """Decorate a public function so that an unknown argument, or a value of a wrong type, raises UsageError at once."""
+    form = cache(lambda: inspect.signature(function))
+
+    def check(args: tuple[object, ...], named: Mapping[str, object]) -> None:
+        problem = _problem(form(), args, named)
+        if problem is not None:
+            raise UsageError(f"{function.__qualname__.removesuffix('.__init__')}: {problem}")
+
+    @wraps(function)
+    def call(*args: object, **named: object) -> object:
+        check(args, named)
+        return function(*args, **named)
+
+    @wraps(function)
+    async def call_async(*args: object, **named: object) -> object:
+        check(args, named)
+        return await cast("Callable[..., Coroutine[Any, Any, object]]", function)(*args, **named)
+
+    return cast("_Call", call_async if inspect.iscoroutinefunction(function) else call)
+
+
+def _problem(form: inspect.Signature, args: tuple[object, ...], named: Mapping[str, object]) -> str | None:
+    known = [name for name in form.parameters if name not in ("self", "cls")]
+    for name in named:
+        if name not in known:
+            return f"there is no argument `{name}`; {near_or_all(name, known)}"
+    try:
+        given = form.bind(*args, **named).arguments
+    except TypeError as error:
+        return str(error)
+    for name in known:
+        wanted = str(form.parameters[name].annotation).split(" | ")
+        if name in given and not any(_fits(given[name], one) for one in wanted):
+            return f"`{name}` must be {' or '.join(_kind(one) for one in wanted if one != 'None')}"
+    return None
+
+
+def _fits(value: object, wanted: str) -> bool:
+    name = wanted.partition("[")[0]
+    if name not in _KINDS:
+        return any(one.__name__ == name for one in type(value).__mro__)
+    if not isinstance(value, _KINDS[name][1]) or (isinstance(value, bool) and name in ("int", "float")):
+        return False
+    if name in ("Callable", "OnEvent"):
+        return callable(value)
+    if name in ("Sequence", "Iterable"):
+        return not isinstance(value, str | bytes | Mapping)
+    if wanted == "Mapping[str, str]":
+        texts = cast("Mapping[object, object]", value)
+        return all(isinstance(one, str) for pair in texts.items() for one in pair)
+    return True
+
+
+def _kind(wanted: str) -> str:
+    name = wanted.partition("[")[0]
+    if name not in _KINDS:
+        return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+    return f"{_KINDS[name][0]}{' of texts' if wanted == 'Mapping[str, str]' else ''}"

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from perstack.core.base.file_names import fold_case, is_variables, matches_pattern, protected_by_name
@@ -27,8 +27,6 @@ async def attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
     """Read attachments. Raises UsageError for one that cannot be read, or is of a kind that models are not sent."""
     if not given:
         return ()
-    if isinstance(given, str | bytes):
-        raise UsageError("attachments are a list: write [attachment], for one, too")
     return await asyncio.to_thread(_attached, given)
 
 
@@ -72,7 +70,8 @@ def _attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
             case str() | Path():
                 found.append(attached_of(Path(one).name, _read(Path(one))))
             case _:
-                assert_never(one)
+                kind = type(one).__name__
+                raise UsageError(f"attachment {number} must be a path, bytes or a Blob, and is {kind}")
         check_together(found)
     return tuple(found)
 
@@ -83,6 +82,8 @@ def _read(path: Path) -> bytes:
         return read_regular(path, LARGEST)
     except OSError as error:
         raise UsageError(f"{path} cannot be attached: {_why(error)}") from None
+    except ValueError:
+        raise UsageError(f"{str(path)!r} cannot be attached: no file has such a name") from None
 
 
 def _in_workspace(host: HostContext, place: str) -> Blob:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import wraps
-from inspect import Signature, signature
+from inspect import Signature, iscoroutinefunction, signature
 from typing import NamedTuple, Self, TypedDict, TypeVar, cast
 
 from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
@@ -42,6 +42,8 @@ def as_listener(on_event: OnEvent | None) -> EventListener | None:
     """Return a listener that receives an event and its line. Raises UsageError for a function that takes neither."""
     if on_event is None:
         return None
+    if iscoroutinefunction(on_event) or iscoroutinefunction(type(on_event).__call__):
+        raise UsageError("on_event is called, not awaited: give a plain function, or iterate over `Host.stream`")
     try:
         form = signature(on_event)
     except ValueError:  # some functions written in C have none

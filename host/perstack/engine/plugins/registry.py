@@ -243,8 +243,10 @@ def _import(name: str) -> object:
 
 def _from_python(plugin: object) -> _Found:
     name = getattr(plugin, "__name__", type(plugin).__name__)
-    package = "given in Python"
-    return _Found(f"{name}", package, "", _of_this_api(plugin, name, package))
+    return _Found(f"{name}", _IN_PYTHON, "", _of_this_api(plugin, name, _IN_PYTHON))
+
+
+_IN_PYTHON = "given in Python"
 
 
 def _of_this_api(plugin: object, name: str, package: str) -> object:
@@ -274,6 +276,8 @@ def _register(manager: pluggy.PluginManager, one: _Found) -> None:
         manager.register(one.plugin, name=name)
     except (ValueError, pluggy.PluginValidationError) as error:
         raise PluginError(f"plugin {one.name} of {one.package}: {error}") from error
+    if one.package == _IN_PYTHON and not manager.get_hookcallers(one.plugin):
+        raise PluginError(f"plugin {one.name}, given in Python, has no hook: give a Toolkit, or an object with hooks")
 
 
 def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
