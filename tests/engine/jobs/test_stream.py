@@ -338,3 +338,17 @@ def test_two_streams_of_a_host_are_read_at_the_same_time(bench: Bench) -> None:
         assert await asyncio.gather(one("first"), one("second")) == [["first"], ["second"]]
 
     wait_for(work())
+
+
+def test_a_second_task_that_reads_a_stream_is_refused_and_the_first_gets_every_event(bench: Bench) -> None:
+    host = bench.host([text("Done.")], expert("a"))
+
+    async def work() -> None:
+        stream = host.stream("a", "q")
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="another task reads this stream: iterate over it in one task"):
+            await anext(stream)
+        assert names([await first, *[event async for event in stream]]) == ["TextDelta", "Finished"]
+
+    wait_for(work())

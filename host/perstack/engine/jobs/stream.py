@@ -23,6 +23,7 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener
+from perstack.errors import UsageError
 from perstack.system.concurrency import wait_despite_cancellation
 from perstack.system.user import notice
 
@@ -93,6 +94,7 @@ class JobStream:
         self._task: _DriveTask | None = None
         self._rested: _DriveTask | None = None  # the task whose question the last event was
         self._is_over = False
+        self._reading = False
         self._answering = asyncio.Lock()
 
     def __aiter__(self) -> JobStream:
@@ -100,7 +102,19 @@ class JobStream:
         return self
 
     async def __anext__(self) -> StreamEvent:
-        """Return the next event. Raises what `run` raises, and StopAsyncIteration at the end or an open question."""
+        """Return the next event. Raises what `run` raises, and StopAsyncIteration at the end or an open question.
+
+        Raises UsageError while another task waits for the next event, which only one of them would get.
+        """
+        if self._reading:
+            raise UsageError("another task reads this stream: iterate over it in one task, and hand its events on")
+        self._reading = True
+        try:
+            return await self._next()
+        finally:
+            self._reading = False
+
+    async def _next(self) -> StreamEvent:
         if self._task is None and not self._is_over:
             self._continue(self._feed.start(self._drive, self._feed))
         while not self._is_over and await self._is_driven():
