@@ -1,0 +1,366 @@
+"""Recorded streams of MCP sessions.
+
+What the SDK's application streams to a client with a session is recorded, so that a client reads on after its
+connection was cut: the application never learns of the cut, and its call continues. The record is in memory, as the
+session is; a Job outlives both in its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from typing import cast
+
+from mcp.server.streamable_http import check_accept_headers
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from perstack.doors.http.access import PATH
+from perstack.doors.mcp.greeting import HANDSHAKE_VERSIONS
+
+# Streams of the sessions (revisions up to 2025-11-25). Source: MCP 2025-11-25, transports, «resumability».
+
+_PRIMED_SINCE = "2025-11-25"  # earlier clients cannot read an event without data
+_BATCHES_IN = "2025-03-26"  # the revision with batches, whose clients do not send it in a header
+_MAX_BATCH = 100
+_RETRY_MS = 1000  # milliseconds that a client waits before it reconnects
+_PING_S = 15.0
+_MAX_KEPT_EVENTS = 10_000  # limits of all recorded events together; the oldest are dropped
+_MAX_KEPT_BYTES = 64 << 20
+
+
+class _Stream:
+    """The recorded events of one stream, numbered from one on, and its current reader."""
+
+    def __init__(self, number: int) -> None:
+        """Begin without events."""
+        self.number = number
+        self.events: deque[bytes] = deque()
+        self.dropped = 0  # number of oldest events that are no longer kept
+        self.writers: set[_Exchange] = set()
+        self.reader: object = None  # replaced by a newer reader, since the connection of the older may be cut
+        self.news = asyncio.Event()
+        self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def last(self) -> int:
+        """The number of the newest event."""
+        return self.dropped + len(self.events)
+
+    def after(self, number: int) -> list[tuple[int, bytes]]:
+        """Return the kept events after the one with this number."""
+        return [one for one in enumerate(self.events, self.dropped + 1) if one[0] > number]
+
+    def notify(self) -> None:
+        """Wake the reader."""
+        self.news.set()
+        self.news = asyncio.Event()
+
+    def attach(self) -> object:
+        """Return a new reader, which replaces the one before."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self.reader = reader = object()
+        self.notify()
+        return reader
+
+    def detach(self, reader: object, idle: float) -> None:
+        """Remove a reader. Without another one for `idle` seconds, the application learns that its client is gone."""
+        if self.reader is reader:
+            self.reader = None
+            self._expiry = asyncio.get_running_loop().call_later(idle, self.abandon)
+
+    def abandon(self) -> None:
+        """Tell the application that the client is gone."""
+        for exchange in self.writers:
+            exchange.is_gone.set()
+
+
+class _Exchange:
+    """A request to the application, which continues when its client is gone."""
+
+    def __init__(self, body: bytes, stream: _Stream | None = None) -> None:
+        """Send `body`. A response that is a stream is recorded in `stream`, or in a new one."""
+        self.stream = stream
+        self.is_gone = asyncio.Event()
+        self.started = asyncio.Event()
+        self.status = 500
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.content = bytearray()  # of a response that is not a stream
+        self._body: bytes | None = body
+
+    @property
+    def is_stream(self) -> bool:
+        """True if the application answers with a stream of events."""
+        return dict(self.headers).get(b"content-type", b"").startswith(b"text/event-stream")
+
+    async def receive(self) -> Message:
+        """Return the request, then that the client is gone once that is certain."""
+        body, self._body = self._body, None
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self.is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    def response(self) -> Response:
+        """Return the application's response that is not a stream."""
+        response = Response(bytes(self.content), self.status)
+        response.raw_headers = self.headers
+        return response
+
+
+_STANDING = 1  # number of a session's stream for messages that belong to no request
+
+
+class _Session:
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
+        self.used_at = now
+        self.streams = {_STANDING: _Stream(_STANDING)}
+        self.opened = _STANDING  # number of the newest stream
+        self.starting = asyncio.Lock()
+
+    def open(self) -> _Stream:
+        """Return a new stream."""
+        self.opened += 1
+        stream = self.streams[self.opened] = _Stream(self.opened)
+        return stream
+
+    def find(self, event_id: str) -> tuple[_Stream, int] | None:
+        """Return the stream and the number of an event; None if it is unknown, or an event after it is dropped."""
+        name, _, text = event_id.partition("-")
+        if not (event_id.isascii() and name.isdigit() and text.isdigit() and len(event_id) < 40):
+            return None
+        stream, number = self.streams.get(int(name)), int(text)
+        return (stream, number) if stream is not None and stream.dropped <= number <= stream.last else None
+
+
+class RecordedStreams:
+    """ASGI middleware that records the streams of sessions, and lets clients resume them by `Last-Event-ID`."""
+
+    def __init__(self, app: ASGIApp, idle: float) -> None:
+        """Record streams of `app`. A stream without a reader for `idle` seconds counts as left by its client."""
+        self._app = app
+        self._idle = idle
+        self._sessions: dict[str, _Session] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._kept: deque[tuple[_Session, _Stream]] = deque()  # one entry for each kept event, the oldest first
+        self._kept_bytes = 0
+        self._is_ending = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer requests of sessions; pass all others on."""
+        headers = Headers(scope=scope) if scope["type"] == "http" and scope["path"] == PATH else Headers()
+        version = headers.get("mcp-protocol-version")
+        session = self._sessions.get(headers.get("mcp-session-id", ""))
+        if session is None or not (version is None or version in HANDSHAKE_VERSIONS):
+            await self._app(scope, receive, self._registering(send))
+            return
+        session.used_at = asyncio.get_running_loop().time()
+        if scope["method"] == "POST":
+            await self._post(session, scope, receive, send)
+        elif scope["method"] == "GET" and check_accept_headers(Request(scope))[1]:
+            await self._get(session, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+            if scope["method"] == "DELETE":
+                self._forget(session)
+
+    def end_listening(self) -> None:
+        """End the streams that would not end by themselves: the server is stopping."""
+        self._is_ending = True
+        for session in self._sessions.values():
+            session.streams[_STANDING].notify()
+
+    async def close(self) -> None:
+        """End what is still in progress."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _registering(self, send: Send) -> Send:
+        """Return a function that sends, and registers the session that the application has created."""
+
+        async def register(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                name = Headers(raw=message["headers"]).get("mcp-session-id")
+                if name is not None and name not in self._sessions:
+                    now = asyncio.get_running_loop().time()
+                    self._forget_unused(now)
+                    self._sessions[name] = _Session(name, now)
+            await send(message)
+
+        return register
+
+    def _forget_unused(self, now: float) -> None:
+        """Forget the sessions that the application has ended for want of requests."""
+        for session in list(self._sessions.values()):
+            is_read = any(one.reader is not None or one.writers for one in session.streams.values())
+            if not is_read and session.used_at + 2 * self._idle < now:
+                self._forget(session)
+
+    def _forget(self, session: _Session) -> None:
+        self._sessions.pop(session.name, None)
+        for stream in session.streams.values():
+            stream.abandon()
+
+    async def _post(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+        body = cast("bytes", (await receive()).get("body", b""))  # the access check has read it whole
+        batch = _batch_of(body, Headers(scope=scope))
+        if isinstance(batch, str):
+            await _refusal(batch)(scope, receive, send)
+            return
+        stream = None if batch is None else session.open()
+        exchanges = [self._begin(session, scope, _Exchange(one, stream)) for one in batch or [body]]
+        for exchange in exchanges:
+            await exchange.started.wait()
+        if stream is None:
+            stream = exchanges[0].stream
+        elif not any(exchange.is_stream for exchange in exchanges):
+            del session.streams[stream.number]
+            stream = None
+        if stream is not None:
+            await self._follow(session, stream, 0, scope, receive, send)
+            return
+        refused = [exchange for exchange in exchanges if exchange.status >= 400]
+        await self._reply(session, (refused or exchanges)[0], scope, receive, send)
+
+    async def _get(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = Headers(scope=scope).get("last-event-id")
+        standing = session.streams[_STANDING]
+        found = (standing, standing.last) if asked is None else session.find(asked)
+        if found is None:
+            await _refusal(f"Last-Event-ID {(asked or '')[:40]!r} is not one of this session, or no longer kept")(
+                scope, receive, send
+            )
+            return
+        if found[0] is standing:
+            async with session.starting:
+                exchange = next(iter(standing.writers), None) or self._begin(session, scope, _Exchange(b"", standing))
+                await exchange.started.wait()
+            if not exchange.is_stream:
+                await self._reply(session, exchange, scope, receive, send)
+                return
+        await self._follow(session, *found, scope, receive, send)
+
+    async def _reply(self, session: _Session, exchange: _Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+        if exchange.status == 404:
+            self._forget(session)
+        await exchange.response()(scope, receive, send)
+
+    def _begin(self, session: _Session, scope: Scope, exchange: _Exchange) -> _Exchange:
+        if exchange.stream is not None:
+            exchange.stream.writers.add(exchange)
+        task = asyncio.create_task(self._perform(session, scope, exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return exchange
+
+    async def _perform(self, session: _Session, scope: Scope, exchange: _Exchange) -> None:
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status, exchange.headers = message["status"], list(message["headers"])
+                if exchange.is_stream:
+                    stream = exchange.stream = exchange.stream or session.open()
+                    stream.writers.add(exchange)
+                    exchange.started.set()
+                return
+            content = cast("bytes", message.get("body", b""))
+            if not exchange.is_stream:
+                exchange.content += content
+            elif content and not content.startswith(b":") and exchange.stream is not None:
+                self._record(session, exchange.stream, content)
+
+        try:
+            await self._app(dict(scope), exchange.receive, send)
+        finally:
+            if exchange.stream is not None:
+                if not exchange.is_stream and exchange.content:
+                    # the error that answers one message of a batch
+                    self._record(
+                        session, exchange.stream, b"event: message\r\ndata: %b\r\n\r\n" % bytes(exchange.content)
+                    )
+                exchange.stream.writers.discard(exchange)
+                exchange.stream.notify()
+            exchange.started.set()
+
+    def _record(self, session: _Session, stream: _Stream, event: bytes) -> None:
+        stream.events.append(event)
+        stream.notify()
+        self._kept.append((session, stream))
+        self._kept_bytes += len(event)
+        while len(self._kept) > 1 and (len(self._kept) > _MAX_KEPT_EVENTS or self._kept_bytes > _MAX_KEPT_BYTES):
+            whose, oldest = self._kept.popleft()
+            self._kept_bytes -= len(oldest.events.popleft())
+            oldest.dropped += 1
+            if not oldest.events and not oldest.writers and oldest.number != _STANDING:
+                whose.streams.pop(oldest.number, None)
+
+    async def _follow(
+        self, session: _Session, stream: _Stream, number: int, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Send the events after `number`, and those to come, until the stream ends or its client leaves."""
+        reader = stream.attach()
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            headers = {**_STREAM_HEADERS, "mcp-session-id": session.name}
+            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await send({"type": "http.response.start", "status": 200, "headers": raw})
+            if (Headers(scope=scope).get("mcp-protocol-version") or "") >= _PRIMED_SINCE:
+                await _send_part(send, b"id: %d-%d\r\nretry: %d\r\ndata: \r\n\r\n" % (stream.number, number, _RETRY_MS))
+            while stream.reader is reader and not leaving.done():
+                news = asyncio.create_task(stream.news.wait())
+                is_over = not stream.writers or (self._is_ending and stream.number == _STANDING)
+                for at, event in stream.after(number):
+                    await _send_part(send, b"id: %d-%d\r\n%b" % (stream.number, at, event))
+                    number = at
+                if is_over:
+                    news.cancel()
+                    break
+                done, _ = await asyncio.wait({news, leaving}, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                if not done:
+                    await _send_part(send, b": ping\r\n\r\n")
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            leaving.cancel()
+            stream.detach(reader, self._idle)
+            session.used_at = asyncio.get_running_loop().time()
+
+
+_STREAM_HEADERS = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-cache, no-transform",
+    "connection": "keep-alive",
+    "x-accel-buffering": "no",
+}
+
+
+async def _send_part(send: Send, content: bytes) -> None:
+    await send({"type": "http.response.body", "body": content, "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    """Return when the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _batch_of(body: bytes, headers: Headers) -> list[bytes] | str | None:
+    """Return the messages of a batch; None for other bodies and in revisions without batches, or why it is refused."""
+    if not body.lstrip().startswith(b"[") or headers.get("mcp-protocol-version", _BATCHES_IN) != _BATCHES_IN:
+        return None
+    messages = cast("list[object]", json.loads(body))
+    if not 0 < len(messages) <= _MAX_BATCH:
+        return f"a batch has between 1 and {_MAX_BATCH} messages, not {len(messages)}"
+    if any(isinstance(one, dict) and cast("dict[str, object]", one).get("method") == "initialize" for one in messages):
+        return "initialize is not part of a batch"
+    return [json.dumps(one).encode() for one in messages]
+
+
+def _refusal(message: str) -> Response:
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": message}}, 400)
