@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from perstack.config.load import LoadedProject
+from perstack.core.base.ids import job_of_run
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.events import Event, StoredEvent
@@ -105,10 +106,15 @@ class _JobTask:
         either: set[asyncio.Future[str] | asyncio.Task[JobSummary]] = {self._begun, self.task}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._begun.done():
-            return self._begun.result()
+            return job_of_run(self._begun.result())
         if self.task.cancelled():
             raise UsageError("the Job was stopped before it began")
         return self.task.result().id
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the Run that is driven; None before its first event is stored."""
+        return self._begun.result() if self._begun.done() else None
 
     async def outcome(self) -> JobSummary:
         """Return the Job at its end or stop. Cancelling this call does not stop the Job."""
@@ -119,7 +125,7 @@ class _JobTask:
 
     def _on_event(self, event: Event, line: bytes) -> None:
         if not self._begun.done() and isinstance(event, StoredEvent):
-            self._begun.set_result(event.job_id)
+            self._begun.set_result(event.run_id)
         if self._listen is not None:
             self._listen(event, line)
 
@@ -138,6 +144,10 @@ class JobTasks:
         self._running[running] = key
         running.task.add_done_callback(lambda task: self._forget(running, task))
         return running
+
+    def run_of_call(self, key: CallKey) -> str | None:
+        """Return the id of the Run that is driven for a call; None without one."""
+        return next((running.run_id for running, of in self._running.items() if of == key), None)
 
     def cancel_call(self, key: CallKey) -> None:
         """Interrupt the Jobs that a call started, because its client cancelled it."""

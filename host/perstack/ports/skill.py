@@ -145,7 +145,7 @@ class SkillSession(ABC):
 
     @property
     def has_waiting_call(self) -> bool:
-        """True while a call that returned a Question goes on, and can use the answer only in this session."""
+        """True while a call that returned a Question waits, and can use the answer only in this session."""
         return False
 
     @abstractmethod

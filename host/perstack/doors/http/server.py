@@ -16,7 +16,7 @@ from perstack.config.project import find_config
 from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
 from perstack.doors.http.connections import ConnectionLimits, http_server, listening, place_of, protocol
 from perstack.doors.http.routes import job_routes, routes
-from perstack.doors.http.streams import RecordedStreams
+from perstack.doors.http.streams import CallsInLogs, RecordedStreams
 from perstack.doors.mcp.server import build_server
 from perstack.doors.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, served_projects
 from perstack.doors.shared.signals import handle_stop_signals
@@ -43,7 +43,7 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
                 max_request_body_size=MAX_REQUEST_BYTES,
                 session_idle_timeout=idle,
             )
-            streams = RecordedStreams(app, idle)
+            streams = RecordedStreams(app, idle, CallsInLogs(workspaces, guard.token))
             server = http_server(
                 AccessMiddleware(streams, guard),
                 # based on h11: uvicorn's other parser keeps blanks after a header's value, which have no meaning

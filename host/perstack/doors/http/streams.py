@@ -1,16 +1,22 @@
 """Recorded streams of MCP sessions.
 
 What the SDK's application streams to a client with a session is recorded, so that a client reads on after its
-connection was cut: the application never learns of the cut, and its call continues. The record is in memory, as the
-session is; a Job outlives both in its log.
+connection was cut: the application never learns of the cut, and its call continues. The record is in memory, and
+bounded; a Job outlives it in its log. So the ids of a call's events also name the Run that the call drives. When no
+memory has the stream any more, as after a restart of the server, the call is answered with how its Job stands. What was
+told of its progress meanwhile is not repeated: it says what happens now.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
+import re
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import deque
-from typing import cast
+from typing import TypeAlias, cast
 
 from mcp.server.streamable_http import check_accept_headers
 from starlette.datastructures import Headers
@@ -18,8 +24,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from perstack.core.base.ids import job_of_run
 from perstack.doors.http.access import PATH
+from perstack.doors.mcp.driving import result_from_log
 from perstack.doors.mcp.greeting import HANDSHAKE_VERSIONS
+from perstack.doors.mcp.workspaces import Workspaces
+from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.errors import PerstackError
+
+RequestId: TypeAlias = int | str
 
 # Streams of the sessions (revisions up to 2025-11-25). Source: MCP 2025-11-25, transports, «resumability».
 
@@ -28,8 +41,57 @@ _BATCHES_IN = "2025-03-26"  # the revision with batches, whose clients do not se
 _MAX_BATCH = 100
 _RETRY_MS = 1000  # milliseconds that a client waits before it reconnects
 _PING_S = 15.0
+_PING = b": ping\r\n\r\n"
+_NAMING_S = 1.0  # seconds between two looks at whether a call drives a Run
+_MAX_NAME_BYTES = 1000
+_NAMED_ID = re.compile(rf"[0-9]{{1,20}}-[0-9]{{1,20}}\.([\w=-]{{1,{_MAX_NAME_BYTES}}})\.([0-9a-f]{{64}})", re.ASCII)
 _MAX_KEPT_EVENTS = 10_000  # limits of all recorded events together; the oldest are dropped
 _MAX_KEPT_BYTES = 64 << 20
+
+
+class CallsInLogs:
+    """Calls that can be answered from the log of their Job, named by the last part of their events' ids.
+
+    A client receives that part with an id and sends it back, so it is signed, with a key derived from the access token,
+    which outlives the server: a client cannot name another Run. It is valid in one session, whose id only its client
+    knows.
+    """
+
+    def __init__(self, workspaces: Workspaces, token: str | None) -> None:
+        """Answer calls of these workspaces. Without a token, as at a Unix socket, names are of this process alone."""
+        self._workspaces = workspaces
+        secret = secrets.token_bytes() if token is None else token.encode()
+        self._key = hmac.digest(secret, b"perstack event ids", "sha256")
+
+    def named(self, session: str, request_id: RequestId) -> bytes:
+        """Return the last part of a call's event ids; empty while it drives no Run."""
+        run_id = self._workspaces.run_of_call((session, str(request_id)))
+        if run_id is None:
+            return b""
+        name = urlsafe_b64encode(json.dumps([run_id, request_id]).encode())
+        return b".%b.%b" % (name, self._signature(session, name)) if len(name) <= _MAX_NAME_BYTES else b""
+
+    def read(self, session: str, event_id: str) -> tuple[str, RequestId] | None:
+        """Return the Run and the request that an event's id names; None if it names none, or is of another session."""
+        found = _NAMED_ID.fullmatch(event_id)
+        if found is None:
+            return None
+        name, signature = (one.encode() for one in found.groups())
+        if not hmac.compare_digest(signature, self._signature(session, name)):
+            return None
+        run_id, request_id = cast("tuple[str, RequestId]", json.loads(urlsafe_b64decode(name)))
+        return run_id, request_id
+
+    async def response(self, run_id: str, request_id: RequestId) -> bytes:
+        """Return the response to a call as an event, once nobody drives its Job. Raises PerstackError."""
+        project = await self._workspaces.with_job(job_of_run(run_id))
+        result = await result_from_log(project, run_id)
+        told = result.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"result_type"})
+        message = {"jsonrpc": "2.0", "id": request_id, "result": told}
+        return b"event: message\r\ndata: %b\r\n\r\n" % json.dumps(message).encode()
+
+    def _signature(self, session: str, name: bytes) -> bytes:
+        return hmac.digest(self._key, session.encode() + b"\0" + name, "sha256").hex().encode()
 
 
 class _Stream:
@@ -38,6 +100,8 @@ class _Stream:
     def __init__(self, number: int) -> None:
         """Begin without events."""
         self.number = number
+        self.call: RequestId | None = None  # the request of a tool's call that the stream answers
+        self.call_name = b""  # its name in the ids of events, once it drives a Run
         self.events: deque[bytes] = deque()
         self.dropped = 0  # number of oldest events that are no longer kept
         self.writers: set[_Exchange] = set()
@@ -130,21 +194,27 @@ class _Session:
         return stream
 
     def find(self, event_id: str) -> tuple[_Stream, int] | None:
-        """Return the stream and the number of an event; None if it is unknown, or an event after it is dropped."""
-        name, _, text = event_id.partition("-")
-        if not (event_id.isascii() and name.isdigit() and text.isdigit() and len(event_id) < 40):
+        """Return the stream and the number of an event; None if it is unknown, or the stream is no longer kept.
+
+        Events that followed may have been dropped; the last one, which is the response to a request, was not.
+        """
+        place = event_id.partition(".")[0]
+        name, _, text = place.partition("-")
+        if not (place.isascii() and name.isdigit() and text.isdigit() and len(place) < 40):
             return None
         stream, number = self.streams.get(int(name)), int(text)
-        return (stream, number) if stream is not None and stream.dropped <= number <= stream.last else None
+        return (stream, number) if stream is not None and number <= stream.last else None
 
 
 class RecordedStreams:
     """ASGI middleware that records the streams of sessions, and lets clients resume them by `Last-Event-ID`."""
 
-    def __init__(self, app: ASGIApp, idle: float) -> None:
+    def __init__(self, app: ASGIApp, idle: float, calls: CallsInLogs) -> None:
         """Record streams of `app`. A stream without a reader for `idle` seconds counts as left by its client."""
         self._app = app
         self._idle = idle
+        self._calls = calls
+        self._answering: set[asyncio.Task[bytes]] = set()
         self._sessions: dict[str, _Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: deque[tuple[_Session, _Stream]] = deque()  # one entry for each kept event, the oldest first
@@ -157,7 +227,8 @@ class RecordedStreams:
         version = headers.get("mcp-protocol-version")
         session = self._sessions.get(headers.get("mcp-session-id", ""))
         if session is None or not (version is None or version in HANDSHAKE_VERSIONS):
-            await self._app(scope, receive, self._registering(send))
+            if session is not None or not await self._answered(scope, receive, send):
+                await self._app(scope, receive, self._registering(send))
             return
         session.used_at = asyncio.get_running_loop().time()
         if scope["method"] == "POST":
@@ -172,6 +243,8 @@ class RecordedStreams:
     def end_listening(self) -> None:
         """End the streams that would not end by themselves: the server is stopping."""
         self._is_ending = True
+        for answering in self._answering:
+            answering.cancel()
         for session in self._sessions.values():
             session.streams[_STANDING].notify()
 
@@ -220,6 +293,8 @@ class RecordedStreams:
             await exchange.started.wait()
         if stream is None:
             stream = exchanges[0].stream
+            if stream is not None:
+                stream.call = _call_in(body)
         elif not any(exchange.is_stream for exchange in exchanges):
             del session.streams[stream.number]
             stream = None
@@ -234,6 +309,8 @@ class RecordedStreams:
         standing = session.streams[_STANDING]
         found = (standing, standing.last) if asked is None else session.find(asked)
         if found is None:
+            if await self._answered(scope, receive, send):
+                return
             await _refusal(f"Last-Event-ID {(asked or '')[:40]!r} is not one of this session, or no longer kept")(
                 scope, receive, send
             )
@@ -246,6 +323,32 @@ class RecordedStreams:
                 await self._reply(session, exchange, scope, receive, send)
                 return
         await self._follow(session, *found, scope, receive, send)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Answer a call of which no stream is kept, from the log of its Job. Return False if the request names none."""
+        if scope["type"] != "http" or (scope["method"], scope["path"]) != ("GET", PATH):
+            return False
+        headers = Headers(scope=scope)
+        name, asked = headers.get("mcp-session-id", ""), headers.get("last-event-id", "")
+        named = self._calls.read(name, asked)
+        if named is None:
+            return False
+        answering = asyncio.create_task(self._calls.response(*named))
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await _begin_stream(send, name)
+            both: set[asyncio.Task[bytes] | asyncio.Task[None]] = {answering, leaving}
+            while not (await asyncio.wait(both, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                await _send_part(send, _PING)
+            if answering.done() and not answering.cancelled():
+                await _send_part(send, b"id: %b\r\n%b" % (asked.encode(), _outcome(answering, named[1])))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            answering.cancel()
+            leaving.cancel()
+        return True
 
     async def _reply(self, session: _Session, exchange: _Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         if exchange.status == 404:
@@ -307,29 +410,40 @@ class RecordedStreams:
         reader = stream.attach()
         leaving = asyncio.create_task(_left(receive))
         try:
-            headers = {**_STREAM_HEADERS, "mcp-session-id": session.name}
-            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-            await send({"type": "http.response.start", "status": 200, "headers": raw})
-            if (Headers(scope=scope).get("mcp-protocol-version") or "") >= _PRIMED_SINCE:
-                await _send_part(send, b"id: %d-%d\r\nretry: %d\r\ndata: \r\n\r\n" % (stream.number, number, _RETRY_MS))
+            await _begin_stream(send, session.name)
+            is_primed = (Headers(scope=scope).get("mcp-protocol-version") or "") >= _PRIMED_SINCE
+            if is_primed:
+                await _send_part(
+                    send, b"id: %b\r\nretry: %d\r\ndata: \r\n\r\n" % (self._id(session, stream, number), _RETRY_MS)
+                )
             while stream.reader is reader and not leaving.done():
                 news = asyncio.create_task(stream.news.wait())
                 is_over = not stream.writers or (self._is_ending and stream.number == _STANDING)
                 for at, event in stream.after(number):
-                    await _send_part(send, b"id: %d-%d\r\n%b" % (stream.number, at, event))
+                    await _send_part(send, b"id: %b\r\n%b" % (self._id(session, stream, at), event))
                     number = at
                 if is_over:
                     news.cancel()
                     break
-                done, _ = await asyncio.wait({news, leaving}, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED)
+                is_unnamed = is_primed and stream.call is not None and not stream.call_name
+                patience = _NAMING_S if is_unnamed else _PING_S
+                done, _ = await asyncio.wait({news, leaving}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
                 if not done:
-                    await _send_part(send, b": ping\r\n\r\n")
+                    named = self._id(session, stream, number)
+                    is_named_now = is_unnamed and stream.call_name
+                    await _send_part(send, b"id: %b\r\ndata: \r\n\r\n" % named if is_named_now else _PING)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             leaving.cancel()
             stream.detach(reader, self._idle)
             session.used_at = asyncio.get_running_loop().time()
+
+    def _id(self, session: _Session, stream: _Stream, number: int) -> bytes:
+        """Return the id of an event, which names the call that the stream answers once it drives a Run."""
+        if stream.call is not None and not stream.call_name:
+            stream.call_name = self._calls.named(session.name, stream.call)
+        return b"%d-%d%b" % (stream.number, number, stream.call_name)
 
 
 _STREAM_HEADERS = {
@@ -340,6 +454,12 @@ _STREAM_HEADERS = {
 }
 
 
+async def _begin_stream(send: Send, session: str) -> None:
+    headers = {**_STREAM_HEADERS, "mcp-session-id": session}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": 200, "headers": raw})
+
+
 async def _send_part(send: Send, content: bytes) -> None:
     await send({"type": "http.response.body", "body": content, "more_body": True})
 
@@ -348,6 +468,27 @@ async def _left(receive: Receive) -> None:
     """Return when the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _outcome(answering: asyncio.Task[bytes], request_id: RequestId) -> bytes:
+    """Return the event of a response, or of the error that prevented it."""
+    error = answering.exception()
+    if error is None:
+        return answering.result()
+    if not isinstance(error, PerstackError):
+        raise error
+    told = {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32603, "message": error.said(mcp_phrase)}}
+    return b"event: message\r\ndata: %b\r\n\r\n" % json.dumps(told).encode()
+
+
+def _call_in(body: bytes) -> RequestId | None:
+    """Return the id of a request that calls a tool; None for other messages."""
+    message: object = json.loads(body)
+    if not isinstance(message, dict):
+        return None
+    fields = cast("dict[str, object]", message)
+    request_id = fields.get("id")
+    return request_id if fields.get("method") == "tools/call" and isinstance(request_id, int | str) else None
 
 
 def _batch_of(body: bytes, headers: Headers) -> list[bytes] | str | None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import mcp_types as types
 from typing_extensions import override
 
-from perstack.core.base.ids import By
+from perstack.core.base.ids import By, job_of_run
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
@@ -27,7 +27,7 @@ from perstack.doors.mcp.notifications import ClientProject, call_key, caller
 from perstack.doors.mcp.sampling import CALLER
 from perstack.doors.operations import Confirmation, OperationCall
 from perstack.doors.operations.driving import answer_and_follow
-from perstack.doors.operations.views import reply_job
+from perstack.doors.operations.views import job_texts, job_view, reply_job, standing
 from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.next_steps import mcp_phrase
@@ -37,6 +37,31 @@ from perstack.errors import Conflict, UsageError
 _MAX_WARNINGS = 3  # warnings about the definition that each result shows
 
 Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
+
+
+def tool_result(project: ClientProject, view: Fact, *texts: str, is_error: bool = False) -> types.CallToolResult:
+    """Return the structure, and as blocks the texts, a note on a problem of the definition, and its warnings."""
+    live = project.definitions.live
+    notes = [f"Warning: {problem}" for problem in live.loaded.warnings[:_MAX_WARNINGS]]
+    if live.problem is not None:
+        notes.append(f"Note: {live.problem.said(mcp_phrase)}.")
+    content: list[types.ContentBlock] = [
+        types.TextContent(text=text) for text in (*(texts or (view.to_json().decode(),)), *notes)
+    ]
+    structured = view.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return types.CallToolResult(content=content, structured_content=structured, is_error=is_error)
+
+
+async def result_from_log(project: ClientProject, run_id: str) -> types.CallToolResult:
+    """Return the result of a call that drove a Run: how its Job stands, once nobody drives it. Raises PerstackError."""
+    jobs, job_id = project.host.jobs, job_of_run(run_id)
+    loaded = await jobs.load(job_id)
+    seen = {known: head.seq for known, head in loaded.heads.items()}
+    async for _ in jobs.watch(job_id, queued=loaded.coordinator.queued is not None, after=seen):
+        pass
+    job = await project.job(job_id)
+    texts = job_texts(job) if job.coordinator_run_id == run_id else (f"Since that call: {standing(job)}",)
+    return tool_result(project, job_view(job), *texts, is_error=job.status == "stoppedByError")
 
 
 @dataclass(frozen=True)
@@ -58,17 +83,9 @@ class ClientCall(OperationCall[Outcome]):
         """The key that a cancellation names the call by."""
         return call_key(self.context, self.context.request_id)
 
+    @override
     def reply(self, view: Fact, *texts: str, is_error: bool = False) -> Outcome:
-        """Return the structure, and as blocks the texts, a note on a problem of the definition, and its warnings."""
-        live = self.project.definitions.live
-        notes = [f"Warning: {problem}" for problem in live.loaded.warnings[:_MAX_WARNINGS]]
-        if live.problem is not None:
-            notes.append(f"Note: {live.problem.said(mcp_phrase)}.")
-        content: list[types.ContentBlock] = [
-            types.TextContent(text=text) for text in (*(texts or (view.to_json().decode(),)), *notes)
-        ]
-        structured = view.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return types.CallToolResult(content=content, structured_content=structured, is_error=is_error)
+        return tool_result(self.project, view, *texts, is_error=is_error)
 
     async def drive(self, work: DriveJob, *, wait: bool) -> Outcome:
         """Start the work, or, if the call brings the answer to an earlier question, continue with that."""

@@ -1,9 +1,9 @@
-"""What this process drives: the tasks of Jobs, to stop them, and the questions that their delegates ask meanwhile.
+"""Jobs that this process drives: their tasks, to stop them, and the questions that their delegates ask meanwhile.
 
 It also keeps the skills of Jobs at rest. A tool may ask a person in the middle of a call, as MCP servers do, and wait
 for the answer within that call. Closing its session would end the call, and a tool that acts before it asks would act
 twice. So while a person is present, the skills of such a Job stay open until it is answered here. They are closed when
-the Job goes on in any other way, an hour later, or when others take their place: the call is then made again.
+the Job continues in any other way, an hour later, or when others take their place: the call is then made again.
 """
 
 from __future__ import annotations

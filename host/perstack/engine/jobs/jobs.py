@@ -449,7 +449,7 @@ class Jobs(JobReader):
     async def workspace_shown(self, asking: OpenQuestion) -> Path | None:
         """Return the workspace in which a person may see the file that a call would change.
 
-        None for a file that is off limits to tools: whoever answers from outside may read no more than they.
+        None for a file that is off limits to tools: a person who answers from outside may read no more than they.
         """
         from perstack.engine.jobs.attachments import is_hidden
 
