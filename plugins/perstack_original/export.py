@@ -21,6 +21,7 @@ from perstack.core.runs.evolve import evolve
 from perstack.core.runs.messages import (
     ExpertMessage,
     Message,
+    ProviderToolPart,
     ReplyPart,
     ResultContent,
     TextPart,
@@ -362,6 +363,8 @@ def _reply_part(part: ReplyPart) -> theirs.OriginalPart:
             )
         case ThinkingPart():
             return theirs.OriginalPart(type="thinkingPart", thinking=part.thinking)
+        case ProviderToolPart():
+            return theirs.OriginalPart(type="textPart", text=part.shown)
         case TextPart():
             return theirs.OriginalPart(type="textPart", text=part.text)
         case _:

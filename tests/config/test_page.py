@@ -17,7 +17,13 @@ from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
 from perstack.config.load import load_project
 from perstack.config.source import describe_problems
 from perstack.core.definitions.expert_tests import Expected, ExpertTest
-from perstack.core.definitions.experts import Expert, Iterate
+from perstack.core.definitions.experts import (
+    Expert,
+    FileSearchOptions,
+    Iterate,
+    ProviderToolOptions,
+    WebToolOptions,
+)
 from perstack.core.definitions.keys import InText, Rule
 from perstack.core.definitions.models import Price, ProviderLimits
 from perstack.core.definitions.permissions import Permissions
@@ -118,6 +124,9 @@ def test_the_keys_of_all_skills_have_a_table():
         ("## `[permissions]`", Permissions),
         ("## `[sandbox]`", Sandbox),
         ("## `[experts.NAME]`", Expert),
+        ("### `[experts.NAME.providerToolOptions]`", ProviderToolOptions),
+        ("`webSearch` and `webFetch` have", WebToolOptions),
+        ("`fileSearch` needs its key", FileSearchOptions),
         ("### `[experts.NAME.iterate]`", Iterate),
         ("### `[[experts.NAME.tests]]`", ExpertTest),
         ("`expect` is a table of its own", Expected),

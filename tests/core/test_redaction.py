@@ -75,7 +75,19 @@ IDENTIFIERS = {
     *("model", "provider", "fallbacks", "before", "to", "worker", "runtime_version", "event_type", "fields", "type"),
     *("call_digest", "request_digest", "tools_digest", "definition", "digest", "hash", "tree", "base", "blob", "blobs"),
     *("readable", "writable", "env", "runtime", "network", "expert", "source", "remains"),
-    *("settled", "overrides", "provider_settings", "only", "actor", "door", "host", "client", "user", "reason"),
+    *(
+        "settled",
+        "overrides",
+        "provider_settings",
+        "provider_tools",
+        "only",
+        "actor",
+        "door",
+        "host",
+        "client",
+        "user",
+        "reason",
+    ),
 }
 """Fields of events that hold ids, names and digests, or what the host and its user set."""
 

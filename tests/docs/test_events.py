@@ -41,7 +41,7 @@ from perstack.core.runs.facts import (
     ShrunkResult,
     Todo,
 )
-from perstack.core.runs.messages import BlobPart, FinishReason, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.runs.messages import BlobPart, FinishReason, ProviderToolPart, TextPart, ThinkingPart, ToolCallPart
 
 PAGE = page("docs/events.md")
 STORED = {event.model_fields["type"].default: event for event in get_args(StoredEvent)}
@@ -72,7 +72,10 @@ OBJECTS = {
     "answer": Answer,
     "by": By,
 }
-PARTS = {part.model_fields["type"].default: part for part in (TextPart, ThinkingPart, ToolCallPart, BlobPart)}
+PARTS = {
+    part.model_fields["type"].default: part
+    for part in (TextPart, ThinkingPart, ToolCallPart, ProviderToolPart, BlobPart)
+}
 
 
 def _fields(model: type[BaseModel], besides: type[BaseModel] = BaseModel) -> list[str]:

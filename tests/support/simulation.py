@@ -163,7 +163,7 @@ class Simulation:
                         **self.stamp(),
                         usage=Usage.of(10, 2),
                         reply=reply.contents,
-                        finish_reason=("stop", "stop", "stop", "length", "refusal")[self.choose(5)],
+                        finish_reason=("stop", "stop", "stop", "length", "refusal", "paused")[self.choose(6)],
                         duration_ms=1,
                     )
                 )

@@ -14,7 +14,13 @@ from pydantic_core import ErrorDetails
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.records import Fact, path_in
 from perstack.core.base.text import nearest
-from perstack.core.definitions.experts import Expert, Iterate
+from perstack.core.definitions.experts import (
+    Expert,
+    FileSearchOptions,
+    Iterate,
+    ProviderToolOptions,
+    WebToolOptions,
+)
 from perstack.core.definitions.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key, KeyPath, spell
 from perstack.core.definitions.models import Price, ProviderLimits
 from perstack.core.definitions.permissions import Permissions
@@ -45,9 +51,7 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original with
     Expert: {
         "temperature": "say it in the `setting` of [provider], or of [experts.NAME.provider]",
         "network": "say `allowedDomains` in the skill that it is about",
-        "providerTools": "tools that a provider runs itself are not offered",
         "providerSkills": "skills that a provider runs itself are not offered",
-        "providerToolOptions": "tools that a provider runs itself are not offered",
     },
     McpSseSkill: {"allowedDomains": "only the endpoint is ever reached"},
 }
@@ -59,7 +63,9 @@ READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
 
 _MAX_KNOWN = 10  # keys that the message about an unknown one names
 
-_GUARDING_TABLES = frozenset((Permissions, Budget, Price, Sandbox, ProviderLimits, Retention, Audit))
+_TOOL_OPTIONS = (ProviderToolOptions, WebToolOptions, FileSearchOptions)
+
+_GUARDING_TABLES = frozenset((Permissions, Budget, Price, Sandbox, ProviderLimits, Retention, Audit, *_TOOL_OPTIONS))
 _GUARDING_KEYS = (  # names of tables and keys that restrict what an Expert may do
     *("permissions", "budget", "prices", "sandbox", "limits", "retention", "audit"),
     *("maxSteps", "maxDepth", "maxRepeats", "maxCost", "maxTokens", "maxTime", "maxToolCalls", "maskSecrets"),
@@ -85,6 +91,7 @@ _PLACES: Mapping[type[Fact], str] = {
     McpTool: "in a tool of an MCP server",
     OAuth: "in the `oauth` of a skill of type mcpSseSkill",
     Iterate: "in [experts.NAME.iterate]",
+    **dict.fromkeys(_TOOL_OPTIONS, "in [experts.NAME.providerToolOptions]"),
 }
 
 _EXPECTED = {

@@ -135,9 +135,15 @@ def dispatcher_items(project: Project) -> Iterator[Item]:
 
 
 def skill_items(expert: Expert) -> Iterator[Item]:
-    """Yield what the skills of an Expert run and connect to."""
+    """Yield what the skills of an Expert run and connect to, and the tools with which its provider reaches others."""
     for skill in with_base(expert.skills):
         yield from skill_item(skill, f"skill {skill.name} of {expert.key}")
+    if expert.provider_tools:
+        options = expert.provider_tool_options
+        limits: JsonValue = None if options is None else options.model_dump(mode="json", by_alias=True)
+        shown = f"{', '.join(expert.provider_tools)}, which the provider of the model runs"
+        payload: JsonValue = [[*expert.provider_tools], limits]
+        yield _item("tool", f"providerTools of {expert.key}", payload, shown, is_outside=True)
 
 
 def _of_project(project: Project) -> Iterator[Item]:

@@ -20,6 +20,7 @@ from perstack.core.runs.messages import ExpertMessage, FinishReason, Message
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from perstack.core.definitions.experts import FileSearchOptions, WebToolOptions
     from perstack.core.recordings.play import Player
 
 Purpose = Literal["reply", "summary", "sample"]
@@ -34,12 +35,35 @@ class BlobReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ProviderTool:
+    """A tool that a provider runs itself, while the model writes its reply."""
+
+    name: str  # neutral name, such as `webSearch`: Experts and rules use it for every provider that has the tool
+    alias: str = ""  # another name, which Experts and rules may use for this provider
+    options: frozenset[str] = frozenset()  # options that the endpoint applies, by their names in `providerToolOptions`
+    required: frozenset[str] = frozenset()  # options without which it cannot be used
+
+
+ANY_TOOL = ProviderTool("*")
+"""Wildcard for tools of every name with every option, of a provider that plays a script."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedProviderTool:
+    """A provider's tool that the model may use in one generation."""
+
+    name: str
+    options: WebToolOptions | FileSearchOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """Input of one generation.
 
     Within one Run, `messages` only grows at its end until a compaction replaces it by another History, and
     `instruction` and `tools` do not change, so that a codec can produce byte-stable prefixes. If `tools` is empty or
-    `allow_tools` is false, the reply must not contain a tool call.
+    `allow_tools` is false, the reply must not contain a tool call. Of the tools that the provider runs,
+    the model may use `provider_tools`; the host drops a use of any other.
     """
 
     model: str
@@ -51,6 +75,7 @@ class GenerationRequest:
     reasoning_budget: ReasoningBudget | None = None
     max_tokens: int | None = None  # of the reply, within the user's own setting; None: only that applies
     temperature: float | None = None  # before the user's setting; a wish: not for a model that refuses it
+    provider_tools: tuple[OfferedProviderTool, ...] = ()
     output: JsonObject | None = None
     """JSON schema of the Run's result, which the instruction contains as well.
 
@@ -105,6 +130,8 @@ class Provider(ABC):
 
     Providers with equal digests share one rate limiter. Empty: only users of this object share one.
     """
+    tools: tuple[ProviderTool, ...] = ()
+    """Tools that this endpoint runs itself; a subset of the tools of its factory."""
     player: Player | None = None
     """Source of recorded answers, of a provider that plays a recording: it also answers for tools, skills and people.
 
@@ -171,6 +198,7 @@ class ProviderFactory(ABC):
     default_model: str | None = None  # the default model; None if the user must name one
     how_to_configure: str  # instruction for error messages, such as `set EXAMPLE_API_KEY`
     prices: PriceSource | None = None  # the source of the models' prices; None if they are unknown
+    tools: tuple[ProviderTool, ...] = ()  # tools that its providers may run themselves
     reports_cost: bool = False  # True if replies contain their cost, so that no price is looked up
 
     @abstractmethod

@@ -10,7 +10,7 @@ from typing_extensions import override
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack.ports.provider import ANY_TOOL, Provider, ProviderConfig, ProviderFactory, ProviderTool
 from perstack.testing.scripted import ScriptedProvider, load_script
 
 SCRIPT_VARIABLE = "PERSTACK_SCRIPT"
@@ -24,6 +24,7 @@ class ScriptedProviderFactory(ProviderFactory):
     name: str = "scripted"
     priority: int = 0
     default_model: str | None = "scripted"
+    tools: tuple[ProviderTool, ...] = (ANY_TOOL,)
     how_to_configure: str = f"set {SCRIPT_VARIABLE}, or `script` in [provider.setting], to a script's path"
 
     @override

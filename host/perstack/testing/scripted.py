@@ -24,6 +24,7 @@ import asyncio
 import json
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
@@ -38,6 +39,7 @@ from perstack.core.runs.messages import (
     ExpertMessage,
     FinishReason,
     Message,
+    ProviderToolPart,
     ReplyPart,
     TextPart,
     ThinkingPart,
@@ -45,7 +47,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderFactory
+from perstack.ports.provider import ANY_TOOL, Delta, Generation, GenerationRequest, Provider, ProviderFactory
 from perstack.system.files import read_regular
 
 ANY_EXPERT = "*"
@@ -66,6 +68,15 @@ class ToolUse(_ScriptModel):
     name: str
     input: JsonValue = Field(default_factory=dict)
     id: str | None = None
+
+
+class ProviderUse(_ScriptModel):
+    """A use of a tool that the provider runs itself."""
+
+    name: str
+    input: JsonObject = Field(default_factory=dict)
+    result: str = ""
+    is_error: bool = False
 
 
 class Cost(_ScriptModel):
@@ -105,6 +116,7 @@ class Turn(_ScriptModel):
 
     text: str = ""
     thinking: str = ""
+    provider_tools: tuple[ProviderUse, ...] = ()
     tools: tuple[ToolUse, ...] = ()
     usage: Cost = Cost()
     delay_ms: float = 0  # duration of the turn in milliseconds; its first delta is sent before the delay
@@ -279,6 +291,7 @@ class ScriptedProvider(Provider, ProviderFactory):
     priority = 0
     default_model: str | None = "scripted"
     how_to_configure = "pass it to Host(plugins=[...])"
+    tools = (ANY_TOOL,)
 
     def __init__(self, script: ScriptLike, *, request_log: Path | None = None) -> None:
         """Prepare the script. With `request_log`, append each request to that file as a line of JSON."""
@@ -399,15 +412,20 @@ def _generation(played: Turn, number: int) -> Generation:
     contents: list[ReplyPart] = []
     if played.thinking:
         contents.append(ThinkingPart(thinking=played.thinking))
+    contents.extend(
+        ProviderToolPart(tool_name=use.name, args=use.input, result=use.result, is_error=use.is_error)
+        for use in played.provider_tools
+    )
     if played.text:
         contents.append(TextPart(text=played.text))
     contents.extend(_call(use, f"call_{number}_{index}") for index, use in enumerate(played.tools))
     cost = played.usage
+    usage = Usage.of(
+        cost.input_tokens, cost.output_tokens, reasoning=cost.reasoning_tokens, cached=cost.cached_input_tokens
+    )
     return Generation(
         reply=ExpertMessage(contents=tuple(contents)),
-        usage=Usage.of(
-            cost.input_tokens, cost.output_tokens, reasoning=cost.reasoning_tokens, cached=cost.cached_input_tokens
-        ),
+        usage=usage.model_copy(update={"provider_tools": Counter(use.name for use in played.provider_tools)}),
         finish_reason=played.finish_reason or ("toolCalls" if played.tools else "stop"),
     )
 

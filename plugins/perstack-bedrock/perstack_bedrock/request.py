@@ -16,6 +16,7 @@ from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
+    ProviderToolPart,
     ReplyPart,
     ResultContent,
     TextPart,
@@ -27,12 +28,14 @@ from perstack.core.runs.messages import (
 )
 from perstack.ports.provider import GenerationRequest
 from perstack.support.http.messages import (
+    CONTINUE,
     IMAGE_TYPES,
     PDF,
     TurnEncoder,
     arguments_of,
     as_base64,
     blob_placeholder,
+    ends_unfinished,
     is_text,
     legal_id,
     message_encoder,
@@ -54,6 +57,7 @@ NO_MORE_CALLS = "Answer as text now: no tool can be called any more."
 _NOTHING: JsonObject = {"text": "(no text)"}
 _CACHE_POINT: JsonObject = {"cachePoint": {"type": "default"}}
 _DOCUMENT = b'{"document":'
+_CONTINUE = b',{"role":"user","content":[{"text":"%s"}]}' % CONTINUE.encode()
 
 
 def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping[str, bytes]) -> bytes:
@@ -68,7 +72,7 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
         return _add_cache_mark(told) if has_cache else told
 
     head = request_prefix(request, VENDOR, settings, lambda: _head(request, settings))
-    return request_body(head, turns.parts(end))
+    return request_body(head, (*turns.parts(end), *([_CONTINUE] if ends_unfinished(request) else [])))
 
 
 def turns_of(request: GenerationRequest, settings: BedrockSettings) -> TurnEncoder:
@@ -182,6 +186,8 @@ def _reply_block(part: ReplyPart) -> JsonObject | None:
             }
         case ThinkingPart():
             return _thinking_block(part)
+        case ProviderToolPart():
+            return _text(part.shown)
         case _:
             assert_never(part)
 

@@ -186,7 +186,7 @@ def _turn(message: Message) -> ChatMessage:
             return ChatMessage("user", text_of(message.contents))
         case ExpertMessage():
             calls = [part.raw_args or call_text(part.tool_name, part.args) for part in message.tool_calls]
-            return ChatMessage("assistant", "\n".join(filter(None, [message.text, *calls])))
+            return ChatMessage("assistant", "\n".join(filter(None, [message.readable, *calls])))
         case _:
             return ChatMessage("user", "\n".join(_result(part) for part in message.contents))
 

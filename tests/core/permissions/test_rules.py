@@ -10,7 +10,7 @@ from perstack.config.load import load_project
 from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_rule
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.permissions.calls import PolicyCall, policy_call
-from perstack.core.permissions.decisions import decide_call
+from perstack.core.permissions.decisions import decide_call, decide_offer
 from perstack.engine.permissions.rulings import path_resolver
 from perstack.errors import DefinitionError
 from perstack_base.tools import SPECS
@@ -302,3 +302,32 @@ def test_a_tool_says_which_of_its_arguments_are_paths_and_nothing_more_is_sent()
     for name in ("writeTextFile", "moveFile", "exec", "listDirectory"):
         assert BASE[name].subject is not None
     assert ToolSpec(name="x").subject is None
+
+
+SEARCH = PolicyCall(tool="webSearch", skill="provider", shown="searchOfTheVendor")
+
+
+@pytest.mark.parametrize(
+    ("lists", "is_offered"),
+    [
+        ({}, True),
+        ({"deny": ("webSearch",)}, False),
+        ({"deny": ("provider/*",)}, False),
+        ({"deny": ("searchOfTheVendor",)}, False),
+        ({"deny": ("webSearch(query=*secret*)",)}, False),
+        ({"deny": ("webFetch", "other/webSearch", "delegate/webSearch")}, True),
+        ({"ask": ("webSearch",)}, False),
+        ({"ask": ("web*",), "allow": ("webSearch",)}, True),
+        ({"ask": ("web*",), "allow": ("webSearch(query=*)",)}, False),
+        ({"default": "deny"}, False),
+        ({"default": "ask"}, False),
+        ({"default": "ask", "allow": ("provider/webSearch",)}, True),
+        ({"default": "deny", "allow": ("webSearch",)}, True),
+        ({"deny": ("webSearch",), "allow": ("webSearch",)}, False),
+    ],
+)
+def test_a_tool_that_the_provider_runs_is_offered_only_if_every_use_is_allowed(lists, is_offered):
+    ruling = decide_offer([rules(**lists)], SEARCH)
+    assert ruling.decision == ("allow" if is_offered else "deny")
+    assert is_offered or "perstack.toml [permissions]" in ruling.said
+    assert decide_offer([rules(**lists), rules(deny=("webSearch",))], SEARCH).decision == "deny"

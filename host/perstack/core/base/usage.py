@@ -45,6 +45,8 @@ class Usage(Fact):
     cached_input_tokens: int = Field(default=0, exclude_if=falsy)
     cache_write_tokens: int = Field(default=0, exclude_if=falsy)  # stored by the provider for later, at a higher price
     cost_usd: float | None = Field(default=None, exclude_if=lambda value: value is None)  # nine decimals; None: unknown
+    # uses of tools that the provider runs, and charges for, by the tool's name
+    provider_tools: dict[str, int] = Field(default_factory=dict[str, int], exclude_if=falsy)
 
     @classmethod
     def of(
@@ -72,7 +74,9 @@ class Usage(Fact):
         least = sum((counts | wrong)[name] for name in ("input_tokens", "output_tokens"))
         if (counts | wrong)["total_tokens"] < least:
             wrong["total_tokens"] = least
-        return self.model_copy(update=wrong) if wrong else self
+        uses = {name: min(count, _MOST) for name, count in self.provider_tools.items() if count > 0}
+        changed: dict[str, object] = {**wrong, "provider_tools": uses} if uses != self.provider_tools else {**wrong}
+        return self.model_copy(update=changed) if changed else self
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum; the cost is unknown only if both are."""
@@ -84,7 +88,14 @@ class Usage(Fact):
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             cost_usd=_sum(self.cost_usd, other.cost_usd),
+            provider_tools=_uses(self.provider_tools, other.provider_tools),
         )
+
+
+def _uses(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    if not (one and other):
+        return one or other
+    return {name: one.get(name, 0) + other.get(name, 0) for name in dict.fromkeys((*one, *other))}
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

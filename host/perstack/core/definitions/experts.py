@@ -24,6 +24,7 @@ from perstack.core.definitions.keys import (
     at_least,
     at_most,
     wrong_budget,
+    wrong_domain,
     wrong_entry,
     wrong_expert_key,
     wrong_number,
@@ -122,6 +123,56 @@ class Iterate(Fact):
     ] = None
 
 
+def _wrong_web_domain(domain: str) -> str | None:
+    plain = domain.removeprefix("*.")
+    return wrong_domain(domain) if plain == domain else f"write `{plain}`: it covers all below it"
+
+
+def _has_two_lists(options: object) -> str | None:
+    is_both = isinstance(options, WebToolOptions) and options.allowed_domains and options.blocked_domains
+    return "must not have both `allowedDomains` and `blockedDomains`: take one out" if is_both else None
+
+
+_Domains = Annotated[
+    tuple[Annotated[str, Rule(_wrong_web_domain)], ...], BeforeValidator(as_tuple), Field(exclude_if=falsy)
+]
+
+
+class WebToolOptions(Fact):
+    """Limits of a provider's tool that searches or reads the web."""
+
+    max_uses: Annotated[
+        int | None, at_least(1), Field(exclude_if=falsy), Key("maximum uses in one reply; default: the provider's")
+    ] = None
+    allowed_domains: Annotated[_Domains, Key("the only domains that it may use")] = ()
+    blocked_domains: Annotated[_Domains, Key("domains that it must not use")] = ()
+
+
+class FileSearchOptions(Fact):
+    """Files that a provider's tool searches."""
+
+    vector_store_ids: Annotated[
+        tuple[NonEmptyText, ...], NOT_EMPTY, BeforeValidator(as_tuple), Key("vector stores to search, by their ids")
+    ]
+
+
+class ProviderToolOptions(Fact):
+    """Options of the tools that a provider runs, by the tool's name."""
+
+    web_search: Annotated[
+        WebToolOptions | None, Rule(_has_two_lists), Field(exclude_if=falsy), Key("limits of searches of the web")
+    ] = None
+    web_fetch: Annotated[
+        WebToolOptions | None, Rule(_has_two_lists), Field(exclude_if=falsy), Key("limits of the pages that are read")
+    ] = None
+    file_search: Annotated[FileSearchOptions | None, Field(exclude_if=falsy), Key("files to search")] = None
+
+    def of(self, tool: str) -> WebToolOptions | FileSearchOptions | None:
+        """Return the options of a tool; None without any."""
+        by_name = {"webSearch": self.web_search, "webFetch": self.web_fetch, "fileSearch": self.file_search}
+        return by_name.get(tool)
+
+
 class Expert(SharedKeys):
     """Agent with one purpose. In Python its key may be given as `name`."""
 
@@ -180,6 +231,14 @@ class Expert(SharedKeys):
         Field(exclude_if=falsy),
         Key("as a Coordinator it has the tool `askUser`, to ask a person a question; default false"),
     ] = False
+    provider_tools: Annotated[
+        tuple[NonEmptyText, ...],
+        Field(exclude_if=falsy),
+        Key("tools that its model's provider runs itself, such as `webSearch`, see `providerTools` below"),
+    ] = ()
+    provider_tool_options: Annotated[
+        ProviderToolOptions | None, Field(exclude_if=falsy), Key("limits of `providerTools`, by the tool's name")
+    ] = None
 
     @model_validator(mode="after")
     def _with_questions(self) -> Self:
@@ -194,7 +253,8 @@ class Expert(SharedKeys):
         *("key", "version", "min_runtime_version", "description", "instruction", "delegates", "tags", "skills"),
         *("agent_skills", "model", "provider", "reasoning_budget", "max_steps", "max_depth", "max_repeats"),
         *("max_retries", "timeout", "retry_timeout", "tool_search", "permissions", "runtime", "budget", "returns"),
-        *("output", "result_limit", "effects", "agents_md", "mask_secrets", "iterate", "ask"),
+        *("output", "result_limit", "effects", "agents_md", "mask_secrets", "iterate", "ask", "provider_tools"),
+        "provider_tool_options",
     )
 
 

@@ -242,6 +242,11 @@ def wrong_price(dollars: float) -> str | None:
     return None if isfinite(dollars) and 0 <= dollars <= 1_000_000 else "must be US dollars for a million tokens"
 
 
+def wrong_tool_price(dollars: float) -> str | None:
+    """Return what is wrong with a price in US dollars per thousand uses of a tool, or None."""
+    return None if isfinite(dollars) and 0 <= dollars <= 1_000_000 else "must be US dollars for a thousand uses"
+
+
 def wrong_anchor(anchor: str | Sequence[str]) -> str | None:
     """Return what is wrong with an anchor, or None. An anchor is `file:PATH`, an https address or a program."""
     from urllib.parse import urlsplit  # few definitions have an anchor

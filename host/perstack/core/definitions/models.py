@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Fact, falsy
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_price
+from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_price, wrong_tool_price
 from perstack.dataclass import dataclass
 
 NAMED = "models."
@@ -104,6 +104,11 @@ class Price(Fact):
     cache_write: Annotated[
         float | None, Rule(wrong_price), Key("tokens that the provider caches; default: the price of `input`")
     ] = None
+    provider_tools: Annotated[
+        dict[str, Annotated[float, Rule(wrong_tool_price)]],
+        Field(exclude_if=falsy),
+        Key("US dollars for a thousand uses of one of the `providerTools`; default: published prices"),
+    ] = Field(default_factory=dict[str, float])
 
     @property
     def dearest_input(self) -> float:

@@ -100,6 +100,7 @@ def _sorted(value: JsonValue) -> JsonValue:
 # `exec(git push *)` has a bare glob; `deleteDirectory(path=src/**, recursive=true)` names arguments: all must match.
 
 DELEGATE = "delegate"
+PROVIDER = "provider"  # skill, in rules, of the tools that a model's provider runs itself: `provider/webSearch`
 
 _LONGEST = 4_000
 _NAMED = r"\s*(?P<name>[A-Za-z_][\w.-]*)\s*="

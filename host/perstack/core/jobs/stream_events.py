@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from perstack.core.base.records import JsonObject
+from perstack.core.definitions.permissions import PROVIDER
 from perstack.core.definitions.skills import ToolKind
 from perstack.core.jobs.answers import asked_by
 from perstack.core.jobs.summary import JobSummary
@@ -26,7 +27,7 @@ from perstack.core.runs.events import (
     StartGeneration,
     StoredEvent,
 )
-from perstack.core.runs.messages import ResultContent, TextPart, text_of
+from perstack.core.runs.messages import ProviderToolPart, ResultContent, TextPart, text_of
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 
@@ -42,7 +43,10 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool by the model. Calls of delegates and questions to a person are events of their own."""
+    """A call of a tool by the model. Calls of delegates and questions to a person are events of their own.
+
+    A tool that the model's provider has run itself has the skill `provider`; its call is shown with its result.
+    """
 
     id: str
     name: str
@@ -167,13 +171,22 @@ class StreamReader:
         for call in event.message.tool_calls:
             self._arguments[event.run_id, call.tool_call_id] = call.args
         text = "".join(part.text for part in event.reply if isinstance(part, TextPart))
-        return () if event.run_id in self._streamed or not text else (TextDelta(text, event.run_id, event),)
+        is_told = event.run_id in self._streamed or not text
+        used = tuple(one for part in event.message.provider_tools for one in _used(part, event))
+        return used if is_told else (*used, TextDelta(text, event.run_id, event))
 
     def _calls(self, event: CallTools) -> Iterator[ToolCall]:
         for call in event.calls:
             arguments = self._arguments.pop((event.run_id, call.id), {})
             if call.kind in _SHOWN:
                 yield ToolCall(call.id, call.tool_name, arguments, event.run_id, call.skill_name, event)
+
+
+def _used(part: ProviderToolPart, event: FinishGeneration) -> Iterator[ToolCall | ToolResult]:
+    yield ToolCall(part.id, part.tool_name, part.args, event.run_id, PROVIDER, event)
+    if part.result:
+        contents = (TextPart(text=part.result),)
+        yield ToolResult(part.id, part.tool_name, part.result, event.run_id, part.is_error, contents, event)
 
 
 def _result(event: FinishToolCall) -> ToolResult:

@@ -263,6 +263,34 @@ def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
     return replace(ruling, opens=opens) if opens else ruling
 
 
+_UNASKED = "the provider runs it, so that nobody can be asked before a use"
+
+
+def decide_offer(chain: Sequence[RuleSet], tool: PolicyCall) -> Ruling:
+    """Return `allow` or `deny`: whether a tool may be offered that the model's provider runs itself.
+
+    No single use can be judged, so a rule that asks keeps the tool away, and a rule with arguments counts for all uses
+    if it denies or asks, and for none if it allows. Raises ValueError.
+    """
+    ruling = strictest([Ruling("allow"), *(_offer_in(rules_of(one), tool) for one in chain)])
+    return ruling if ruling.decision == "allow" else replace(ruling, decision="deny")
+
+
+def _offer_in(rules: ParsedRules, tool: PolicyCall) -> Ruling:
+    target = RuleTarget(tool, tool.tool)
+    denied = _heaviest(rules.deny, lambda rule: is_about(rule, tool))
+    if denied is not None:
+        return rules.ruling("deny", denied, "deny", target)
+    asked = _heaviest(rules.ask, lambda rule: is_about(rule, tool))
+    allowed = _heaviest(rules.allow, lambda rule: is_about(rule, tool) and not rule.has_arguments)
+    if allowed is not None and (asked is None or allowed.weight > asked.weight):
+        return rules.ruling("allow", allowed, "allow", target)
+    if asked is not None:
+        return replace(rules.ruling("ask", asked, "ask", target), reason=f"the rule {asked.text} asks, and {_UNASKED}")
+    reason = f"the default asks, and {_UNASKED}" if rules.default == "ask" else ""
+    return Ruling(rules.default, "", "default", f"{rules.source}.default", target.shown, reason)
+
+
 def _ruling_by(rules: ParsedRules, call: PolicyCall) -> Ruling:
     if call.command:
         if not rules.concern(call):

@@ -28,6 +28,7 @@ from perstack.core.recordings.model import (
     RecordedText,
     RecordedThinking,
     RecordedTool,
+    RecordedUse,
     Recording,
     ReplyPart,
     Said,
@@ -200,7 +201,7 @@ class _LogReader:
         self.replies[reply.step, reply.kind] = recorded
         self._open.update(dict.fromkeys(recorded.calls, recorded))
 
-    def _part(self, part: messages.TextPart | messages.ThinkingPart | messages.ToolCallPart) -> ReplyPart:
+    def _part(self, part: messages.ReplyPart) -> ReplyPart:
         match part:
             case messages.TextPart():
                 return RecordedText(text=self._hiding.text(part.text))
@@ -210,6 +211,9 @@ class _LogReader:
                 raw = None if part.raw_args is None else self._hiding.text(part.raw_args)
                 args = self._hiding.args(part.args)
                 return RecordedCall(call=part.tool_call_id, tool=part.tool_name, args=args, raw=raw)
+            case messages.ProviderToolPart():
+                args, result = self._hiding.args(part.args), self._hiding.text(part.result)
+                return RecordedUse(use=part.tool_name, args=args, result=result, failed=part.is_error)
             case _:
                 assert_never(part)
 

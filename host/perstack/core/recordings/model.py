@@ -166,11 +166,21 @@ class RecordedCall(Piece):
         return shown_call(self.tool, self.args if self.raw is None else {"…": self.raw})
 
 
+class RecordedUse(Piece):
+    """Use of a tool that the model's provider has run itself."""
+
+    use: str  # name of the tool
+    args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
+    result: Text = Field(default="", exclude_if=falsy)
+    failed: bool = Field(default=False, exclude_if=falsy)
+
+
 ReplyPart = Annotated[
     Annotated[RecordedText, Tag("text")]
     | Annotated[RecordedThinking, Tag("thinking")]
-    | Annotated[RecordedCall, Tag("call")],
-    _key_of("call", "thinking", "text"),
+    | Annotated[RecordedCall, Tag("call")]
+    | Annotated[RecordedUse, Tag("use")],
+    _key_of("call", "use", "thinking", "text"),
 ]
 
 

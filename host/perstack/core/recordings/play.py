@@ -25,6 +25,8 @@ from perstack.core.recordings.make import digest_of_instruction
 from perstack.core.runs.messages import (
     ExpertMessage,
     Message,
+    ProviderToolPart,
+    ReplyPart,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -255,8 +257,8 @@ def message_of(reply: model.RecordedReply) -> ExpertMessage:
 
 
 def _part(
-    part: model.RecordedText | model.RecordedThinking | model.RecordedCall,
-) -> TextPart | ThinkingPart | ToolCallPart:
+    part: model.RecordedText | model.RecordedThinking | model.RecordedCall | model.RecordedUse,
+) -> ReplyPart:
     match part:
         case model.RecordedText():
             return TextPart(text=part.text)
@@ -264,6 +266,8 @@ def _part(
             return ThinkingPart(thinking=part.thinking)
         case model.RecordedCall():
             return ToolCallPart(tool_call_id=part.call, tool_name=part.tool, args=part.args, raw_args=part.raw)
+        case model.RecordedUse():
+            return ProviderToolPart(tool_name=part.use, args=part.args, result=part.result, is_error=part.failed)
         case _:
             assert_never(part)
 

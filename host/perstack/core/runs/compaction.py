@@ -107,6 +107,8 @@ def _reply_lines(message: ExpertMessage, cap: int) -> Iterator[str]:
     text = "".join(part.text for part in message.contents if isinstance(part, TextPart))
     if text.strip():
         yield f"- Expert: {_cut(text, cap)}"
+    for part in message.provider_tools:
+        yield f"- {_cut(part.shown, cap)}"
     for call in message.tool_calls:
         args = call.raw_args if call.raw_args is not None else json.dumps(call.args, ensure_ascii=False)
         yield f"- Called {call.tool_name} {_cut(args, cap)}"

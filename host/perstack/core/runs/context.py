@@ -12,7 +12,7 @@ Token counts are the endpoint's latest count plus an estimate, on the high side,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
 from perstack.core.base.usage import Usage
@@ -23,6 +23,7 @@ from perstack.core.runs.facts import ErrorInfo, ShrunkResult
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
+    Message,
     ToolMessage,
     ToolResultPart,
     UserMessage,
@@ -184,7 +185,13 @@ def _latest_turn(run: Run) -> int:
     last = len(messages) - 1
     if last >= 0 and isinstance(messages[last], UserMessage):
         return last
-    return next((index for index in range(last, -1, -1) if isinstance(messages[index], ExpertMessage)), 0)
+    return next((index for index in range(last, -1, -1) if _begins_turn(messages, index)), 0)
+
+
+def _begins_turn(messages: Sequence[Message], index: int) -> bool:
+    """Return False for the rest of a paused reply, whose parts must not be separated."""
+    is_reply = isinstance(messages[index], ExpertMessage)
+    return is_reply and not (index and isinstance(messages[index - 1], ExpertMessage))
 
 
 def _first_recent(run: Run, most: float, least: int) -> int:
@@ -195,7 +202,7 @@ def _first_recent(run: Run, most: float, least: int) -> int:
     for index in range(least - 1, 0, -1):
         if every - messages.tokens(index) > most:
             break
-        if isinstance(messages[index], ExpertMessage):
+        if _begins_turn(messages, index):
             start = index
     return start
 

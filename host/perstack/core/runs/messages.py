@@ -145,6 +145,43 @@ class ToolCallPart(Fact):
     opaque: Annotated[JsonObject | None, EMPTIED] = None
 
 
+class ProviderToolPart(Fact):
+    """A use of a tool that the model's provider has run itself, with the readable part of its result.
+
+    `opaque` must be sent back to its vendor unchanged. `args` are for people: they are never executed.
+    """
+
+    type: Literal["providerToolPart"] = "providerToolPart"
+    id: str = ""
+    tool_name: str
+    args: Annotated[JsonObject, EMPTIED] = Field(default_factory=dict)
+    result: Text = Field(default="", exclude_if=falsy)  # empty while the provider has not answered
+    is_error: bool = Field(default=False, exclude_if=falsy)
+    opaque: Annotated[JsonObject | None, EMPTIED] = None
+
+    @property
+    def call(self) -> "ToolCallPart":
+        """The use in the form of a call, to show it like one."""
+        return ToolCallPart(tool_call_id=self.id, tool_name=self.tool_name, args=self.args)
+
+    @property
+    def shown(self) -> str:
+        """The use as one text, for people and for models of other vendors."""
+        given = ", ".join(f"{name}={value}" for name, value in self.args.items())
+        return f"[{self.tool_name}({given[:_MAX_SHOWN_ARGS]}): {self.result or 'no result'}]"
+
+
+_MAX_SHOWN_ARGS = 500  # characters
+_MAX_PROVIDER_RESULT = 4_000  # characters of a result that are kept readable; `opaque` has all of it
+_MAX_OPAQUE_BYTES = 4 << 20  # bytes of JSON that the provider tools of a reply may have, to be sent back
+
+
+def readable_result(lines: Iterable[str]) -> str:
+    """Return the readable result of a provider's tool: its lines, up to a maximum length."""
+    text = "\n".join(lines)
+    return text if len(text) <= _MAX_PROVIDER_RESULT else f"{text[:_MAX_PROVIDER_RESULT]} …"
+
+
 ResultContent = Annotated[TextPart | BlobPart, Field(discriminator="type")]
 
 
@@ -158,9 +195,10 @@ class ToolResultPart(Fact):
     is_error: bool = Field(default=False, exclude_if=falsy)
 
 
-ReplyPart = Annotated[TextPart | ThinkingPart | ToolCallPart, Field(discriminator="type")]
+ReplyPart = Annotated[TextPart | ThinkingPart | ToolCallPart | ProviderToolPart, Field(discriminator="type")]
 
-FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
+FinishReason = Literal["stop", "toolCalls", "paused", "length", "refusal", "other"]
+"""`paused`: the provider, which runs tools itself, has stopped in the middle. The next request continues the reply."""
 
 
 class InstructionMessage(Fact):
@@ -189,9 +227,20 @@ class ExpertMessage(Fact):
         return "".join(part.text for part in self.contents if isinstance(part, TextPart))
 
     @property
+    def readable(self) -> str:
+        """The text parts and what the provider's tools have found, for models of other vendors."""
+        parts = (part for part in self.contents if isinstance(part, TextPart | ProviderToolPart))
+        return "".join(part.text if isinstance(part, TextPart) else f"{part.shown}\n" for part in parts)
+
+    @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
         """The tool calls, in the model's order."""
         return tuple([part for part in self.contents if isinstance(part, ToolCallPart)])
+
+    @property
+    def provider_tools(self) -> tuple[ProviderToolPart, ...]:
+        """The uses of tools that the provider has run itself, in their order."""
+        return tuple([part for part in self.contents if isinstance(part, ProviderToolPart)])
 
 
 class ToolMessage(Fact):
@@ -226,7 +275,8 @@ def _may_have_floats(message: Message) -> bool:
     for part in message.contents:
         if not isinstance(part, TextPart) and part.opaque is not None:
             return True
-        if isinstance(part, ToolCallPart) and not all(type(one) in _NO_FLOATS for one in part.args.values()):
+        args = part.args if isinstance(part, ToolCallPart | ProviderToolPart) else {}
+        if not all(type(one) in _NO_FLOATS for one in args.values()):
             return True
     return False
 
@@ -450,9 +500,15 @@ def _check_size(name: str, data: bytes, most: int) -> None:
 
 
 def usable_reply(reply: ExpertMessage) -> ExpertMessage:
-    """Return the reply with calls refused whose arguments cannot be stored. Raises ValueError for other such parts."""
-    if any(_problem(part.opaque) for part in reply.contents if not isinstance(part, TextPart) and part.opaque):
+    """Return the reply as it can be stored: data of provider tools is bounded, calls with wrong arguments are refused.
+
+    Raises ValueError for other parts that cannot be stored.
+    """
+    if any(_problem(part.opaque) for part in reply.contents if not isinstance(part, TextPart) and part.opaque) or any(
+        _problem(part.args) for part in reply.provider_tools
+    ):
         raise ValueError("the reply is nested too deep to be kept")
+    reply = _with_small_opaque(reply)
     problems = {
         index: problem
         for index, part in enumerate(reply.contents)
@@ -465,6 +521,17 @@ def usable_reply(reply: ExpertMessage) -> ExpertMessage:
         for index, part in enumerate(reply.contents)
     )
     return reply.model_copy(update={"contents": contents})
+
+
+def _with_small_opaque(reply: ExpertMessage) -> ExpertMessage:
+    """Drop what provider tools have found if it is too large; the readable part remains, for every vendor."""
+    if sum(len(part.to_json()) for part in reply.provider_tools) <= _MAX_OPAQUE_BYTES:
+        return reply
+    parts = (
+        part.model_copy(update={"opaque": None}) if isinstance(part, ProviderToolPart) else part
+        for part in reply.contents
+    )
+    return reply.model_copy(update={"contents": tuple(parts)})
 
 
 def _problem(args: JsonObject) -> str | None:

@@ -128,6 +128,8 @@ def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
             for call in event.message.tool_calls:
                 args = call.raw_args if call.raw_args is not None else json.dumps(call.args, ensure_ascii=False)
                 yield call.tool_name, f"your call of {call.tool_name}", args
+            for part in event.message.provider_tools:
+                yield part.tool_name, f"your use of {part.tool_name}", part.shown
         case FinishToolCall():
             kind = "error" if event.is_error else "result"
             yield event.tool_name, f"{kind} of {event.tool_name}", text_of(event.shown)

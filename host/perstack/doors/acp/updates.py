@@ -17,6 +17,7 @@ from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.messages import (
     ExpertMessage,
     Message,
+    ProviderToolPart,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -52,13 +53,27 @@ def shown_again(messages: Iterable[Message]) -> Iterator[helpers.SessionUpdate]:
                 assert_never(message)
 
 
+def _used(part: ProviderToolPart, call_id: str) -> helpers.SessionUpdate:
+    """Return the finished call of a tool that the model's provider has run."""
+    return helpers.start_tool_call(
+        call_id,
+        shorten(f"{part.tool_name} {brief(part.call)}", _TITLE_CELLS),
+        kind="fetch",
+        status="failed" if part.is_error else "completed",
+        content=[helpers.tool_content(helpers.text_block(part.result))],
+        raw_input=part.args,
+    )
+
+
 def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdate]:
-    for part in message.contents:
+    for place, part in enumerate(message.contents):
         if isinstance(part, TextPart):
             yield helpers.update_agent_message_text(part.text)
         elif isinstance(part, ThinkingPart):
             if part.thinking:
                 yield helpers.update_agent_thought_text(part.thinking)
+        elif isinstance(part, ProviderToolPart):
+            yield _used(part, f"{number}-{place}-{part.id}")
         else:
             title = shorten(f"{part.tool_name} {brief(part)}", _TITLE_CELLS)
             yield helpers.start_tool_call(
@@ -110,8 +125,12 @@ class Updates:
                 yield helpers.update_agent_message_text(event.delta)
             case StreamReasoning() if is_mine:
                 yield helpers.update_agent_thought_text(event.delta)
-            case events.FinishGeneration() if is_mine:
-                yield from self._say(event.message.text)
+            case events.FinishGeneration():
+                for place, part in enumerate(event.reply):
+                    if isinstance(part, ProviderToolPart):
+                        yield _used(part, _id(event, f"{place}-{part.id}"))
+                if is_mine:
+                    yield from self._say(event.message.text)
             case events.Retry():
                 yield helpers.update_agent_thought_text(
                     f"({shorten(event.error.message, _TITLE_CELLS)}; trying again)\n"

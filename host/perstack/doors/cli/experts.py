@@ -94,6 +94,7 @@ def _as_json(expert: str, sent: PromptPreview, *, as_delegate: bool) -> JsonObje
             for specs, deferred in ((sent.shown, False), (sent.deferred, True))
             for spec in specs
         ],
+        **({"providerTools": [*sent.provider_tools]} if sent.provider_tools else {}),
         **_knowledge(sent),
         "resultSchema": sent.schema,
         "problems": [problem.said(cli_phrase) for problem in sent.problems],
@@ -152,6 +153,10 @@ def _print(expert: str, sent: PromptPreview, *, as_delegate: bool) -> None:
         for spec in specs:
             print_out(f"{spec.name}: {spec.description}")
             print_out(f"  {json.dumps(spec.input_schema, ensure_ascii=False)}")
+    if sent.provider_tools:
+        print_out()
+        print_out("== tools that the provider runs ==")
+        print_out(", ".join(sent.provider_tools))
 
 
 # perstack sandbox

@@ -16,9 +16,11 @@ from perstack.core.runs.messages import (
     ExpertMessage,
     FinishReason,
     Message,
+    ProviderToolPart,
     ReplyPart,
     ResultContent,
     TextPart,
+    ThinkingPart,
     ToolCallPart,
     ToolMessage,
     UserMessage,
@@ -161,7 +163,10 @@ async def _message(message: Message, blobs: BlobReader) -> types.SamplingMessage
         case UserMessage():
             blocks = [await _content(part, blobs) for part in message.contents]
         case ExpertMessage():
-            blocks = [_said(part) for part in message.contents if isinstance(part, TextPart | ToolCallPart)]
+            parts = (one for one in message.contents if not isinstance(one, ThinkingPart))
+            blocks = [
+                _said(TextPart(text=part.shown) if isinstance(part, ProviderToolPart) else part) for part in parts
+            ]
         case ToolMessage():
             blocks = [
                 types.ToolResultContent(

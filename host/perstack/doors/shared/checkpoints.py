@@ -13,6 +13,7 @@ from perstack.core.runs.messages import (
     AnyMessage,
     ExpertMessage,
     InstructionMessage,
+    ProviderToolPart,
     TextPart,
     ThinkingPart,
     ToolMessage,
@@ -122,6 +123,8 @@ def _reply(message: ExpertMessage) -> list[tuple[str, str]]:
             parts.append(("Expert", part.text))
         elif isinstance(part, ThinkingPart):
             parts.append(("Expert's thinking", part.thinking))
+        elif isinstance(part, ProviderToolPart):
+            parts.append((f"{part.tool_name}, run by the provider", part.shown))
         else:
             parts.append((f"call of {part.tool_name} {part.tool_call_id}", arguments(part)))
     return parts

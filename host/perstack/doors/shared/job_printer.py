@@ -224,7 +224,7 @@ class JobPrinter:
             self._print(event.run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
             self._row(self._of(event.run_id, label), LogRow("again", "the whole of the reply"))
             self._print_whole(event.run_id, text)
-        self._rows(one for one in told if one.row.item is None)
+        self._rows(one for one in told if one.row.item in (None, "call") or one.row.word == "error")
 
     def _print_whole(self, run_id: str, text: str) -> None:
         reply = self._new_reply()

@@ -134,6 +134,8 @@ class HostContext:
         self.providers.check(settings, self.project, expert)
         if self.providers.get(settings.provider).player is None:
             self.check_agreed(expert)
+            for one in with_delegates(self.project, expert.delegates):
+                self.providers.check_tools(self.project, one, self.overrides)
         return expert
 
     def check_agreed(self, expert: Expert) -> None:

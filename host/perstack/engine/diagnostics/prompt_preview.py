@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perstack.config.context_files import SkillFolder
-from perstack.config.settings import masks_secrets, resolve_settings, wants_agents_md
+from perstack.config.settings import chain_of, masks_secrets, resolve_settings, wants_agents_md
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Expert
@@ -17,6 +17,7 @@ from perstack.core.runs.tool_search import tokens_of
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.run_session import Emitter
+from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offered
 from perstack.engine.plugins.providers import Prices, RunSettings
 from perstack.engine.plugins.skills import JobSkills
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
@@ -100,6 +101,7 @@ class PromptPreview:
     model: str | None
     knowledge: tuple[SkillInfo, ...]
     window: int | None  # context size of the model in tokens; None if unknown
+    provider_tools: tuple[str, ...] = ()  # tools that the provider runs itself
 
     @property
     def instruction(self) -> str:
@@ -132,16 +134,18 @@ async def sent_to_model(setup: HostContext, expert: Expert, *, as_delegate: bool
     if tools.guidance:
         parts["skills"] = tools.guidance
     settings = _settings(setup, expert)
+    offer = _provider_tools(setup, expert, settings)
     return PromptPreview(
         parts=parts,
         shown=tools.shown,
         deferred=tools.deferred,
-        problems=tools.problems,
+        problems=(*tools.problems, *map(Note, offer.withheld.values())),
         schema=schema,
         provider=None if settings is None else settings.provider.provider_name,
         model=None if settings is None else settings.model,
         knowledge=tuple(map(_shown, knowledge.folders(expert))),
         window=await _window(setup, expert, settings),
+        provider_tools=tuple(one.name for one in offer.tools),
     )
 
 
@@ -163,6 +167,17 @@ def _settings(setup: HostContext, expert: Expert) -> RunSettings | None:
         return setup.providers.settings(setup.project, expert, setup.overrides)
     except PerstackError:
         return None  # the rest can be shown without a model
+
+
+def _provider_tools(setup: HostContext, expert: Expert, settings: RunSettings | None) -> ProviderToolOffer:
+    if settings is None:
+        return NO_OFFER
+    name = settings.provider.provider_name
+    try:
+        tools = setup.providers.get(settings.provider).tools
+    except PerstackError:
+        tools = setup.providers.factories[name].tools  # without a key
+    return offered(expert, name, tools, chain_of(setup.project, expert))
 
 
 async def _window(setup: HostContext, expert: Expert, settings: RunSettings | None) -> int | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from shutil import which
 
 from perstack.config.check import suggestion
 from perstack.config.load import DefinitionFile
+from perstack.config.settings import NO_OVERRIDES, chain_of, resolve_provider, resolve_settings
 from perstack.config.skills import REMEDY
 from perstack.config.source import Reporter
 from perstack.core.base.patterns import Glob
@@ -16,8 +17,9 @@ from perstack.core.base.secrets import masked_words
 from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, key_and_version
-from perstack.core.definitions.models import NAMED, Models
+from perstack.core.definitions.models import NAMED, Models, split_name
 from perstack.core.definitions.permissions import PermissionRule, Permissions, read_rule
+from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import runtime_of
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import (
@@ -36,9 +38,10 @@ from perstack.core.definitions.skills import (
 from perstack.core.permissions.calls import is_exempt
 from perstack.dataclass import dataclass
 from perstack.engine.permissions.recorded_calls import known_tools
+from perstack.engine.plugins.provider_tools import offered, problems, tool_named, unused_options
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
-from perstack.ports.provider import ProviderConfig
+from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderTool
 from perstack.ports.skill import SkillFactory
 from perstack.support.variables import fill_address, find_by_address, variables_in
 
@@ -63,12 +66,15 @@ class _Reach:
             self.skills.setdefault(name, []).append(specs)
 
 
-def warn_of_rules(definition: DefinitionFile, factories: Sequence[SkillFactory]) -> None:
+def warn_of_rules(
+    definition: DefinitionFile, factories: Sequence[SkillFactory], providers: Iterable[ProviderFactory] = ()
+) -> None:
     """Report each rule that can never match or never decide, with file and line."""
     every = _Reach()
     own: dict[str, _Reach] = {}
+    tools = [tool for one in providers for tool in one.tools]
     for key, draft in definition.drafts.items():
-        known = known_tools(factories, draft.expert)
+        known = known_tools(factories, draft.expert, tools)
         every.add(draft.expert, known)
         own.setdefault(key, _Reach()).add(draft.expert, known)
     project = definition.project.permissions
@@ -182,7 +188,9 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
         if isinstance(skill, McpStdioSkill) and not is_base_skill(skill):
             _warn_of_lacks(skill, at, report, env)
     _warn_of_models(definition, plugins, env)
-    warn_of_rules(definition, plugins.skills)
+    for key in definition.drafts:
+        await _check_provider_tools(definition, key, plugins, env)
+    warn_of_rules(definition, plugins.skills, plugins.providers.values())
 
 
 def _check_storage(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
@@ -234,6 +242,60 @@ async def _check_provider(
     except PerstackError:
         return  # this machine lacks something; the file may still be right
     else:
+        await provider.close()
+
+
+async def _check_provider_tools(definition: DefinitionFile, key: str, plugins: Plugins, env: Mapping[str, str]) -> None:
+    """Report tools that the provider of an Expert's first model lacks; warn of tools that are not offered."""
+    draft, project = definition.drafts[key], definition.project
+    expert, report = draft.expert, draft.report
+    if not expert.provider_tools and expert.provider_tool_options is None:
+        return
+    setting = resolve_provider(project, expert, NO_OVERRIDES) or _configured(plugins, env)
+    if setting is None or setting.provider_name not in plugins.providers:
+        return  # which provider is used depends on the machine, or was reported already
+    tools = await _tools_of(plugins.providers[setting.provider_name], setting, env)
+    wrong: set[str | int] = set()
+    for at, problem in problems(expert, setting.provider_name, tools):
+        report.error((*draft.at, *at), problem)
+        wrong.add(at[1])
+    for name in unused_options(expert, tools):
+        report.warn((*draft.at, "providerToolOptions", name), f"has no effect: `providerTools` has no `{name}`")
+    withheld = offered(expert, setting.provider_name, tools, chain_of(project, expert)).withheld
+    others = [name for name in _fallbacks(project, expert, plugins) if name != setting.provider_name]
+    lacks = [offered(expert, name, plugins.providers[name].tools, ()).withheld for name in others]
+    for index, name in enumerate(expert.provider_tools):
+        tool = tool_named(name, tools)
+        for each in () if tool is None or tool.name in wrong else (withheld, *lacks):
+            if name in each:
+                report.warn((*draft.at, "providerTools", index), each[name])
+
+
+def _configured(plugins: Plugins, env: Mapping[str, str]) -> ProviderSetting | None:
+    factories = sorted(plugins.providers.values(), key=lambda factory: factory.priority)
+    name = next((one.name for one in factories if one.is_configured(env)), None)
+    return None if name is None else ProviderSetting(provider_name=name)
+
+
+def _fallbacks(project: Project, expert: Expert, plugins: Plugins) -> Iterable[str]:
+    try:
+        candidates = resolve_settings(project, expert).models
+    except UsageError:
+        return ()  # an unknown name of [models], which was reported already
+    models = (one.name for each in candidates[:1] for one in each.models if one.may_name_provider)
+    return dict.fromkeys(name for model in models if (name := split_name(model, plugins.providers)[0]) is not None)
+
+
+async def _tools_of(
+    factory: ProviderFactory, setting: ProviderSetting, env: Mapping[str, str]
+) -> Sequence[ProviderTool]:
+    try:
+        provider = factory.create(ProviderConfig(setting.setting, env))
+    except PerstackError:
+        return factory.tools  # without a key, the endpoint is taken for the vendor's own
+    try:
+        return provider.tools if provider.player is None else factory.tools
+    finally:
         await provider.close()
 
 

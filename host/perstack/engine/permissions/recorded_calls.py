@@ -16,7 +16,7 @@ from perstack.core.base.chain import BrokenSeal, open_line, taken_out
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import names_directory
-from perstack.core.definitions.permissions import STANDING_DECISIONS, Standing
+from perstack.core.definitions.permissions import PROVIDER, STANDING_DECISIONS, Standing
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import (
     DecidedCall,
@@ -48,6 +48,7 @@ from perstack.engine.plugins.builtin_tools import pin_spec
 from perstack.engine.plugins.skill_loading import SKILL_NAME, load_spec
 from perstack.engine.plugins.tool_catalogue import interactive_tools
 from perstack.errors import StorageError
+from perstack.ports.provider import ProviderTool
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
@@ -55,10 +56,21 @@ from perstack.version import VERSION
 # Tools of an Expert, as far as they are known without opening a skill.
 
 
-def known_tools(factories: Sequence[SkillFactory], expert: Expert) -> Mapping[str, tuple[ToolSpec, ...] | None]:
-    """Return the tools of an Expert's skills, by skill name; None for a skill whose tools only its server knows."""
+def known_tools(
+    factories: Sequence[SkillFactory], expert: Expert, provider_tools: Sequence[ProviderTool] = ()
+) -> Mapping[str, tuple[ToolSpec, ...] | None]:
+    """Return the tools of an Expert's skills, by skill name; None for a skill whose tools only its server knows.
+
+    `provider_tools` have the other names of the tools that the Expert wants of its provider.
+    """
     skills = with_base(expert.skills)
     found = {skill.name: tools_of_skill(factories, skill) for skill in skills}
+    if expert.provider_tools:
+        names = dict.fromkeys(expert.provider_tools)
+        for tool in provider_tools:
+            if tool.name in expert.provider_tools or tool.alias in expert.provider_tools:
+                names.update(dict.fromkeys(filter(None, (tool.name, tool.alias))))
+        found[PROVIDER] = tuple(ToolSpec(name=name, skill_name=PROVIDER) for name in names)
     known = agent_skills(expert.skills)
     return {**found, SKILL_NAME: (load_spec(known),)} if known else found
 

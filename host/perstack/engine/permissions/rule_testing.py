@@ -16,12 +16,12 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import UNGRANTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
-from perstack.core.definitions.permissions import DELEGATE, Permissions, RuleSet
+from perstack.core.definitions.permissions import DELEGATE, PROVIDER, Permissions, RuleSet
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import ToolSpec, apply_definition, with_tools
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall, policy_call
-from perstack.core.permissions.decisions import Ruling, decide_call
+from perstack.core.permissions.decisions import Ruling, decide_call, decide_offer
 from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import run_ids
@@ -198,7 +198,7 @@ def judge_call(
     callers = [project.experts[key] for key in runs if key != expert.key]
     chain = chain_of(project, expert, callers)
     call = described_call(project, factories, expert, tool, args, workspace)
-    ruling = decide_call(chain, call)
+    ruling = decide_offer(chain, call) if call.skill == PROVIDER else decide_call(chain, call)
     places = {one.source: _place(definition, one.expert) for one in chain if one.source != UNGRANTED}
     source, _, name = ruling.source.rpartition(".")
     place = places.get(source) or places.get(ruling.source)

@@ -17,11 +17,13 @@ from perstack.core.runs.start import UNKNOWN
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.plugins.pacing import OnWait, QueueTicket, ticket_for
+from perstack.engine.plugins.provider_tools import check_provider_tools
 from perstack.engine.plugins.registry import Plugins
-from perstack.errors import MissingCredential, UsageError
+from perstack.errors import MissingCredential, PerstackError, UsageError
 from perstack.next_steps import Continue, Inspect, SetOption
 from perstack.ports.provider import (
     Generation,
+    OfferedProviderTool,
     PriceList,
     Provider,
     ProviderConfig,
@@ -62,7 +64,8 @@ class Prices:
         if loading is not None:
             cost, window = await self._looked_up(provider, loading, model, usage)
         if own is not None:
-            cost = own.cost_of(usage)
+            fee = await self._fee(provider, model, usage.provider_tools)
+            cost = None if fee is None else own.cost_of(usage) + fee
         cost = None if cost is None else round(cost, 9)
         priced = usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
         return priced, generation.context_window or window
@@ -92,6 +95,31 @@ class Prices:
                 return None
             costs.append(cost)
         return nano(max(costs[:3])), nano(max(0.0, costs[3] - costs[0]) / _TOKENS_COMPARED)
+
+    async def most_fee(self, provider: str, model: str, tools: Iterable[OfferedProviderTool]) -> int:
+        """Return the highest cost of the uses of these tools by themselves, as far as their number has a limit.
+
+        In billionths of a dollar.
+        """
+        limits = ((one.name, getattr(one.options, "max_uses", None)) for one in tools)
+        uses = {name: most for name, most in limits if most}
+        return nano(await self._fee(provider, model, uses) or 0)
+
+    async def _fee(self, provider: str, model: str, uses: Mapping[str, int]) -> float | None:
+        """Return the cost of uses of provider tools without their tokens; None if the price of one is unknown."""
+        if not uses:
+            return 0.0
+        self.prepare(provider)
+        loading, own = self._loading.get(provider), self._own.get(f"{provider}/{model}")
+        prices = {} if own is None else own.provider_tools
+        known = sum(count * prices[name] / 1_000 for name, count in uses.items() if name in prices)
+        others = {name: count for name, count in uses.items() if name not in prices}
+        if not others:
+            return known
+        if loading is None:
+            return None
+        cost, _ = await self._looked_up(provider, loading, model, Usage(provider_tools=others))
+        return None if cost is None else known + cost
 
     def _is_reported(self, provider: str) -> bool:
         factory = self._providers.get(provider)
@@ -186,11 +214,15 @@ class ProviderPool:
         return tuple(kept)
 
     def check(self, settings: RunSettings, project: Project, expert: Expert) -> None:
-        """Check that the endpoint of a Run's first model can be opened. Raises the errors of `get`.
+        """Check that the endpoint of a Run's first model can be opened, and has the tools that the Expert wants of it.
+
+        Raises the errors of `get`, and UsageError.
 
         A fallback model without a key is skipped, with one notice per process.
         """
-        self.get(settings.provider)
+        endpoint = self.get(settings.provider)
+        if endpoint.player is None:
+            check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
         for name in settings.fallbacks:
             try:
                 self.get(provider_named(project, expert, parts_of(name)[0]))
@@ -198,6 +230,17 @@ class ProviderPool:
                 if name not in self._missing:
                     self._missing.add(name)
                     notice(f"{name} cannot stand in for {settings.model}: {error}")
+
+    def check_tools(self, project: Project, expert: Expert, overrides: Overrides) -> None:
+        """Raise UsageError if the first model's provider lacks a tool that this delegate wants; it begins later."""
+        if not expert.provider_tools:
+            return
+        try:
+            settings = self.settings(project, expert, overrides)
+            endpoint = self.get(settings.provider)
+        except PerstackError:
+            return  # the delegate fails, and its caller learns why, once it is called
+        check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
 
     def get(self, setting: ProviderSetting) -> Provider:
         """Return the open endpoint of a setting.

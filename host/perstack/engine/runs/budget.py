@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from perstack.core.base.ids import number_of_run
 from perstack.core.base.records import JsonObject
@@ -22,7 +23,7 @@ from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers import Prices
 from perstack.errors import NotFound, ProviderError
-from perstack.ports.provider import BlobReader
+from perstack.ports.provider import BlobReader, OfferedProviderTool
 from perstack.system.user import notice
 
 LARGEST_WINDOW = 10_000_000  # tokens of the largest context window of any known model
@@ -88,7 +89,14 @@ class JobBudget:
             for name in models_of(run.start):
                 await self._cost(*parts_of(name), 1)
 
-    async def reserve(self, run: Run, tools: KeptTools, instruction: str, settings: JsonObject) -> Grant | Exceeded:
+    async def reserve(
+        self,
+        run: Run,
+        tools: KeptTools,
+        instruction: str,
+        settings: JsonObject,
+        provider_tools: Sequence[OfferedProviderTool] = (),
+    ) -> Grant | Exceeded:
         """Return what the next generation may use; wait while parallel ones may release some. Raises UnknownPrice.
 
         Nothing is reserved yet: the caller must record the grant before anything else happens.
@@ -99,7 +107,11 @@ class JobBudget:
         wanted = _wanted(run, thinks=thinks) if most is None else most
         least = max(LEAST_THINKING if thinks else LEAST, 2 * (run.cut_at or 0))
         sent = await self._most_sent(run, tools, instruction)
-        decision = await self._room(run, await self._bound(run, sent, max(wanted, 2 * (run.cut_at or 0)), least))
+        bound = await self._bound(run, sent, max(wanted, 2 * (run.cut_at or 0)), least)
+        if provider_tools and self.ledger.wants_prices(run.id):
+            fee = await self._prices.most_fee(run.provider, run.model, provider_tools)
+            bound = replace(bound, input_nano=bound.input_nano + fee)
+        decision = await self._room(run, bound)
         if isinstance(decision, Exceeded) and run.id in self._unbounded:
             notice(
                 f"{run.id}: what a document comes to is not known before a model has read it, so {sent:,} tokens, the"

@@ -31,7 +31,7 @@ from perstack.core.runs.decide import (
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
 from perstack.core.runs.events import FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.messages import ExpertMessage, ToolCallPart, usable_reply
+from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
@@ -48,6 +48,7 @@ from perstack.core.runs.retries_and_fallbacks import (
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.pacing import OnWait, Waiting, through
+from perstack.engine.plugins.provider_tools import ProviderToolOffer, offered
 from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
@@ -232,9 +233,10 @@ async def generate(context: RunContext, command: Generate) -> None:
     session, job, endpoint = context.session, context.job, context.endpoint
     tools = context.catalogue.kept(session.run.messages)
     await job.blobs.keep(tools.sha256, tools.blob)
+    offer = offered(session.run.start.expert, endpoint.name, endpoint.provider.tools, session.run.rules)
 
     async def begin() -> bool:
-        return await _begin(context, command, tools)
+        return await _begin(context, command, tools, offer)
 
     if not await begin():
         return
@@ -252,6 +254,7 @@ async def generate(context: RunContext, command: Generate) -> None:
         run_id=run.id,
         step=command.step,
         max_tokens=run.max_tokens,
+        provider_tools=offer.tools,
         output=run.schema,
         place=session.place if context.plays_recording else None,
         memo=session.memo,
@@ -265,6 +268,8 @@ async def generate(context: RunContext, command: Generate) -> None:
     if generation is None:
         return
     session.first_try = None
+    if not context.plays_recording:
+        generation = _without_others(generation, offer, run)
     usage, window = await job.prices.known(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     above = excess_over(usage, reserved)
@@ -309,15 +314,32 @@ async def _reply(
     raise AssertionError("count never ends")
 
 
-async def _begin(context: RunContext, command: Generate, tools: KeptTools) -> bool:
-    session, settings, granted = context.session, context.endpoint.reply_settings, None
+def _without_others(generation: Generation, offer: ProviderToolOffer, run: Run) -> Generation:
+    """Drop the uses of provider tools that were not offered, and say so: no rule has allowed them."""
+    names = {one.name for one in offer.tools}
+    others = dict.fromkeys(one.tool_name for one in generation.reply.provider_tools if one.tool_name not in names)
+    if not others:
+        return generation
+    notice(f"{run.provider} says that it has run {', '.join(others)} for {run.id}, which was not offered: left out")
+    parts = generation.reply.contents
+    kept = tuple(one for one in parts if not (isinstance(one, ProviderToolPart) and one.tool_name in others))
+    return replace(generation, reply=ExpertMessage(contents=kept))
+
+
+async def _begin(context: RunContext, command: Generate, tools: KeptTools, offer: ProviderToolOffer) -> bool:
+    session, granted = context.session, None
+    settings = {**context.endpoint.reply_settings, **offer.settings}
     if context.budget is not None:
         instruction = whole_instruction(session.run.start.instruction, context.catalogue.guidance)
-        reserving = context.budget.reserve(session.run, tools, instruction, settings)
+        reserving = context.budget.reserve(session.run, tools, instruction, settings, offer.tools)
         granted = await reserve_or_stop(session, reserving)
         if granted is None:
             return False
-    session.record(_started(session, command, context.catalogue, tools.digest, settings, granted))
+    event = _started(session, command, context.catalogue, tools.digest, settings, granted)
+    if offer.withheld != session.withheld:
+        session.withheld = offer.withheld
+        event = event.model_copy(update={"unreachable": {**event.unreachable, **offer.withheld}})
+    session.record(event)
     if granted is None:
         await session.flush_soon()  # the sync overlaps with the generation, which changes nothing outside
     else:

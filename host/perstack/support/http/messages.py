@@ -23,6 +23,7 @@ import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Annotated, TypeVar, assert_never
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
@@ -37,9 +38,12 @@ from perstack.core.runs.messages import (
     FinishReason,
     History,
     Message,
+    ProviderToolPart,
+    ReplyPart,
     ToolCallPart,
     ToolMessage,
     UserMessage,
+    readable_result,
 )
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
@@ -105,6 +109,103 @@ def tool_label(spec: ToolSpec) -> JsonObject:
 def tool_schema(spec: ToolSpec) -> JsonObject:
     """Return the schema of a tool's arguments. Every vendor requires a type, which MCP servers may omit."""
     return {"type": "object", **spec.input_schema}
+
+
+class ProviderToolBlocks:
+    """Reads the parts of a reply in a format where uses of provider tools, and their results, are blocks of their own.
+
+    Blocks that follow each other are kept in the first of their parts, in their order, since they must be sent back as
+    they came. A result belongs to the use before it; after a pause, that is in the message before.
+    """
+
+    def __init__(self, vendor: str) -> None:
+        """Start before the first block; `vendor` is the key of opaque data."""
+        self._vendor = vendor
+        self._found: list[ReplyPart | _Use] = []
+        self._first: _Use | None = None  # the part that holds the blocks in a row
+
+    def part(self, part: ReplyPart) -> None:
+        """Add a part of another kind."""
+        self._found.append(part)
+        self._first = None
+
+    def use(self, call_id: str, tool: str, args: JsonObject, block: JsonObject) -> None:
+        """Add a use of a tool."""
+        self._add(call_id, tool).args = args
+        self._keep(block)
+
+    def result(self, call_id: str, tool: str, lines: Iterable[str], block: JsonObject, *, is_error: bool) -> None:
+        """Add the result of a use."""
+        uses = [one for one in self._found if isinstance(one, _Use) and one.call_id == call_id and not one.result]
+        use = uses[-1] if uses and self._first is not None else self._add(call_id, tool)
+        use.result, use.is_error = readable_result(lines) or "nothing", is_error
+        self._keep(block)
+
+    def parts(self) -> tuple[ReplyPart, ...]:
+        """Return the parts of the reply."""
+        return tuple(one.part(self._vendor) if isinstance(one, _Use) else one for one in self._found)
+
+    def _add(self, call_id: str, tool: str) -> _Use:
+        use = _Use(call_id, tool)
+        self._found.append(use)
+        self._first = self._first or use
+        return use
+
+    def _keep(self, block: JsonObject) -> None:
+        if self._first is not None:
+            self._first.blocks.append(block)
+
+
+@dataclass(slots=True)
+class _Use:
+    call_id: str
+    tool: str
+    args: JsonObject = field(default_factory=dict[str, JsonValue])
+    result: str = ""
+    is_error: bool = False
+    blocks: list[JsonValue] = field(default_factory=list[JsonValue])
+
+    def part(self, vendor: str) -> ProviderToolPart:
+        opaque: JsonObject = {vendor: {"blocks": self.blocks}}
+        return ProviderToolPart(
+            id=self.call_id,
+            tool_name=self.tool,
+            args=self.args,
+            result=self.result,
+            is_error=self.is_error,
+            opaque=opaque,
+        )
+
+
+def offered_names(request: GenerationRequest) -> frozenset[str]:
+    """Return the names of the provider's tools that the request offers; only their results may be sent back as such."""
+    return frozenset(one.name for one in request.provider_tools)
+
+
+def own_blocks(part: ProviderToolPart, vendor: str, offered: frozenset[str]) -> list[JsonObject] | None:
+    """Return the blocks that the vendor needs back of a use of its tool; None if it must be told as text."""
+    ours = (part.opaque or {}).get(vendor)
+    blocks = ours.get("blocks") if isinstance(ours, dict) and part.tool_name in offered else None
+    return [one for one in blocks if isinstance(one, dict)] if isinstance(blocks, list) else None
+
+
+def sent_back(message: ExpertMessage, offered: frozenset[str]) -> frozenset[str]:
+    """Return the tools whose blocks of a reply may be sent back: all, or none if one of them is not offered now.
+
+    One part may hold the blocks of several uses in a row.
+    """
+    is_whole = all(part.tool_name in offered for part in message.provider_tools)
+    return offered if is_whole else frozenset()
+
+
+CONTINUE = "Continue."  # query after a paused reply of another vendor, which this one cannot continue
+
+
+def ends_unfinished(request: GenerationRequest, offered: frozenset[str] = frozenset()) -> bool:
+    """Return whether the conversation ends with a paused reply whose blocks this vendor does not get back."""
+    last = request.messages[-1] if request.messages else None
+    is_paused = isinstance(last, ExpertMessage) and bool(last.provider_tools) and not last.tool_calls
+    return isinstance(last, ExpertMessage) and is_paused and not sent_back(last, offered)
 
 
 def is_common_media(mime_type: str) -> bool:
@@ -326,6 +427,7 @@ def request_prefix(request: GenerationRequest, key: str, settings: object, make:
         request.max_tokens,
         request.temperature,
         request.output,
+        request.provider_tools,
     )
     found = request.memo.get(("prefix", key))
     if not isinstance(found, _Prefix) or found.asked != asked:

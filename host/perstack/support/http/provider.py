@@ -20,7 +20,15 @@ from perstack.core.base.usage import Usage
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.environment import source_of
-from perstack.ports.provider import OfferedModel, PriceList, PriceSource, Provider, ProviderConfig, ProviderFactory
+from perstack.ports.provider import (
+    OfferedModel,
+    PriceList,
+    PriceSource,
+    Provider,
+    ProviderConfig,
+    ProviderFactory,
+    ProviderTool,
+)
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
@@ -41,6 +49,7 @@ class EndpointProviderFactory(ProviderFactory):
     make: Callable[[ProviderConfig], Provider]  # create the provider; must import the rest of the plugin itself
     default_model: str | None = None
     prices: PriceSource | None = None
+    tools: tuple[ProviderTool, ...] = ()  # tools that the endpoint runs itself
     libraries: tuple[str, ...] = ()  # modules of optional dependencies, without which the provider is not configured
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
@@ -57,6 +66,7 @@ class EndpointProviderFactory(ProviderFactory):
         provider = self.make(config)
         if isinstance(provider, HttpProvider):
             provider.name, provider.credential = self.name, _credential_of(provider.endpoint, config.env)
+            provider.tools = self.tools if provider.runs_tools else ()
         return provider
 
 
@@ -76,6 +86,7 @@ class HttpProvider(Provider):
         self.endpoint = endpoint
         self.reply_settings = reply_settings
         self.name, self.credential = "", ""  # for errors; set by the factory
+        self.runs_tools = True  # False if the endpoint runs none of the tools of its factory
         self._read_events = read_events
         self._client: StreamClient | None = None
 
@@ -111,6 +122,8 @@ def _credential_of(endpoint: Endpoint, env: Mapping[str, str]) -> str:
 
 
 _IMPORTING = Lock()  # held to import the library of prices: threads that import it at once can find each other locked
+_UNITS = {"webSearch": "web_searches", "fileSearch": "storage_searches"}
+"""Names in that library of the provider tools that cost something by themselves; results cost their tokens."""
 _QUERY_TOKENS = 1_000  # tokens per price query: few enough to stay in every vendor's first price tier
 
 
@@ -132,11 +145,19 @@ class PublishedPrices(PriceSource):
                 cache_read_tokens=usage.cached_input_tokens or None,
                 cache_write_tokens=usage.cache_write_tokens or None,
             )
+            uses = {_UNITS[name]: count for name, count in usage.provider_tools.items() if name in _UNITS}
             try:
                 found = genai_prices.calc_price(spent, model, provider_id=self.vendor)
+                fees = [
+                    genai_prices.calc_price(genai_prices.Usage(**{unit: count}), model, provider_id=self.vendor)
+                    for unit, count in uses.items()
+                ]
             except (LookupError, ValueError, ArithmeticError):
                 return None, None  # an unknown model, or inconsistent token counts
-            return float(found.total_price), found.model.context_window
+            window = found.model.context_window
+            if not all(fee.total_price for fee in fees):
+                return None, window  # a tool without a published price
+            return float(found.total_price + sum(fee.total_price for fee in fees)), window
 
         return look_up
 

@@ -3,6 +3,7 @@
 An event described as «on disk before» an action is synced before that action.
 """
 
+import json
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, Field
@@ -31,7 +32,14 @@ from perstack.core.runs.events.base import (
 )
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.log_rows import EventContext, LogRow, tokens
-from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    FinishReason,
+    ProviderToolPart,
+    ReplyPart,
+    TextPart,
+    ThinkingPart,
+)
 from perstack.core.runs.retries_and_fallbacks import (
     REFUSAL,
     REST,
@@ -55,7 +63,7 @@ class StartGeneration(LaterEvent):
     final: bool = Field(default=False, exclude_if=falsy)  # True if the model gets no tools and only writes the result
     # texts of skills about their tools, or why one has none; None if unchanged
     guidance: Annotated[str | None, TEXT] = None
-    # skill to reason, if guidance says so
+    # reason by skill, if guidance says so, and by tool of the provider that is not offered, if that has changed
     unreachable: Annotated[dict[str, str], EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
     provider_settings: JsonObject | None = None  # only what affects replies, without secrets; None if unchanged
     tools_digest: str | None = None  # digest of the offered tools, which are a blob of the Job: `request_digest.py`
@@ -98,7 +106,7 @@ class FinishGeneration(LaterEvent):
     follows = RunTransition((GENERATING,), RUNNING, (GENERATING, REPLIED, SETTLED))
     type: Literal["finishGeneration"] = "finishGeneration"
     usage: Usage
-    reply: tuple[ReplyPart, ...]  # text, thinking and tool calls, in the model's order
+    reply: tuple[ReplyPart, ...]  # text, thinking, tool calls and provider tools, in the model's order
     finish_reason: FinishReason
     context_window: int | None = None  # tokens that the model's context can hold; None if unknown
     duration_ms: int = Field(default=0, exclude_if=falsy)
@@ -111,8 +119,9 @@ class FinishGeneration(LaterEvent):
         return ExpertMessage(contents=self.reply)
 
     def fold(self, run: Run) -> Run:
-        """Append the reply, which is the result if it has no calls."""
+        """Append the reply, which is the result if it has no calls and is not paused."""
         reply = self.message
+        is_paused = self.finish_reason == "paused" and not reply.tool_calls and not run.final
         reserved = run.spending.reserved
         spending = add_spending(
             run, self.usage, unreported_charge(reserved, self.usage) if reserved and self.unreported else None
@@ -131,6 +140,8 @@ class FinishGeneration(LaterEvent):
             # The reply stays in the log but not in the messages, so the next attempt starts from unchanged messages.
             return replace(run, unusable=problem)
         messages = run.messages.append(reply, self.id)
+        if is_paused:  # no result: the next step sends the reply back, and the model continues it
+            return replace(run, messages=messages, phase=Phase.SETTLED)
         if run.final or not reply.tool_calls:
             return replace(run, messages=messages, phase=Phase.SETTLED, accepted=True, result=reply.text)
         return replace(run, messages=messages, phase=Phase.REPLIED)
@@ -140,14 +151,18 @@ class FinishGeneration(LaterEvent):
         return _of_generation(self, run, command)
 
     def describe(self, around: EventContext) -> list[LogRow]:
-        """Return the thoughts and texts of the reply; the usage on request, or if the reply is cut off or refused."""
+        """Return the thoughts, provider tools and texts; the usage on request, or if the reply is not whole."""
         parts = self.message.contents
         rows = [
             LogRow("thinks", part.thinking, "dim", "thought")
             for part in parts
             if isinstance(part, ThinkingPart) and part.thinking
         ]
-        rows += [LogRow("says", part.text, item="text") for part in parts if isinstance(part, TextPart) and part.text]
+        for part in parts:
+            if isinstance(part, TextPart) and part.text:
+                rows.append(LogRow("says", part.text, item="text"))
+            elif isinstance(part, ProviderToolPart):
+                rows += _of_provider_tool(part)
         is_odd = self.finish_reason in ("length", "refusal", "other")
         if is_odd or around.full:
             text = f"{self.finish_reason}, {duration(self.duration_ms)}, {tokens(self.usage)}"
@@ -158,6 +173,8 @@ class FinishGeneration(LaterEvent):
 def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
     if reply.tool_calls:
         return None
+    if reason == "paused" and not reply.contents:
+        return ErrorInfo(name="EmptyReply", message="the provider paused before the model had written anything")
     if reason == "length":
         return ErrorInfo(
             name="OutputLimit",
@@ -168,6 +185,14 @@ def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
         said = " ".join(reply.text.split())[:500]
         return ErrorInfo(name="Refusal", message="the model declined to answer" + (f": {said}" if said else ""))
     return None
+
+
+def _of_provider_tool(part: ProviderToolPart) -> list[LogRow]:
+    said = f"{part.tool_name} {json.dumps(part.args, ensure_ascii=False) if part.args else ''}".rstrip()
+    call = LogRow("calls", f"{said} (the provider runs it)", "cyan", "call")
+    if not part.result:
+        return [call]
+    return [call, LogRow("error" if part.is_error else "result", part.result, "red" * part.is_error, "result")]
 
 
 def _of_generation(event: LaterEvent, run: Run, command: Command | None) -> str | None:

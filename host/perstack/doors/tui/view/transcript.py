@@ -8,8 +8,8 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.log_rows import RowItem
-from perstack.core.runs.messages import TextPart, ThinkingPart
-from perstack.doors.shared.activity import JobActivity, LogLine
+from perstack.core.runs.messages import ProviderToolPart, TextPart, ThinkingPart
+from perstack.doors.shared.activity import CallActivity, JobActivity, LogLine
 from perstack.doors.tui.view.items import ActivityItem, CallItem, MessageItem, NoteItem, RunBranch, Stream
 from perstack.doors.tui.view.styled_text import Style
 from perstack.doors.tui.view.tree import TreeItem
@@ -84,6 +84,7 @@ class Transcript:
                 rows = self._start(event, rows)
             case events.FinishGeneration():
                 self._reply(event)
+                rows = [one for one in rows if one.row.item != "result"]
             case events.CallTools():
                 self._called(event)
             case events.CallDelegate():
@@ -176,6 +177,9 @@ class Transcript:
                 self._add(event.run_id, MessageItem(part.thinking, is_thought=True))
             elif isinstance(part, TextPart) and part.text.strip():
                 self._say(event.run_id, part.text)
+            elif isinstance(part, ProviderToolPart):
+                call = CallActivity(part.tool_name, part.call, "tool", result=part.result, is_error=part.is_error)
+                self._add(event.run_id, CallItem(call))
 
     def _say(self, run_id: str, text: str) -> None:
         """Add a text of the model, with its Markdown rendered unless so many came before that it would take long."""
