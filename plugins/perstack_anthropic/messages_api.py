@@ -1,7 +1,7 @@
 """Messages API: pure functions that encode a request, and a decoder for the stream of a reply.
 
 Other endpoints of the format (Bedrock, Vertex AI) use it too. Source: Anthropic API reference, «Create a Message»
-(request), «Streaming messages» (events), «Prompt caching», «Extended thinking» and «Adaptive thinking».
+(request), «Streaming messages» (events), «Prompt caching», «Extended thinking», «Adaptive thinking», «Server tools».
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import ClassVar, Literal, assert_never
 
-from pydantic import JsonValue
+from pydantic import ConfigDict, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
@@ -22,6 +22,7 @@ from perstack.core.runs.messages import (
     ExpertMessage,
     FinishReason,
     Message,
+    ProviderToolPart,
     ReplyPart,
     ResultContent,
     TextPart,
@@ -32,15 +33,17 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.dataclass import dataclass
-from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
 from perstack.support.http.endpoint import (
     EndpointSettings,
 )
 from perstack.support.http.errors import bad_response, error_from_status, stream_interrupted
 from perstack.support.http.messages import (
     BUDGET_TOKENS,
+    CONTINUE,
     IMAGE_TYPES,
     PDF,
+    ProviderToolBlocks,
     Text,
     TurnEncoder,
     Wire,
@@ -48,14 +51,18 @@ from perstack.support.http.messages import (
     as_base64,
     blob_placeholder,
     budget_word,
+    ends_unfinished,
     finish_reason,
     is_text,
     legal_id,
     message_encoder,
+    offered_names,
+    own_blocks,
     read_arguments,
     read_event,
     request_body,
     request_prefix,
+    sent_back,
     tool_label,
     tool_schema,
 )
@@ -85,6 +92,17 @@ _CLAUDE_UP_TO_4_6 = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-
 _CLAUDE_FROM_4_5 = re.compile(r"claude-[a-z]+-(4-[5-9]|[5-9])(?!\d)")
 
 _CACHED = b',"cache_control":{"type":"ephemeral"}'
+_CONTINUE = b',{"role":"user","content":[{"type":"text","text":"%s"}]}' % CONTINUE.encode()
+_UNMARKED = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
+
+_SERVER_TOOLS = {"webSearch": ("web_search", "web_search_20250305"), "webFetch": ("web_fetch", "web_fetch_20250910")}
+"""Name and type at the API of each server tool. Source: Claude API, «Server tools», «Web search tool»,
+«Web fetch tool».
+
+These versions of the tools need no code execution.
+"""
+_NAMES = {name: tool for tool, (name, _) in _SERVER_TOOLS.items()}
+_RESULT = "_tool_result"  # end of the type of a block with a server tool's result
 
 
 def encode(
@@ -102,12 +120,18 @@ def encode(
     turns = turns_of(request)
     turns.extend(request.messages, blobs)
     head = request_prefix(request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)})
-    return request_body(head, turns.parts(_add_cache_mark))
+    added = (_CONTINUE,) if ends_unfinished(request, offered_names(request)) else ()
+    return request_body(head, (*turns.parts(_add_cache_mark), *added))
 
 
 def turns_of(request: GenerationRequest) -> TurnEncoder:
     """Return the Run's turns encoded so far."""
-    return message_encoder(request, VENDOR, TurnEncoder, lambda: _blocks)
+    names = offered_names(request)
+
+    def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        return _blocks(message, blobs, names)
+
+    return message_encoder(request, (VENDOR, names), TurnEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
@@ -121,9 +145,11 @@ def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject
         head["temperature"] = temperature
     if settings.top_p is not None:
         head["top_p"] = settings.top_p
-    if request.tools:
-        head["tools"] = [_tool(spec) for spec in request.tools]
-    if request.tools and not request.allow_tools:
+    tools: list[JsonValue] = [_tool(spec) for spec in request.tools]
+    tools += [_server_tool(tool) for tool in request.provider_tools]
+    if tools:
+        head["tools"] = tools
+    if tools and not request.allow_tools:
         head["tool_choice"] = {"type": "none"}
     schema = schema_for(request, settings.structured_output, is_known=takes_schemas(request.model))
     if schema is not None:
@@ -141,6 +167,8 @@ def takes_schemas(model: str) -> bool:
 
 
 def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
+    if blocks[-1].startswith(_UNMARKED):  # the end of a paused reply; the API takes no mark there
+        return blocks
     return [*blocks[:-1], blocks[-1].removesuffix(b"}") + _CACHED + b"}"]
 
 
@@ -186,14 +214,21 @@ def _tool(spec: ToolSpec) -> JsonObject:
     return {**tool_label(spec), "input_schema": tool_schema(spec)}
 
 
-def _blocks(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
+def _server_tool(tool: OfferedProviderTool) -> JsonObject:
+    name, kind = _SERVER_TOOLS[tool.name]
+    given = {} if tool.options is None else tool.options.model_dump(mode="json", exclude_none=True)
+    return {"type": kind, "name": name, **given}
+
+
+def _blocks(message: Message, blobs: Mapping[str, bytes], offered: frozenset[str] = frozenset()) -> list[JsonObject]:
     match message:
         case UserMessage():
             return _contents(message.contents, blobs) or [{"type": "text", "text": "(no text)"}]
         case ToolMessage():
             return [_result(result, blobs) for result in message.contents]
         case ExpertMessage():
-            return [block for part in message.contents if (block := _reply_block(part)) is not None]
+            names = sent_back(message, offered)
+            return [block for part in message.contents for block in _reply_blocks(part, names)]
         case _:
             assert_never(message)
 
@@ -235,21 +270,28 @@ def _result(result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
     return block
 
 
-def _reply_block(part: ReplyPart) -> JsonObject | None:
+def _reply_blocks(part: ReplyPart, offered: frozenset[str]) -> Iterable[JsonObject]:
+    block: JsonObject | None
     match part:
         case TextPart():
-            return _text(part.text)
+            block = _text(part.text)
         case ToolCallPart():
-            return {
+            block = {
                 "type": "tool_use",
                 "id": legal_id(part.tool_call_id),
                 "name": legal_tool_name(part.tool_name),
                 "input": arguments_of(part),
             }
         case ThinkingPart():
-            return _thinking_block(part)
+            block = _thinking_block(part)
+        case ProviderToolPart():
+            blocks = own_blocks(part, VENDOR, offered)
+            if blocks is not None:
+                return blocks
+            block = _text(part.shown)
         case _:
             assert_never(part)
+    return [] if block is None else [block]
 
 
 def _thinking_block(part: ThinkingPart) -> JsonObject | None:
@@ -266,12 +308,18 @@ class _OutputDetails(Wire):
     thinking_tokens: int | None = None
 
 
+class _ServerToolUsage(Wire):
+    web_search_requests: int | None = None
+    web_fetch_requests: int | None = None
+
+
 class _MessageUsage(Wire):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     output_tokens_details: _OutputDetails | None = None
+    server_tool_use: _ServerToolUsage | None = None
 
 
 class _StartedMessage(Wire):
@@ -279,6 +327,8 @@ class _StartedMessage(Wire):
 
 
 class _ContentBlock(Wire):
+    model_config = ConfigDict(extra="allow")  # blocks of server tools are sent back as they came
+
     type: str
     id: Text = ""
     name: Text = ""
@@ -287,6 +337,8 @@ class _ContentBlock(Wire):
     signature: Text = ""
     data: Text = ""
     input: JsonValue = None
+    tool_use_id: Text = ""
+    content: JsonValue = None
 
 
 class _BlockDelta(Wire):
@@ -329,6 +381,7 @@ _FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "tool_use": "toolCalls",
+    "pause_turn": "paused",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
@@ -381,8 +434,7 @@ class MessagesDecoder:
         """Return the reply. Raises ProviderError if the stream ended early."""
         if not self._is_whole:
             raise stream_interrupted("no message_stop came")
-        parts = [_part(self._blocks[index]) for index in sorted(self._blocks)]
-        reply = ExpertMessage(contents=tuple(part for part in parts if part is not None))
+        reply = ExpertMessage(contents=_parts(self._blocks[index] for index in sorted(self._blocks)))
         reason = _FINISH.get(self._stop_reason or "", "other")
         return Generation(reply, self._usage(), finish_reason(reason, reply))
 
@@ -417,7 +469,9 @@ class MessagesDecoder:
         """Store token counts. They are cumulative: a later count replaces an earlier one, an absent one does not."""
         if usage is None:
             return
-        counts = usage.model_dump(exclude_none=True, exclude={"output_tokens_details"})
+        counts = usage.model_dump(exclude_none=True, exclude={"output_tokens_details", "server_tool_use"})
+        if usage.server_tool_use is not None:
+            counts.update(usage.server_tool_use.model_dump(exclude_none=True))
         if usage.output_tokens_details and usage.output_tokens_details.thinking_tokens is not None:
             counts["thinking_tokens"] = usage.output_tokens_details.thinking_tokens
         self._counts.update(counts)
@@ -429,7 +483,52 @@ class MessagesDecoder:
         sent = self._counts.get("input_tokens", 0) + cached + written
         generated = self._counts.get("output_tokens", 0)
         reasoning = self._counts.get("thinking_tokens", 0)
-        return Usage.of(sent, generated, reasoning=reasoning, cached=cached, cache_writes=written)
+        usage = Usage.of(sent, generated, reasoning=reasoning, cached=cached, cache_writes=written)
+        uses = {tool: self._counts.get(f"{name}_requests", 0) for tool, (name, _) in _SERVER_TOOLS.items()}
+        uses = {tool: count for tool, count in uses.items() if count}
+        return usage.model_copy(update={"provider_tools": uses}) if uses else usage
+
+
+def _parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
+    found = ProviderToolBlocks(VENDOR)
+    for block in blocks:
+        start = block.start
+        if start.type == "server_tool_use":
+            raw = _raw(block)
+            given = raw.get("input")
+            found.use(start.id, _NAMES.get(start.name, start.name), given if isinstance(given, dict) else {}, raw)
+        elif start.type.endswith(_RESULT):
+            name = start.type.removesuffix(_RESULT)
+            is_error = isinstance(start.content, dict) and "error_code" in start.content
+            lines = _lines_of(start.content)
+            found.result(start.tool_use_id, _NAMES.get(name, name), lines, _raw(block), is_error=is_error)
+        elif (part := _part(block)) is not None:
+            found.part(part)
+    return found.parts()
+
+
+def _raw(block: _Block) -> JsonObject:
+    """Return a block as it came; the input of a use comes in pieces after it."""
+    raw: JsonObject = block.start.model_dump(mode="json", exclude_unset=True)
+    if "".join(block.json):
+        raw["input"], _ = read_arguments("".join(block.json))
+    return raw
+
+
+def _lines_of(result: JsonValue) -> Iterable[str]:
+    """Return the titles and addresses in a result, and the text of a page; or the code of an error."""
+    if isinstance(result, list):
+        return [line for one in result for line in _lines_of(one)] or ["nothing found"]
+    if not isinstance(result, dict):
+        return []
+    if "error_code" in result:
+        return [str(result["error_code"])]
+    page = result.get("content")
+    document = page if isinstance(page, dict) else {}
+    source = document.get("source")
+    text = source.get("data") if isinstance(source, dict) and source.get("type") == "text" else None
+    titles = (result.get("title"), document.get("title"), result.get("url"))
+    return [" ".join(str(one) for one in titles if one), *([text] if isinstance(text, str) else [])]
 
 
 def _part(block: _Block) -> ReplyPart | None:

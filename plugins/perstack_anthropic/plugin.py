@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.http.provider import EndpointProviderFactory, PublishedPrices
 
 PLUGIN_API = 1
@@ -25,6 +25,10 @@ FACTORY = EndpointProviderFactory(
     needs=(("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),),
     make=_create,
     prices=PublishedPrices("anthropic"),
+    tools=tuple(
+        ProviderTool(name, options=frozenset({"maxUses", "allowedDomains", "blockedDomains"}))
+        for name in ("webSearch", "webFetch")
+    ),
 )
 
 

@@ -323,7 +323,7 @@ def test_any_division_of_a_text_into_deltas_gives_the_same_text(text: str, place
         ("max_tokens", "length"),
         ("model_context_window_exceeded", "length"),
         ("refusal", "refusal"),
-        ("pause_turn", "other"),
+        ("pause_turn", "paused"),
         ("something_new", "other"),
     ],
 )
