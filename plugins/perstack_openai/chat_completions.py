@@ -34,10 +34,12 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
+    CONTINUE,
     ListEncoder,
     Text,
     Wire,
     arguments_of,
+    ends_unfinished,
     legal_id,
     message_encoder,
     read_arguments,
@@ -60,7 +62,11 @@ def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str
     """Encode the body of `POST /chat/completions`. `blobs` need only contain what `items_of_chat` lacks."""
     items = items_of_chat(request, dialect)
     items.extend(request.messages, blobs)
-    return request_body(request_prefix(request, "chat", dialect, lambda: _head(request, dialect)), items.parts)
+    prefix = request_prefix(request, "chat", dialect, lambda: _head(request, dialect))
+    return request_body(prefix, (*items.parts, *([_CONTINUE] if ends_unfinished(request) else [])))
+
+
+_CONTINUE = b',{"role":"user","content":"%s"}' % CONTINUE.encode()
 
 
 def items_of_chat(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
@@ -138,7 +144,7 @@ def _reply(message: ExpertMessage, dialect: Dialect) -> list[JsonObject]:
         }
         for call in message.tool_calls
     ]
-    text = message.text
+    text = message.readable
     if not calls and not text.strip():
         return []
     reply: JsonObject = {"role": "assistant", "content": text if text or not calls else None}

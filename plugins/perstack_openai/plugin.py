@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory
+from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.http.provider import EndpointProviderFactory, PublishedPrices
 
 PLUGIN_API = 1
@@ -32,6 +32,8 @@ class OllamaProviderFactory(EndpointProviderFactory):
         return ollama_models(env)
 
 
+_STORES = frozenset({"vectorStoreIds"})
+
 FACTORIES = (
     EndpointProviderFactory(
         "openai",
@@ -41,6 +43,10 @@ FACTORIES = (
         needs=(("OPENAI_API_KEY",),),
         make=partial(_create, "openai"),
         prices=PublishedPrices("openai"),
+        tools=(
+            ProviderTool("webSearch", options=frozenset({"maxUses", "allowedDomains"})),
+            ProviderTool("fileSearch", options=_STORES, required=_STORES),
+        ),
     ),
     EndpointProviderFactory(
         "deepseek",

@@ -46,6 +46,7 @@ class OpenAIProvider(HttpProvider):
         super().__init__(connection.endpoint, connection.dialect.reply_settings())
         self._connection = connection
         self.endpoint_id = connection.endpoint.id
+        self.runs_tools = connection.api == "responses"  # the older API has none
 
     @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:

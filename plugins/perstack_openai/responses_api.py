@@ -8,18 +8,20 @@ its output items.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, assert_never
 
-from pydantic import JsonValue
+from pydantic import ConfigDict, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
+from perstack.core.definitions.experts import FileSearchOptions, WebToolOptions
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     ExpertMessage,
     FinishReason,
     Message,
+    ProviderToolPart,
     ReplyPart,
     TextPart,
     ThinkingPart,
@@ -27,20 +29,26 @@ from perstack.core.runs.messages import (
     ToolMessage,
     ToolResultPart,
     UserMessage,
+    readable_result,
 )
-from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
 from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
+    CONTINUE,
     ListEncoder,
     Text,
     Wire,
     arguments_of,
+    ends_unfinished,
     legal_id,
     message_encoder,
+    offered_names,
+    own_blocks,
     read_arguments,
     read_event,
     request_body,
     request_prefix,
+    sent_back,
     tool_label,
     tool_schema,
 )
@@ -54,16 +62,18 @@ def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mappin
     """Encode the body of `POST /responses`. `blobs` need only contain what `items_of_responses` lacks."""
     items = items_of_responses(request, dialect)
     items.extend(request.messages, blobs)
-    return request_body(request_prefix(request, "responses", dialect, lambda: _head(request, dialect)), items.parts)
+    prefix = request_prefix(request, "responses", dialect, lambda: _head(request, dialect))
+    return request_body(prefix, (*items.parts, *([_CONTINUE] if ends_unfinished(request) else [])))
 
 
 def items_of_responses(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's items encoded so far for this server."""
+    names = offered_names(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _items(message, ContentEncoder(dialect, blobs, "input_text", _attachment))
+        return _items(message, ContentEncoder(dialect, blobs, "input_text", _attachment), names)
 
-    return message_encoder(request, ("responses", dialect), ListEncoder, lambda: write)
+    return message_encoder(request, ("responses", dialect, names), ListEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
@@ -75,10 +85,13 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     }
     head.update({name: value for name, value in limits.items() if value is not None})
     head.update(_reasoning(request, dialect))
-    if request.tools:
-        head["tools"] = [_tool(spec) for spec in request.tools]
-    if request.tools and not request.allow_tools:
+    tools: list[JsonValue] = [_tool(spec) for spec in request.tools]
+    tools += [_hosted_tool(tool) for tool in request.provider_tools]
+    if tools:
+        head["tools"] = tools
+    if tools and not request.allow_tools:
         head["tool_choice"] = "none"
+    head.update(_hosted(request, head.get("include")))
     schema = dialect.schema_format(request)
     if schema is not None:
         head["text"] = {"format": {"type": "json_schema", **schema}}
@@ -104,19 +117,48 @@ def _tool(spec: ToolSpec) -> JsonObject:
     return {"type": "function", **tool_label(spec), "parameters": tool_schema(spec), "strict": False}
 
 
-def _items(message: Message, contents: ContentEncoder) -> list[JsonObject]:
+def _hosted_tool(tool: OfferedProviderTool) -> JsonObject:
+    if isinstance(tool.options, FileSearchOptions):
+        return {"type": "file_search", "vector_store_ids": [*tool.options.vector_store_ids]}
+    domains = () if tool.options is None else tool.options.allowed_domains
+    return {"type": "web_search", "filters": {"allowed_domains": [*domains]}} if domains else {"type": "web_search"}
+
+
+def _hosted(request: GenerationRequest, include: JsonValue) -> JsonObject:
+    """Return the fields that hosted tools need: what they have found, and the limit of their calls together."""
+    if not request.provider_tools:
+        return {}
+    found = [_RESULTS[tool.name] for tool in request.provider_tools if tool.name in _RESULTS]
+    fields: JsonObject = {"include": [*(include if isinstance(include, list) else []), *found]}
+    limits = (tool.options.max_uses for tool in request.provider_tools if isinstance(tool.options, WebToolOptions))
+    most = min((limit for limit in limits if limit is not None), default=None)
+    return fields if most is None else {**fields, "max_tool_calls": most}
+
+
+_CONTINUE = b',{"type":"message","role":"user","content":"%s"}' % CONTINUE.encode()
+_RESULTS = {"webSearch": "web_search_call.action.sources", "fileSearch": "file_search_call.results"}
+_HOSTED = {
+    "web_search_call": "webSearch",
+    "file_search_call": "fileSearch",
+    "code_interpreter_call": "codeInterpreter",
+    "image_generation_call": "imageGeneration",
+}
+"""Tools by the type of their items. Source: OpenAI API reference, «Responses»; guides «Web search», «File search»."""
+
+
+def _items(message: Message, contents: ContentEncoder, offered: frozenset[str]) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"type": "message", "role": "user", "content": contents.encode(message.contents)}]
         case ToolMessage():
             return [_result(result, contents) for result in message.contents]
         case ExpertMessage():
-            return _reply(message, contents.dialect.vendor)
+            return _reply(message, contents.dialect.vendor, sent_back(message, offered))
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, vendor: str) -> list[JsonObject]:
+def _reply(message: ExpertMessage, vendor: str, offered: frozenset[str]) -> list[JsonObject]:
     found: list[JsonObject] = []
     phase: JsonObject = {}
     for part in message.contents:
@@ -133,6 +175,10 @@ def _reply(message: ExpertMessage, vendor: str) -> list[JsonObject]:
                     phase = ours
                 elif isinstance(ours, dict):
                     found.append({"type": "reasoning", **ours})
+            case ProviderToolPart():
+                told: list[JsonObject] = [{"type": "message", "role": "assistant", "content": part.shown}]
+                blocks = own_blocks(part, vendor, offered)
+                found += told if blocks is None else blocks
             case _:
                 assert_never(part)
     # The API rejects reasoning without a following item, which a truncated reply may lack.
@@ -177,6 +223,8 @@ class _OutputContent(Wire):
 
 
 class _Item(Wire):
+    model_config = ConfigDict(extra="allow")  # items of hosted tools are sent back as they came
+
     type: Text = ""
     id: Text = ""
     call_id: Text = ""
@@ -186,6 +234,10 @@ class _Item(Wire):
     encrypted_content: Text = ""
     content: list[_OutputContent] | None = None
     summary: list[_OutputContent] | None = None
+    status: Text = ""
+    action: JsonValue = None
+    queries: JsonValue = None
+    results: JsonValue = None
 
 
 class _InputDetails(Wire):
@@ -281,7 +333,8 @@ class ResponsesDecoder:
             raise stream_interrupted("no response.completed came")
         items = self._items(self._response)
         reply = ExpertMessage(contents=tuple(part for item in items for part in _parts(item, self._vendor)))
-        return Generation(reply, _usage(self._response.usage), _finish_reason(self._response, items))
+        usage = _with_uses(_usage(self._response.usage), items)
+        return Generation(reply, usage, _finish_reason(self._response, items))
 
     def _show(self, event: _ResponseStreamEvent) -> None:
         kind = _DELTAS.get(event.type)
@@ -322,8 +375,45 @@ def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
             # the phase must be sent back with its message
             mark = [ThinkingPart(thinking="", opaque={vendor: {"phase": item.phase}})] if item.phase else []
             return [*mark, TextPart(text=text)]
+        case _ if item.type in _HOSTED:
+            return [_hosted_use(item, vendor)]
         case _:
             return []
+
+
+def _hosted_use(item: _Item, vendor: str) -> ProviderToolPart:
+    action = item.action if isinstance(item.action, dict) else {}
+    args: JsonObject = {name: value for name, value in action.items() if name not in ("type", "sources")}
+    if isinstance(item.queries, list):
+        args["queries"] = item.queries
+    found = [_found(one) for one in (action.get("sources"), item.results) if isinstance(one, list)]
+    lines = [line for each in found for line in each] or [item.status or "done"]
+    raw: JsonObject = item.model_dump(mode="json", exclude_unset=True)
+    return ProviderToolPart(
+        id=item.id,
+        tool_name=_HOSTED[item.type],
+        args=args,
+        result=readable_result(lines),
+        is_error=item.status == "failed",
+        opaque={vendor: {"blocks": [raw]}},
+    )
+
+
+def _found(results: list[JsonValue]) -> Iterable[str]:
+    """Yield the address or name of each source, with the text that was found there."""
+    for one in results:
+        if isinstance(one, dict):
+            yield " ".join(str(one[name]) for name in ("title", "url", "filename", "text") if one.get(name))
+
+
+def _with_uses(usage: Usage, items: list[_Item]) -> Usage:
+    """Return the usage with the calls of hosted tools that are charged: searches, not the pages opened after them."""
+    uses: dict[str, int] = {}
+    for item in items:
+        kind = item.action.get("type") if isinstance(item.action, dict) else None
+        if item.type in _HOSTED and item.status != "failed" and kind in (None, "search"):
+            uses[_HOSTED[item.type]] = uses.get(_HOSTED[item.type], 0) + 1
+    return usage.model_copy(update={"provider_tools": uses}) if uses else usage
 
 
 def _thinking(item: _Item, vendor: str) -> list[ReplyPart]:
