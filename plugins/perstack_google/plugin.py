@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.http.provider import EndpointProviderFactory, PublishedPrices
 from perstack_google import KEYS
 
@@ -26,6 +26,11 @@ FACTORY = EndpointProviderFactory(
     needs=(KEYS,),
     make=_create,
     prices=PublishedPrices("google"),
+    tools=(
+        ProviderTool("webSearch", "googleSearch"),
+        ProviderTool("webFetch", "urlContext"),
+        ProviderTool("codeExecution"),
+    ),
 )
 
 

@@ -26,7 +26,7 @@ from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack_google import KEYS
 from perstack_google.reply import GeminiDecoder
-from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable
+from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls
 
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
@@ -72,7 +72,7 @@ async def generate(
     """Generate once at any endpoint of this format. Raises ProviderError."""
 
     async def send(*, with_signatures: bool = True) -> Generation:
-        decoder = GeminiDecoder(on_delta)
+        decoder = GeminiDecoder(on_delta, bills_queries=signs_calls(request.model))
         contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
         blobs = await missing_blobs(request, contents)
         body = encode(request, settings, blobs, with_signatures=with_signatures, with_ids=with_ids)

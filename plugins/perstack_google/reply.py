@@ -16,10 +16,27 @@ from pydantic import Field, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    FinishReason,
+    ProviderToolPart,
+    ReplyPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    readable_result,
+)
 from perstack.ports.provider import Delta, Generation
 from perstack.support.http.errors import bad_response, delay_in, error_from_status, stream_interrupted
-from perstack.support.http.messages import TOO_DEEP, Text, Wire, finish_reason, is_too_deep, unexpected_event
+from perstack.support.http.messages import (
+    TOO_DEEP,
+    ProviderToolBlocks,
+    Text,
+    Wire,
+    finish_reason,
+    is_too_deep,
+    unexpected_event,
+)
 from perstack_google.request import VENDOR
 
 _CALL_LAYERS = 7  # nesting levels of an event down to its calls: candidates, content, parts, functionCall
@@ -37,6 +54,44 @@ class _GeminiPart(Wire):
     thought: bool | None = None
     signature: Text = Field(default="", alias="thoughtSignature")
     call: _FunctionCall | None = Field(default=None, alias="functionCall")
+    tool_call: JsonObject | None = Field(default=None, alias="toolCall")
+    tool_response: JsonObject | None = Field(default=None, alias="toolResponse")
+    code: JsonObject | None = Field(default=None, alias="executableCode")
+    code_result: JsonObject | None = Field(default=None, alias="codeExecutionResult")
+
+    @property
+    def is_of_tool(self) -> bool:
+        """True for a use of a tool that Google runs itself, or its result."""
+        return any(one is not None for one in (self.tool_call, self.tool_response, self.code, self.code_result))
+
+
+class _Web(Wire):
+    uri: Text = ""
+    title: Text = ""
+
+
+class _Chunk(Wire):
+    web: _Web | None = None
+
+
+class _Grounding(Wire):
+    queries: list[str] | None = Field(default=None, alias="webSearchQueries")
+    chunks: list[_Chunk] | None = Field(default=None, alias="groundingChunks")
+
+    @property
+    def lines(self) -> list[str]:
+        """The title and address of each page."""
+        pages = (one.web for one in self.chunks or () if one.web is not None)
+        return [f"{page.title} {page.uri}".strip() for page in pages]
+
+
+class _ReadPage(Wire):
+    url: Text = Field(default="", alias="retrievedUrl")
+    status: Text = Field(default="", alias="urlRetrievalStatus")
+
+
+class _ReadPages(Wire):
+    pages: list[_ReadPage] | None = Field(default=None, alias="urlMetadata")
 
 
 class _Content(Wire):
@@ -47,6 +102,8 @@ class _Candidate(Wire):
     content: _Content | None = None
     finish_reason: Text = Field(default="", alias="finishReason")
     finish_message: Text = Field(default="", alias="finishMessage")
+    grounding: _Grounding | None = Field(default=None, alias="groundingMetadata")
+    read: _ReadPages | None = Field(default=None, alias="urlContextMetadata")
 
 
 class _UsageMetadata(Wire):
@@ -109,9 +166,12 @@ class GeminiDecoder:
     A signature that arrives with text is kept in an empty ThinkingPart before it.
     """
 
-    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
-        """Pass each piece of text to `on_delta`."""
+    def __init__(self, on_delta: Callable[[Delta], None], *, bills_queries: bool = True) -> None:
+        """Pass each piece of text to `on_delta`. `bills_queries` false: all searches of a reply are charged as one."""
         self._on_delta = on_delta
+        self._bills_queries = bills_queries
+        self._grounding = _Grounding()
+        self._read = _ReadPages()
         self._parts: list[_GeminiPart] = []
         self._texts: list[list[str]] = []  # pieces of each part's text, joined at the end
         self._counts: dict[str, int] = {}
@@ -142,14 +202,44 @@ class GeminiDecoder:
         if self._ending.finish_reason in _INVALID:
             detail = f"{self._ending.finish_reason} {self._ending.finish_message}".strip()
             raise bad_response(f"the model's reply is invalid: {detail}", retryable=True)
-        parts = (
-            part
-            for piece, texts in zip(self._parts, self._texts, strict=True)
-            for part in _to_parts(piece, "".join(texts))
-        )
-        reply = ExpertMessage(contents=tuple(parts))
+        found = ProviderToolBlocks(VENDOR)
+        for piece, texts in zip(self._parts, self._texts, strict=True):
+            if piece.is_of_tool:
+                _add_tool(found, piece, self._grounding)
+            else:
+                for part in _to_parts(piece, "".join(texts)):
+                    found.part(part)
+        reply = ExpertMessage(contents=self._with_metadata(found.parts()))
         reason = _FINISH.get(self._ending.finish_reason, "other")
-        return Generation(reply, self._usage(), finish_reason(reason, reply))
+        return Generation(reply, self._with_uses(reply), finish_reason(reason, reply))
+
+    def _with_metadata(self, parts: tuple[ReplyPart, ...]) -> tuple[ReplyPart, ...]:
+        """Add the uses that the API tells in metadata only: there is nothing to send back of them."""
+        known = {part.tool_name for part in parts if isinstance(part, ProviderToolPart)}
+        told: list[ReplyPart] = []
+        queries, pages = self._grounding.queries or [], self._read.pages or []
+        if queries and "webSearch" not in known:
+            result = readable_result(self._grounding.lines) or "nothing"
+            args: JsonObject = {"queries": [*queries]}
+            told.append(ProviderToolPart(tool_name="webSearch", args=args, result=result, opaque=_NOTHING_BACK))
+        for page in pages if "webFetch" not in known else ():
+            is_error = not page.status.endswith("_SUCCESS")
+            url: JsonObject = {"url": page.url}
+            result = page.status or "done"
+            told.append(
+                ProviderToolPart(tool_name="webFetch", args=url, result=result, is_error=is_error, opaque=_NOTHING_BACK)
+            )
+        return (*told, *parts)
+
+    def _with_uses(self, reply: ExpertMessage) -> Usage:
+        """Return the usage with the searches that are charged. Source: Gemini API, «Pricing», grounding."""
+        calls = [part for part in reply.provider_tools if part.tool_name == "webSearch" and part.args]
+        queries = [part.args.get("queries") for part in calls]
+        told = sum(len(each) if isinstance(each, list) else 1 for each in queries)
+        count = max(told, len(self._grounding.queries or ()))
+        usage = self._usage()
+        uses = {"webSearch": count if self._bills_queries else 1}
+        return usage.model_copy(update={"provider_tools": uses}) if count else usage
 
     @property
     def _is_whole(self) -> bool:
@@ -160,18 +250,26 @@ class GeminiDecoder:
             self._show(part)
             if self._continues(part):
                 self._texts[-1].append(part.text or "")
-            elif part.call is not None or part.text or part.signature:
+            elif part.call is not None or part.is_of_tool or part.text or part.signature:
                 self._parts.append(part)
                 self._texts.append([part.text or ""])
+        if candidate.grounding is not None and (candidate.grounding.queries or candidate.grounding.chunks):
+            self._grounding = candidate.grounding
+        self._read = candidate.read or self._read
         if candidate.finish_reason and candidate.finish_reason != "FINISH_REASON_UNSPECIFIED":
             self._ending = candidate
 
     def _continues(self, part: _GeminiPart) -> bool:
         """Return whether a piece continues the part before it. A signed piece is a separate part."""
-        if not self._parts or part.call is not None or part.signature:
+        if not self._parts or part.call is not None or part.is_of_tool or part.signature:
             return False
         last = self._parts[-1]
-        return last.call is None and not last.signature and bool(last.thought) == bool(part.thought)
+        return (
+            last.call is None
+            and not last.is_of_tool
+            and not last.signature
+            and bool(last.thought) == bool(part.thought)
+        )
 
     def _show(self, part: _GeminiPart) -> None:
         if part.text and part.call is None:
@@ -213,6 +311,44 @@ def _without_unreadable_arguments(data: str) -> _GenerateContentResponse | None:
 def _finite(digits: str) -> float:
     """Parse an integer; one of thousands of digits becomes infinite, which is rejected as an argument."""
     return int(digits) if len(digits) < _MAX_DIGITS else math.inf
+
+
+_NOTHING_BACK: JsonObject = {VENDOR: {"blocks": []}}
+
+_TOOL_TYPES = {"GOOGLE_SEARCH_WEB": "webSearch", "URL_CONTEXT": "webFetch"}
+
+
+def _add_tool(found: ProviderToolBlocks, piece: _GeminiPart, grounding: _Grounding) -> None:
+    signed: JsonObject = {"thoughtSignature": piece.signature} if piece.signature else {}
+    if piece.tool_call is not None:
+        args, tool = piece.tool_call.get("args"), _tool_type(piece.tool_call)
+        block: JsonObject = {"toolCall": piece.tool_call, **signed}
+        found.use(_id_of(piece.tool_call), tool, args if isinstance(args, dict) else {}, block)
+    if piece.tool_response is not None:
+        tool = _tool_type(piece.tool_response)
+        lines = grounding.lines if tool == "webSearch" else []
+        shown = lines or [json.dumps(piece.tool_response.get("response"), ensure_ascii=False)]
+        response: JsonObject = {"toolResponse": piece.tool_response, **signed}
+        found.result(_id_of(piece.tool_response), tool, shown, response, is_error=False)
+    if piece.code is not None:
+        given: JsonObject = {"code": piece.code.get("code")}
+        found.use(_id_of(piece.code), "codeExecution", given, {"executableCode": piece.code, **signed})
+    if piece.code_result is not None:
+        output, outcome = piece.code_result.get("output"), piece.code_result.get("outcome")
+        printed: JsonObject = {"codeExecutionResult": piece.code_result, **signed}
+        is_error = outcome not in (None, "OUTCOME_OK")
+        shown = [output] if isinstance(output, str) else []
+        found.result(_id_of(piece.code_result), "codeExecution", shown, printed, is_error=is_error)
+
+
+def _tool_type(fields: JsonObject) -> str:
+    kind = fields.get("toolType")
+    return _TOOL_TYPES.get(str(kind), str(kind))
+
+
+def _id_of(fields: JsonObject) -> str:
+    found = fields.get("id")
+    return found if isinstance(found, str) else ""
 
 
 def _to_parts(piece: _GeminiPart, text: str) -> list[ReplyPart]:

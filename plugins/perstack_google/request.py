@@ -19,6 +19,7 @@ from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
+    ProviderToolPart,
     ReplyPart,
     ResultContent,
     TextPart,
@@ -34,17 +35,22 @@ from perstack.support.http.endpoint import (
 )
 from perstack.support.http.messages import (
     BUDGET_TOKENS,
+    CONTINUE,
     PDF,
     ListEncoder,
     arguments_of,
     as_base64,
     blob_placeholder,
     budget_word,
+    ends_unfinished,
     is_text,
     legal_id,
     message_encoder,
+    offered_names,
+    own_blocks,
     request_body,
     request_prefix,
+    sent_back,
     tool_schema,
 )
 from perstack.support.http.structured_output import schema_for
@@ -115,6 +121,12 @@ VENDOR = "google"  # key of this vendor's opaque parts, which are sent to no oth
 UNSIGNED = "skip_thought_signature_validator"
 """Value that Google accepts in place of a signature for a call that another vendor's model made."""
 
+_BUILT_IN = {"webSearch": "googleSearch", "webFetch": "urlContext", "codeExecution": "codeExecution"}
+"""Fields of the API's tools. Source: Gemini API, «Using tools», «Combine built-in tools and function calling».
+
+Models from Gemini 3 on take them together with functions, if the request asks for the tools' calls in the reply.
+"""
+
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/webp"})
 
 
@@ -132,28 +144,42 @@ def encode(
     """
     contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
     contents.extend(request.messages, blobs)
-    return request_body(request_prefix(request, VENDOR, settings, lambda: _head(request, settings)), contents.parts)
+    prefix = request_prefix(request, VENDOR, settings, lambda: _head(request, settings))
+    return request_body(prefix, (*contents.parts, *([_CONTINUE] if ends_unfinished(request) else [])))
+
+
+_CONTINUE = b',{"role":"user","parts":[{"text":"%s"}]}' % CONTINUE.encode()
 
 
 def contents_of(request: GenerationRequest, *, with_signatures: bool, with_ids: bool) -> ListEncoder:
     """Return the Run's contents encoded so far with these options."""
     signs, vendor = signs_calls(request.model), VENDOR if with_signatures else ""
+    names = offered_names(request) if request.allow_tools else frozenset[str]()
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        content = _Contents(blobs, signs, vendor, with_ids).content(message)
+        content = _Contents(blobs, signs, vendor, with_ids, names).content(message)
         return [] if content is None else [content]
 
-    return message_encoder(request, (VENDOR, signs, vendor, with_ids), ListEncoder, lambda: write)
+    return message_encoder(request, (VENDOR, signs, vendor, with_ids, names), ListEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
     head: JsonObject = {}
     if request.instruction.strip():
         head["systemInstruction"] = {"parts": [{"text": request.instruction}]}
+    tools: list[JsonValue] = []
     if request.tools:
-        head["tools"] = [{"functionDeclarations": [_tool(spec) for spec in request.tools]}]
+        tools.append({"functionDeclarations": [_tool(spec) for spec in request.tools]})
     if request.tools and not request.allow_tools:
         head["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
+    if request.provider_tools and request.allow_tools:  # no mode forbids the use of these
+        for tool in request.provider_tools:
+            field: JsonObject = {_BUILT_IN[tool.name]: {}}
+            tools.append(field)
+        if signs_calls(request.model):
+            head["toolConfig"] = {"includeServerSideToolInvocations": True}
+    if tools:
+        head["tools"] = tools
     config = _generation_config(request, settings)
     if config:
         head["generationConfig"] = config
@@ -183,7 +209,10 @@ def _tool(spec: ToolSpec) -> JsonObject:
 
 
 class _Contents:
-    def __init__(self, blobs: Mapping[str, bytes], signs: bool, vendor: str, with_ids: bool) -> None:
+    def __init__(
+        self, blobs: Mapping[str, bytes], signs: bool, vendor: str, with_ids: bool, offered: frozenset[str]
+    ) -> None:
+        self._offered = offered
         self._vendor = vendor
         self._with_ids = with_ids
         self._blobs = blobs
@@ -197,7 +226,7 @@ class _Contents:
             case ToolMessage():
                 return {"role": "user", "parts": self._results(message.contents)}
             case ExpertMessage():
-                parts = self._reply(message.contents)
+                parts = self._reply(message)
                 return {"role": "model", "parts": parts} if parts else None
             case _:
                 assert_never(message)
@@ -245,12 +274,13 @@ class _Contents:
                 texts.append(str(written["text"]))
         return "\n".join(texts), files
 
-    def _reply(self, contents: Iterable[ReplyPart]) -> list[JsonValue]:
+    def _reply(self, message: ExpertMessage) -> list[JsonValue]:
         """Encode the parts in order. The signature of a text is in the part before it: see `GeminiDecoder`."""
         parts: list[JsonValue] = []
         pending: JsonObject = {}
         needs_signature = self._signs
-        for part in contents:
+        offered = sent_back(message, self._offered)
+        for part in message.contents:
             ours = _ours(part, self._vendor)
             match part:
                 case ThinkingPart():
@@ -262,6 +292,10 @@ class _Contents:
                     call = {**self._id(part.tool_call_id), "name": legal_tool_name(part.tool_name)}
                     written = _add_signature({**call, "args": arguments_of(part)}, ours, needs_signature)
                     needs_signature = False
+                case ProviderToolPart():
+                    blocks = own_blocks(part, self._vendor, offered)
+                    parts += blocks or []
+                    written = _text(part.shown) if blocks is None else None
                 case _:
                     assert_never(part)
             if written is not None:
