@@ -55,7 +55,10 @@ def outcome_of(
 
 
 def finished(command: Sequence[str], env: Mapping[str, str] = os.environ, longest: float = LONGEST) -> str:
-    """Run a command and return what it prints. Raises TimeoutError after `longest` seconds, and ends all it started."""
+    """Run a command and return what it prints.
+
+    Raises TimeoutError with its last line after `longest` seconds, and ends all that it has started.
+    """
     process = subprocess.Popen(
         command,
         env=dict(env),
@@ -67,7 +70,9 @@ def finished(command: Sequence[str], env: Mapping[str, str] = os.environ, longes
     try:
         return process.communicate(timeout=longest)[0]
     except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"{command[0]} did not end in {longest:g} s") from error
+        printed = (error.output or b"").decode(errors="replace").split("\n")
+        last = next((line for line in reversed(printed) if line.strip()), "nothing")
+        raise TimeoutError(f"{command[0]} did not end in {longest:g} s; the last that it printed: {last}") from None
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -47,9 +47,10 @@ def _passes(command: list[str], scenario: str) -> bool:
 
 @pytest.mark.timeout(60)
 def test_a_suite_that_hangs_is_ended_with_all_that_it_has_started() -> None:
-    hanging = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    hanging = "import subprocess, sys; print('scenario 7', flush=True)\n"
+    hanging += "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     # it returns once nobody holds the output any more
-    with pytest.raises(TimeoutError, match="did not end in 3 s"):
+    with pytest.raises(TimeoutError, match=r"did not end in 3 s; the last that it printed: scenario 7$"):
         finished([sys.executable, "-c", hanging], longest=3)
 
 
