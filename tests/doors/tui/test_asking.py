@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 from approving import ASK_WRITE, append, files
 from asking_team import Gate, script, team
@@ -10,6 +13,7 @@ from plain_person import begun
 from starting import Screen, started
 
 from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.skills import McpStdioSkill
 from perstack.host import Host
 from perstack.testing.scripted import text, tool
 
@@ -156,3 +160,21 @@ def test_line_by_line_a_delegate_is_answered_while_another_is_at_work(bench: Ben
         assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["x\n", ""]
 
     wait_for(person())
+
+
+def test_a_server_that_acts_before_it_asks_acts_once_and_its_call_is_not_called_interrupted(bench: Bench) -> None:
+    server = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
+    skill = McpStdioSkill(name="asking", command=sys.executable, args=(str(server), "handshake"))
+
+    async def person() -> None:
+        guest = expert("guest").model_copy(update={"skills": (skill,)})
+        host = bench.host([tool("charge"), text("Well.")], guest, attended=True)
+        async with started(host, expert="guest", query="Go") as screen:
+            await screen.sees("asks skill asking, charge: Where to?", "waits for you")
+            assert "interrupted" not in screen.text()
+            await screen.type('{"city": "Rome"}')
+            await screen.press("enter")
+            await screen.sees("charged for Rome", "Well.", "✓ completed")
+        assert (bench.workspace / "charged").read_text() == "once\n"
+
+    wait_for(person(), 60)

@@ -285,6 +285,7 @@ class JobActivity:
             case events.CallInteractiveTool():
                 self._spent(event.usage)
                 run.work.pop(event.tool_call_id, None)
+                run.hold_call(event.tool_call_id, None)  # a tool that asks was not interrupted
             case events.FinishStep():
                 run.set_activity("", now)
             case events.FinishRun():
