@@ -93,7 +93,7 @@ async def started(
         finally:
             for session in app.sessions:
                 session.interrupt()
-            await asyncio.gather(*(session.ended() for session in app.sessions))
+            await asyncio.gather(*(session.wait_until_idle() for session in app.sessions))
 
 
 def at_once(screen: Screen, *keys: str) -> None:

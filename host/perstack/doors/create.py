@@ -31,7 +31,7 @@ from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass
-from perstack.doors.shared.job_status import spent
+from perstack.doors.shared.job_status import spending_line
 from perstack.doors.shared.text import count
 from perstack.engine.context.host_context import STATE_DIR
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
@@ -189,7 +189,7 @@ class TrialBudget:
     tokens: int | None = None
     cost: float | None = None
 
-    def after(self, job: JobSummary) -> TrialBudget:
+    def remaining_after(self, job: JobSummary) -> TrialBudget:
         """Return the allowance that remains after this Job."""
         tokens = None if self.tokens is None else self.tokens - job.usage.total_tokens
         cost = None if self.cost is None else self.cost - (job.usage.cost_usd or 0)
@@ -222,14 +222,14 @@ class Trials:
         self._left = left
         self._one_at_a_time = asyncio.Lock()
 
-    async def tried(self, key: str, query: str, on_progress: Callable[[str], None]) -> str:
+    async def try_expert(self, key: str, query: str, on_progress: Callable[[str], None]) -> str:
         """Run the Expert on the query and return a report for the model. Raises SkillError if no trial is possible."""
         async with self._one_at_a_time:
             if self._left.is_nothing:
                 raise SkillError("nothing is left to try with: judge by what has been seen, and say so")
             room = Path(tempfile.mkdtemp(prefix="perstack-create-"))
             try:
-                return await self._in(room, key, query, on_progress)
+                return await self._try_in(room, key, query, on_progress)
             except DefinitionError as error:
                 raise SkillError("\n".join(describe_problems(error.problems))) from None
             except PerstackError as error:
@@ -239,7 +239,7 @@ class Trials:
             finally:
                 await asyncio.to_thread(shutil.rmtree, room, ignore_errors=True)
 
-    async def _in(self, room: Path, key: str, query: str, on_progress: Callable[[str], None]) -> str:
+    async def _try_in(self, room: Path, key: str, query: str, on_progress: Callable[[str], None]) -> str:
         copy = room / "work"
         await asyncio.to_thread(copy_project, self._folder, copy, is_variables)
         if not (copy / DEFINITION).is_file():
@@ -258,15 +258,15 @@ class Trials:
             workspace=copy,
             storage=f"file:{room / 'state'}",
             env=self._env,
-            overrides=self._bounded(),
+            overrides=self._bounded_overrides(),
             plugins=self._plugins,
             agreement=Agreement(self._own),
         )
         async with host:
             on_progress(f"trying {key}")
             job = await host.run(key, query, on_event=note)
-        self._left = self._left.after(job)
-        return _told(job, called, copy, before)
+        self._left = self._left.remaining_after(job)
+        return _report(job, called, copy, before)
 
     def _confined(self, project: Project, key: str) -> Project:
         """Return the project with this Expert and its delegates. Raises SkillError if it reaches something new."""
@@ -289,7 +289,7 @@ class Trials:
             raise SkillError(f"{key} is not tried, because a person has to agree to what it starts or reaches: {what}")
         return project
 
-    def _bounded(self) -> Overrides:
+    def _bounded_overrides(self) -> Overrides:
         left, given = self._left, self._overrides
         asked = given.widening or Widening(source="")
         return replace(
@@ -314,31 +314,31 @@ def _files(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _told(job: JobSummary, called: Counter[str], copy: Path, before: dict[str, tuple[int, int]]) -> str:
+def _report(job: JobSummary, called: Counter[str], copy: Path, before: dict[str, tuple[int, int]]) -> str:
     return "\n".join(_lines(job, called, copy, before))
 
 
 def _lines(job: JobSummary, called: Counter[str], copy: Path, before: dict[str, tuple[int, int]]) -> Iterator[str]:
     why = job.error or job.exceeded or job.asks
-    yield f"{job.status}, {spent(job)}{f': {why}' if why else ''}"
+    yield f"{job.status}, {spending_line(job)}{f': {why}' if why else ''}"
     if called:
         yield "called: " + ", ".join(f"{name} ({count(times, 'time')})" for name, times in called.items())
     if job.text:
-        yield f"answered:\n{_cut(job.text, _MAX_REPORT_CHARS)}"
+        yield f"answered:\n{_shorten(job.text, _MAX_REPORT_CHARS)}"
     changed = [name for name, status in sorted(_files(copy).items()) if before.get(name) != status]
     left = _MAX_REPORT_CHARS
     for name in changed:
         path = copy / name
         text = path.read_bytes()[:left].decode("utf-8", "replace") if left > 0 and _is_plain(path) else ""
         left -= len(text)
-        yield f"wrote {name}:\n{_cut(text, left)}" if text else f"wrote {name}"
+        yield f"wrote {name}:\n{_shorten(text, left)}" if text else f"wrote {name}"
 
 
 def _is_plain(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
@@ -385,7 +385,7 @@ def tools_for(
             query: what it is asked
         """
         on_tried(expert, query)
-        return await trials.tried(expert, query, context.call.on_progress)
+        return await trials.try_expert(expert, query, context.call.on_progress)
 
     return kit
 

@@ -35,7 +35,7 @@ class Definitions:
         self._only = only_experts(loaded.project, only)
         self._taken = tuple(taken)
         self.live = ReloadedProject(loaded)  # the definition itself, with its problems
-        self.experts = self._offered()  # the offered Experts by the names of their tools
+        self.experts = self._offered_experts()  # the offered Experts by the names of their tools
 
     def check_offered(self, key: str) -> None:
         """Raise UsageError for an Expert that this server leaves out."""
@@ -68,10 +68,10 @@ class Definitions:
     def _take(self) -> bool:
         before = self.experts
         self._host.use(self.live.loaded.project)
-        self.experts = self._offered()
+        self.experts = self._offered_experts()
         return _as_listed(self.experts) != _as_listed(before)
 
-    def _offered(self) -> dict[str, Expert]:
+    def _offered_experts(self) -> dict[str, Expert]:
         experts = {key: expert for key, expert in self.live.loaded.project.experts.items() if self.offers(key)}
         names = tool_names(experts, self._taken)
         return {names[key]: expert for key, expert in experts.items()}
@@ -101,7 +101,7 @@ class _JobTask:
         self._begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(work(on_event=self._on_event))
 
-    async def begun(self) -> str:
+    async def wait_until_begun(self) -> str:
         """Return the Job's id once its first event is stored. Raises the error that prevented its start."""
         either: set[asyncio.Future[str] | asyncio.Task[JobSummary]] = {self._begun, self.task}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +121,7 @@ class _JobTask:
         await asyncio.wait({self.task})
         if not self.task.cancelled():
             return self.task.result()
-        return await self._host.job(await self.begun())
+        return await self._host.job(await self.wait_until_begun())
 
     def _on_event(self, event: Event, line: bytes) -> None:
         if not self._begun.done() and isinstance(event, StoredEvent):

@@ -20,7 +20,7 @@ from perstack.core.runs.facts import Todo, todos_json
 from perstack.core.runs.messages import TextPart, ToolCallPart
 from perstack.doors.cli import live as row_printer
 from perstack.doors.cli.live import Line, RowPrinter, line_of, lines_of
-from perstack.doors.cli.terminal import rendered
+from perstack.doors.cli.terminal import render_line
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
 from perstack.doors.shared.next_steps import cli_phrase
@@ -212,7 +212,7 @@ def test_a_screen_looks_as_it_did(case: str, width: int, colours: bool, monkeypa
     monkeypatch.setattr(row_printer, "local_time", lambda ms: datetime.fromtimestamp(ms / 1000, UTC))
     screen = Screen(width, colours, 24)
     written: list[str] = []
-    rows = RowPrinter(screen, put=lambda *parts: written.append(rendered(*parts)))
+    rows = RowPrinter(screen, put=lambda *parts: written.append(render_line(*parts)))
     rows.widen(["writer#1", "helper#13"])
     state = JobActivity()
     for event in CASES[case]:
@@ -220,7 +220,7 @@ def test_a_screen_looks_as_it_did(case: str, width: int, colours: bool, monkeypa
             rows.print(*told)
     lines = lines_of(state, screen, NOW + 5_000, rows.colour)
     assert max(cell_len("".join(map(str, line))) for line in lines) < width
-    found = "".join(written) + "".join(rendered(*line) for line in lines)
+    found = "".join(written) + "".join(render_line(*line) for line in lines)
     kept = SCREENS / f"{case}-{width}{'-colour' if colours else ''}.txt"
     if os.environ.get("PERSTACK_KEEP_SCREENS"):  # look at them before they are committed
         kept.parent.mkdir(exist_ok=True)

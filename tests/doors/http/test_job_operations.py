@@ -13,7 +13,7 @@ from pydantic import Field
 from starlette.applications import Starlette
 
 from perstack.doors.http import openapi, routes
-from perstack.doors.mcp.tools import listed
+from perstack.doors.mcp.tools import list_tools
 from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import SubmittedJob
@@ -38,7 +38,7 @@ REMARK = OfferedOperation(
 def test_one_more_row_is_a_tool_and_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (routes, openapi):
         monkeypatch.setattr(module, "JOB_OPERATIONS", (*JOB_OPERATIONS, REMARK))
-    (tool,) = listed({}, {"remark": REMARK})
+    (tool,) = list_tools({}, {"remark": REMARK})
     assert (tool.name, tool.title, tool.description) == ("remark", "Remark", " ".join((Remark.__doc__ or "").split()))
     assert list(tool.input_schema["properties"]) == ["id", "loudWords"]
     described = openapi.description_of_all("http://here")

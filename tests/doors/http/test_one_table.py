@@ -27,7 +27,7 @@ from perstack.core.tasks.state import TaskState
 from perstack.doors.cli.tasks import COMMAND_HELP, command_of, task_command
 from perstack.doors.http.openapi import description_of_all
 from perstack.doors.http.routes import routes
-from perstack.doors.mcp.tools import TASK_TOOLS, listed
+from perstack.doors.mcp.tools import TASK_TOOLS, list_tools
 from perstack.doors.shared.next_steps import BASE
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import NotFound
@@ -65,7 +65,7 @@ def test_every_door_has_every_operation(memory: ExecutionMemory) -> None:
     assert methods == {*NAMES, "list_checkpoints"} - {"checkpoints"}
     served = {(method, route.path) for route in routes(memory) for method in route.methods or ()}
     assert {(one.method, f"{BASE}{one.path}") for one in OPERATIONS} <= served
-    assert [tool.name for tool in listed({}, TASK_TOOLS)] == [f"task_{name}" for name in NAMES]
+    assert [tool.name for tool in list_tools({}, TASK_TOOLS)] == [f"task_{name}" for name in NAMES]
     assert [one.name for one in kit_of(OPERATIONS).known_tools(SKILL)] == [
         one.tool for one in OPERATIONS if "expert" in one.callers
     ]

@@ -24,7 +24,7 @@ from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import cells
 from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
 from perstack.doors.tui.view.items import CallItem, MessageItem, NoteItem, RunBranch, Stream, summary_line
-from perstack.doors.tui.view.lines import EACH, FIRST, Tab, filtered, tabs_line
+from perstack.doors.tui.view.lines import EACH, FIRST, Tab, filter_experts, tabs_line
 from perstack.doors.tui.view.questions import asking_lines, unsettled_lines
 from perstack.doors.tui.view.styled_text import Line, cells_of, text_of, wrap
 from perstack.doors.tui.view.transcript import Transcript
@@ -258,9 +258,9 @@ def test_a_result_is_shown_by_what_it_says() -> None:
 
 def test_experts_are_found_by_their_keys_and_descriptions() -> None:
     every = {key: expert(key, description=words) for key, words in (("lead", "lets the writer write"), ("writer", "x"))}
-    assert [one.key for one in filtered(every, "wri")] == ["writer", "lead"]
-    assert [one.key for one in filtered(every, "lets wri")] == ["lead"]
-    assert filtered(every, "nobody") == []
+    assert [one.key for one in filter_experts(every, "wri")] == ["writer", "lead"]
+    assert [one.key for one in filter_experts(every, "lets wri")] == ["lead"]
+    assert filter_experts(every, "nobody") == []
 
 
 def test_what_was_typed_before_comes_back_and_the_draft_is_kept() -> None:
@@ -276,12 +276,12 @@ def test_files_are_completed_within_the_workspace_only(tmp_path: Path) -> None:
     (tmp_path / "novel.md").write_text("")
     (tmp_path / ".secret").write_text("")
     files = FileCompletion(tmp_path)
-    assert files.meant("no") == ["notes/", "novel.md"]
-    assert files.meant("notes/") == ["notes/pond.md"]
-    assert files.meant("pond") == ["notes/pond.md"]
-    assert files.meant("../") == []
-    assert files.meant("/etc/") == []
-    assert files.meant("nosuch/") == []
+    assert files.complete("no") == ["notes/", "novel.md"]
+    assert files.complete("notes/") == ["notes/pond.md"]
+    assert files.complete("pond") == ["notes/pond.md"]
+    assert files.complete("../") == []
+    assert files.complete("/etc/") == []
+    assert files.complete("nosuch/") == []
     assert named_at("look at @no") == "no"
     assert named_at("ann@example") is None
 
@@ -290,8 +290,8 @@ def test_names_that_a_terminal_would_obey_or_that_are_no_text_are_not_completed(
     for name in (b"plain one.txt", b"line\nend.txt", b"esc\x1b[2J.txt", "rtl\u202etxt.exe".encode(), b"no\xffutf8.txt"):
         (tmp_path / os.fsdecode(name)).write_text("")
     files = FileCompletion(tmp_path)
-    assert files.meant("") == ["plain one.txt"]
-    assert files.meant("txt") == ["plain one.txt"]
+    assert files.complete("") == ["plain one.txt"]
+    assert files.complete("txt") == ["plain one.txt"]
 
 
 def test_a_part_of_a_name_is_looked_for_in_all_folders_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,12 +306,12 @@ def test_a_part_of_a_name_is_looked_for_in_all_folders_once(tmp_path: Path, monk
 
     monkeypatch.setattr(os, "walk", walking)
     files = FileCompletion(tmp_path)
-    assert [files.meant("ond"[:end]) for end in (1, 2, 3)] == [["notes/pond.md"]] * 3
-    assert [files.meant(f"ond{'x' * more}") for more in range(1, 50)] == [[]] * 49
+    assert [files.complete("ond"[:end]) for end in (1, 2, 3)] == [["notes/pond.md"]] * 3
+    assert [files.complete(f"ond{'x' * more}") for more in range(1, 50)] == [[]] * 49
     assert len(walked) == 1
     (tmp_path / "notes" / "beyond.md").write_text("")
     files.forget()
-    assert files.meant("ond") == ["notes/beyond.md", "notes/pond.md"]
+    assert files.complete("ond") == ["notes/beyond.md", "notes/pond.md"]
 
 
 def test_the_tab_that_is_shown_is_seen_however_many_there_are() -> None:

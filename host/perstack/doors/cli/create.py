@@ -70,7 +70,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
             f"{folder / DEFINITION} is there, and nobody can be asked whether it may be changed: give --yes, or call"
             " this at a terminal"
         )
-    text = "" if job is not None else _told(read_query(query), folder, before, options.overrides)
+    text = "" if job is not None else _fact_lines(read_query(query), folder, before, options.overrides)
     tried: list[tuple[str, str]] = []
     host = _host(options, folder, before, tried, says_yes=yes)
 
@@ -87,7 +87,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
     ended = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
     if ended is None:
         sys.exit(INTERRUPTED)
-    status = report_outcome(ended, lines, _then(ended))
+    status = report_outcome(ended, lines, _how_to_continue(ended))
     sys.exit(_say_written(lines, before, tried) if ended.status == "completed" else status)
 
 
@@ -112,7 +112,7 @@ class _CreateOutput(JobOutput):
             if path is not None and path not in self.written and not event.is_error:
                 self.written.append(path)
 
-    def changed(self) -> list[str]:
+    def changed_files(self) -> list[str]:
         """Return the written files, including perstack.toml if an earlier process of this Job changed it."""
         is_new = DEFINITION not in self.written and _content(self.folder / DEFINITION) != self._definition
         return [*self.written, DEFINITION] if is_new else self.written
@@ -151,7 +151,7 @@ def _before(options: HostOptions) -> Project:
         return Project()
 
 
-def _told(query: str, folder: Path, before: Project, overrides: Overrides) -> str:
+def _fact_lines(query: str, folder: Path, before: Project, overrides: Overrides) -> str:
     if (folder / DEFINITION).exists():
         names = ", ".join(before.experts)
         facts = f"There is a {DEFINITION} already{f', with the Experts {names}' if names else ''}: improve that."
@@ -174,7 +174,7 @@ def _host(options: HostOptions, folder: Path, before: Project, tried: list[tuple
     return options.host_of(project, env=env, overrides=asked, plugins=[kit])
 
 
-def _then(job: JobSummary) -> str:
+def _how_to_continue(job: JobSummary) -> str:
     """Return how the Job continues: not by the usual commands, which lack the tools that check a definition."""
     step = next_step_of_job(job)
     if isinstance(step, Resume):
@@ -184,7 +184,7 @@ def _then(job: JobSummary) -> str:
 
 def _say_written(lines: _CreateOutput, before: Project, tried: list[tuple[str, str]]) -> int:
     """Report the written files and next commands, and return the exit status: 1 if there is no usable definition."""
-    changed = lines.changed()
+    changed = lines.changed_files()
     for name in changed:
         lines.remark(f"wrote {name}")
     path = lines.folder / DEFINITION

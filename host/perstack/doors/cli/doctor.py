@@ -83,13 +83,13 @@ def _print(findings: Sequence[DoctorFinding]) -> None:
     print_out(f"{count(len(problems), 'problem')}{':' if problems else ''}")
     for one in problems:
         print_out(f"  {one.about}: {one.text}{f'; {one.remedy}' if one.remedy else ''}")
-    print_out(_grouped("fine", [one.about for one in findings if one.state == "ok"]))
+    print_out(_group_line("fine", [one.about for one in findings if one.state == "ok"]))
     others = [one.about for one in findings if one.state == "missing"]
     if others:
-        print_out(_grouped("not set up, and not needed (--all says how)", others))
+        print_out(_group_line("not set up, and not needed (--all says how)", others))
 
 
-def _grouped(title: str, abouts: Sequence[str]) -> str:
+def _group_line(title: str, abouts: Sequence[str]) -> str:
     """Return a line such as `title: Python; extra acp, start`, broken between words on a terminal."""
     groups = dict[str, list[str]]()
     for kind, _, name in (about.partition(" ") for about in abouts):
@@ -203,14 +203,14 @@ def plugins_command(as_json: bool) -> None:
         write_json({"plugins": [_plugin_json(info) for info in infos]})
         return
     screen = Screen.of_stdout()
-    rows = [(info.name, f"{info.package} {info.version}".rstrip(), _brings(info)) for info in infos]
+    rows = [(info.name, f"{info.package} {info.version}".rstrip(), _contributions(info)) for info in infos]
     table(screen, ("plugin", "package", "brings"), rows)
     for info in infos:
         if info.error is not None:
             print_err(f"plugin {info.name} of {info.package} was left out: {info.error}")
 
 
-def _brings(info: PluginInfo) -> str:
+def _contributions(info: PluginInfo) -> str:
     if info.error is not None:
         return "nothing: it cannot be loaded"
     parts = [

@@ -18,7 +18,7 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import is_attended, print_err
-from perstack.doors.shared.job_status import next_step_of_job, spent
+from perstack.doors.shared.job_status import next_step_of_job, spending_line
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals, on_continued
 from perstack.doors.shared.text import local_time
@@ -51,7 +51,7 @@ async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSumma
     while (asking := job.asking) is not None and can_ask(asks=lines.asks):
         lines.pause()
         lines.is_asking = True
-        answer = await _asked(asking, host, spent(job))
+        answer = await _ask_person(asking, host, spending_line(job))
         lines.is_asking = False
         if not answer:
             break
@@ -93,7 +93,7 @@ def can_ask(*, asks: bool) -> bool:
     return asks and is_typed and is_attended()
 
 
-async def _asked(asking: OpenQuestion, host: Host, used: str) -> str:
+async def _ask_person(asking: OpenQuestion, host: Host, used: str) -> str:
     """Return the typed answer; empty to leave the question for later. `used`: what the Job has used so far."""
     import termios
 
@@ -110,14 +110,14 @@ async def _asked(asking: OpenQuestion, host: Host, used: str) -> str:
     number = f"give {'numbers' if asked.several else 'a number'}, or " if asked.options and not is_approval else ""
     print_err(f"{'approve' if is_approval else 'answer'}? ({number}{accepted(asked)}; nothing: later)")
     try:
-        answer = (await _typed()).strip()
+        answer = (await _read_line()).strip()
     except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
         print_err("")
         return ""
     return answer if is_approval else chosen(asked, answer)
 
 
-async def _typed() -> str:
+async def _read_line() -> str:
     """Return the next typed line; empty at the end of stdin. Does not block, so Ctrl-C ends the wait."""
     loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
     typed: asyncio.Future[bytes] = loop.create_future()
@@ -228,7 +228,7 @@ def report_outcome(job: JobSummary, lines: JobOutput, then: str | None = None) -
 
 def outcome_line(job: JobSummary, then: str | None = None) -> str:
     """Return a line with the Job's status and next step. `then` replaces the step for Jobs with their own commands."""
-    did = spent(job)
+    did = spending_line(job)
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
         "stoppedByError": f"failed after {did}: {job.error}",

@@ -93,10 +93,10 @@ def record_command(job: str, file: str, options: HostOptions) -> None:
         _check_replaceable(path)
     host = _host(options)
 
-    async def recorded(host: Host) -> Recording:
+    async def record(host: Host) -> Recording:
         return await host.exports.record(await host.jobs.find(job))
 
-    recording = run_with(host, recorded)
+    recording = run_with(host, record)
     data = recording.to_bytes()
     if path is None:
         write_bytes(data)

@@ -90,10 +90,10 @@ def _with_its_end(path: str, width: int) -> str:
 
 def _show_diff(screen: Screen, files: Sequence[FileDiff]) -> None:
     for kind, line in file_changes.patch_lines(files):
-        print_out(_painted(screen, kind, line))
+        print_out(_style_line(screen, kind, line))
 
 
-def _painted(screen: Screen, kind: file_changes.LineKind, line: bytes) -> StyledText:
+def _style_line(screen: Screen, kind: file_changes.LineKind, line: bytes) -> StyledText:
     return screen.styled(file_changes.shown_line(kind, line), **_STYLES[kind])
 
 
@@ -247,7 +247,7 @@ def files_of_then(options: HostOptions, expert: str, job: str, checkpoint: str, 
     """Restore or write a checkpoint's files; return the branch's options. Raises UsageError, Conflict, StorageError."""
     if options.workspace is not None:
         return _in_new_folder(options, expert, job, checkpoint, Path(options.workspace))
-    plan = _on_project(options, lambda host: _planned(host, expert, job, checkpoint))
+    plan = _on_project(options, lambda host: _plan_rewind(host, expert, job, checkpoint))
     if plan.files:
         print_err(one_line(f"files of {plan.checkpoint_id} in {plan.workspace}:"))
         for line in _plan_lines(plan)[:_SHOWN]:
@@ -275,7 +275,7 @@ def _in_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str,
     return replace(options, branch_folder=folder)
 
 
-async def _planned(host: Host, expert: str, job: str, checkpoint: str) -> Rewind:
+async def _plan_rewind(host: Host, expert: str, job: str, checkpoint: str) -> Rewind:
     host.experts.get(expert)
     return await host.files.plan_rewind(await host.jobs.find(job), await host.jobs.find(checkpoint))
 

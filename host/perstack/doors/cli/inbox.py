@@ -154,7 +154,7 @@ def _to_json(item: InboxItem) -> JsonObject:
     common: JsonObject = {"id": item.id, "text": item.text, "since": item.since, "approval": item.is_approval}
     if item.damaged:
         common["damaged"] = True
-    after: JsonObject = {"next": _next(item)} if item.next_steps else {}
+    after: JsonObject = {"next": _next_steps(item)} if item.next_steps else {}
     if item.task_id is not None:
         return {**common, "taskId": item.task_id, "agentId": item.who, **after}
     question = {} if item.asking is None else item.asking.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -175,7 +175,7 @@ def _print(items: tuple[InboxItem, ...], workspace: Path) -> None:
 def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Iterator[str | StyledText]:
     of = "Job" if item.task_id is None else "task"
     since = ago(item.since, now) if item.since else "?"
-    about = f"{of}  {item.who or '-'}  {since}  wants {_wanted(item)}"
+    about = f"{of}  {item.who or '-'}  {since}  wants {_needed_action(item)}"
     yield "\n"
     yield screen.styled(item.id, bold=True)
     lines = _text(item, workspace).splitlines()
@@ -206,11 +206,11 @@ def _steps(item: InboxItem) -> tuple[NextStep, ...]:
     return item.next_steps or (GiveAnswer(item.id, is_approval=of_call),)
 
 
-def _next(item: InboxItem) -> str:
+def _next_steps(item: InboxItem) -> str:
     return "; ".join(cli_phrase(step) for step in item.next_steps)
 
 
-def _wanted(item: InboxItem) -> str:
+def _needed_action(item: InboxItem) -> str:
     if item.damaged:
         return "repair"
     if item.next_steps:
@@ -237,7 +237,7 @@ def signal_command(target: str, is_driven: bool, showing: OutputOptions, options
     submitted Job, and every Job of a project with a dispatcher, is queued for a worker again.
     """
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
-    target, task = run_with(options.driver(), lambda host: _told(host, target, event))
+    target, task = run_with(options.driver(), lambda host: _answer_task(host, target, event))
     if task is not None:
         print_err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
         return
@@ -259,7 +259,7 @@ def signal_command(target: str, is_driven: bool, showing: OutputOptions, options
     sys.exit(INTERRUPTED if job is None else report_outcome(job, lines))
 
 
-async def _told(host: Host, target: str, event: CloudEvent) -> tuple[str, TaskState | None]:
+async def _answer_task(host: Host, target: str, event: CloudEvent) -> tuple[str, TaskState | None]:
     """Return the whole id, and the task with that id after answering it; None if there is no such task."""
     target = await host.jobs.find(target, ("job", "task"))
     try:

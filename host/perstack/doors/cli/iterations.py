@@ -63,9 +63,9 @@ def _print_list(page: SeriesPage) -> None:
             "damaged" if one.damaged else one.status,
             one.expert_key or "?",
             f"{one.done}/{one.max_iterations}",
-            _best(one),
-            _when(one.started_at, now),
-            _when(one.updated_at, now),
+            _best_score(one),
+            _age(one.started_at, now),
+            _age(one.updated_at, now),
             one.user_input if one.message is None else one.message,
         )
         for one in page.series
@@ -76,11 +76,11 @@ def _print_list(page: SeriesPage) -> None:
         print_out(screen.styled("there are more: see them with --take N", dim=True))
 
 
-def _when(moment: int, now: int) -> str:
+def _age(moment: int, now: int) -> str:
     return ago(moment, now) if moment else "?"
 
 
-def _best(one: SeriesSummary) -> str:
+def _best_score(one: SeriesSummary) -> str:
     if one.best_score is None:
         return "-"
     names = one.metric if isinstance(one.metric, str) else f"worst of {', '.join(one.metric)}"
@@ -110,7 +110,7 @@ class SeriesOutput:
         self.series_id = fact.series_id
         self.on_event.write(line)
         if isinstance(fact, FinishIteration):
-            self.on_event.remark(_measured(series))
+            self.on_event.remark(_score_line(series))
 
     async def approved(self, host: Host, series: SeriesState) -> SeriesState:
         """Ask the user at the terminal, if there is one, what the iterations wait for, and return their state."""
@@ -170,7 +170,7 @@ def _why_completed(series: SeriesState) -> str:
     return f"none is left, and the target {settings.target:g} is not reached"
 
 
-def _measured(series: SeriesState) -> str:
+def _score_line(series: SeriesState) -> str:
     last = series.iterations[-1]
     parts = [", ".join(f"{name} {value:g}" for name, value in last.metrics.items())]
     if last.failed:
@@ -266,14 +266,14 @@ def report_command(series_id: str, iteration: int | None, as_json: bool, options
         return await host.iterations.get(await host.jobs.find(series_id, ("iterations",)))
 
     series = options.look(look)
-    shown = _chosen(series, iteration)
+    shown = _select_iteration(series, iteration)
     if as_json:
         write_json(_document(series, shown))
         return
     _print(Screen.of_stdout(), series, shown)
 
 
-def _chosen(series: SeriesState, number: int | None) -> Iteration:
+def _select_iteration(series: SeriesState, number: int | None) -> Iteration:
     if number is not None and number > len(series.iterations):
         raise NotFound(f"{series.id} has {count(len(series.iterations), 'iteration')}, and no {number}")
     found = series.best if number is None else series.iterations[number - 1]

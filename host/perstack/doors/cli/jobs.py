@@ -122,7 +122,7 @@ def jobs_command(
     as_json: bool, take: int, offset: int, everything: bool, wide: bool, choice: JobChoice, options: HostOptions
 ) -> None:
     """List Jobs, the most recently written first, with the questions of those that wait for an answer."""
-    jobs, has_more = options.look(lambda host: _some(host, None if everything else take, offset, choice))
+    jobs, has_more = options.look(lambda host: _read_page(host, None if everything else take, offset, choice))
     if as_json:
         for job in jobs:
             write_json_line(job.to_json())
@@ -147,7 +147,7 @@ def _why_none(offset: int, choice: JobChoice) -> str:
     return " yet; start one with: perstack run EXPERT QUERY"
 
 
-async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) -> tuple[list[JobSummary], bool]:
+async def _read_page(host: Host, take: int | None, offset: int, choice: JobChoice) -> tuple[list[JobSummary], bool]:
     limit = _FIRST_PAGE if take is None or choice != JobChoice() else offset + take + 1
     found: list[JobSummary] = []
     async for page in pages(lambda after: host.jobs.list(limit=limit if after is None else _LATER_PAGES, after=after)):
@@ -170,7 +170,7 @@ def _show_jobs(screen: Screen, jobs: Sequence[JobSummary], *, wide: bool = False
             f"{job.usage.total_tokens:,}",
             cost(job.usage, job.unpriced_tokens).removeprefix("cost ") or "-",
             ago(job.updated_at, now) if job.updated_at else "?",
-            _about(job),
+            _describe(job),
         )
         for job in jobs
     ]
@@ -184,7 +184,7 @@ def _show_jobs(screen: Screen, jobs: Sequence[JobSummary], *, wide: bool = False
         print_out(screen.styled(text, dim=True))
 
 
-def _about(job: JobSummary) -> str:
+def _describe(job: JobSummary) -> str:
     if job.question is not None:
         return f"question: {job.asks}"
     return f"error: {job.error}" if job.status == "stoppedByError" and job.error else job.query

@@ -10,8 +10,8 @@ from perstack.core.base.text import one_line, plain_text
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.log_rows import LogRow
-from perstack.doors.cli.terminal import LiveRegion, print_err, print_out, rendered
-from perstack.doors.shared.activity import JobActivity, RunActivity, timed, todos_words, totals, work_words
+from perstack.doors.cli.terminal import LiveRegion, print_err, print_out, render_line
+from perstack.doors.shared.activity import JobActivity, RunActivity, todos_words, total_texts, with_duration, work_words
 from perstack.doors.shared.job_printer import JobPrinter, Put
 from perstack.doors.shared.markdown import Line
 from perstack.doors.shared.next_steps import cli_phrase
@@ -42,7 +42,9 @@ def lines_of(
     shown = lanes[-room:]
     found: list[Line] = []
     if len(lanes) > len(shown):
-        found.append((screen.styled(_cut(f"{count(len(lanes) - len(shown), 'more Run')} at work", screen), dim=True),))
+        found.append(
+            (screen.styled(_fit_line(f"{count(len(lanes) - len(shown), 'more Run')} at work", screen), dim=True),)
+        )
     label = min(_MAX_LABEL_CELLS, screen.width // 4, max((cells(lane.label) for lane in shown), default=0))
     for lane in shown:
         if unfinished is not None and len(lanes) == 1 and lane.text and not lane.is_thinking:
@@ -50,8 +52,8 @@ def lines_of(
             found += unfinished(lane.run_id)[-room:] or [doing]
             continue
         found += _lane(lane, screen, now, label, colour(lane.run_id), room if len(lanes) == 1 else 1)
-    found += [(_cut(todos_words(lane), screen),) for lane in lanes[:1] if lane.todos]
-    found.append((screen.styled(_cut(", ".join(totals(state, now)), screen), dim=True),))
+    found += [(_fit_line(todos_words(lane), screen),) for lane in lanes[:1] if lane.todos]
+    found.append((screen.styled(_fit_line(", ".join(total_texts(state, now)), screen), dim=True),))
     return found
 
 
@@ -59,10 +61,10 @@ def line_of(state: JobActivity, screen: Screen, now: int) -> Line:
     """Return the whole state in one line."""
     lanes = list(state.lanes.values())
     if len(lanes) == 1:
-        first = f"{lanes[0].label} {_doing(lanes[0], now)}"
+        first = f"{lanes[0].label} {_activity_line(lanes[0], now)}"
     else:
         first = f"{count(len(lanes), 'Run')} at work" if lanes else "begins"
-    return (screen.styled(_cut(f"{', '.join(totals(state, now))}: {first}", screen), dim=True),)
+    return (screen.styled(_fit_line(f"{', '.join(total_texts(state, now))}: {first}", screen), dim=True),)
 
 
 def _lane(lane: RunActivity, screen: Screen, now: int, width: int, colour: str, room: int) -> list[Line]:
@@ -82,20 +84,20 @@ def _lane(lane: RunActivity, screen: Screen, now: int, width: int, colour: str, 
             (label if not at else " " * width, " ", screen.styled(work_words(one, now, left), fg="cyan"))
             for at, one in enumerate(shown)
         ]
-    doing = _doing(lane, now, left)
+    doing = _activity_line(lane, now, left)
     return [(label, " ", screen.styled(doing, fg="cyan") if works else screen.styled(doing, dim=True))]
 
 
-def _doing(lane: RunActivity, now: int, left: int = 10_000) -> str:
+def _activity_line(lane: RunActivity, now: int, left: int = 10_000) -> str:
     if lane.text:
         return _tail(lane.text, left, 1)[-1]
     if lane.work:
         more = f" and {count(len(lane.work) - 1, 'more call')}" if len(lane.work) > 1 else ""
         return work_words(next(iter(lane.work.values())), now, left - len(more)) + more
-    return timed(lane.doing or "begins", lane.since, now, left)
+    return with_duration(lane.doing or "begins", lane.since, now, left)
 
 
-def _cut(text: str, screen: Screen) -> str:
+def _fit_line(text: str, screen: Screen) -> str:
     return shorten(text, screen.width - 1)
 
 
@@ -232,7 +234,7 @@ class LiveView:
 
     def _add(self, *parts: str | StyledText) -> None:
         if self._region is not None:
-            self._region.add(rendered(*parts))
+            self._region.add(render_line(*parts))
 
     def _draw_within(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()

@@ -180,7 +180,7 @@ def log_command(
     )
 
     async def show(host: Host) -> int:
-        request = await _whole(host, typed)
+        request = await _resolve_request(host, typed)
         if new:
             return await _show_new(host, request)
         if messages or checkpoint_id:
@@ -217,7 +217,7 @@ def _check_tree(*, chooses: bool, others: bool) -> None:
         raise UsageError("--tree shows the Runs of a Job: leave out --run, --checkpoint, --messages and --follow")
 
 
-async def _whole(host: Host, typed: _Request) -> _Request:
+async def _resolve_request(host: Host, typed: _Request) -> _Request:
     """Return the request with whole ids and the Job that they name; None for the latest. Raises UsageError."""
     job_id = await host.jobs.find(typed.job_id)
     run_id = await host.jobs.find(typed.run_id)
@@ -243,9 +243,9 @@ async def _show_events(
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id) if logs is None else logs
     every = in_order(logs)
-    chosen = log_print.visible(log_print.select(every, request.wanted), request.wanted, request.full)
+    chosen = log_print.visible_events(log_print.select(every, request.wanted), request.wanted, request.full)
     take = _PAGE if request.take is None else request.take
-    shown = log_print.newest(chosen, take, request.offset)
+    shown = log_print.last_items(chosen, take, request.offset)
     screen = Screen.of_stdout()
     log_print.print_summary(screen, job)
     if shown:
@@ -254,7 +254,7 @@ async def _show_events(
     looked_for = len(shown)
     if request.context and not request.wanted.is_empty:
         marks = {**marks, **{(entry.log.run_id, entry.place): ">" for entry in shown}}
-        shown = log_print.surrounded(shown, every, request.context, request.full)
+        shown = log_print.add_context(shown, every, request.context, request.full)
     log_print.print_events(
         rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full, marks
     )
@@ -290,9 +290,9 @@ async def _follow(host: Host, request: _Request) -> int:
 
 def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
     every = in_order(logs)
-    chosen = log_print.newest(log_print.select(every, request.wanted), request.take or 0, request.offset)
+    chosen = log_print.last_items(log_print.select(every, request.wanted), request.take or 0, request.offset)
     if request.context:
-        chosen = log_print.surrounded(chosen, every, request.context, True)
+        chosen = log_print.add_context(chosen, every, request.context, True)
     write_bytes(b"".join(_line(entry.line, request.pretty) + b"\n" for entry in chosen))
     return int(log_print.print_damage(logs))
 
@@ -313,7 +313,7 @@ async def _show_counts(host: Host, request: _Request) -> int:
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id)
     chosen = log_print.select(in_order(logs), request.wanted)
-    chosen = log_print.newest(chosen, request.take or 0, request.offset)
+    chosen = log_print.last_items(chosen, request.take or 0, request.offset)
     counts = log_print.counts_of(chosen)
     if request.as_json:
         found: JsonObject = {"job": json.loads(job.to_json()), "summary": counts}
@@ -338,7 +338,7 @@ def _say_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
 async def _show_state(host: Host, request: _Request, with_messages: bool) -> int:
     checkpoint, logs = await _checkpoint(host, request)
     if request.take or request.offset:
-        messages = log_print.newest(checkpoint.messages, request.take or 0, request.offset)
+        messages = log_print.last_items(checkpoint.messages, request.take or 0, request.offset)
         checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
     if request.as_json:
         write_json_line(_line(checkpoint.to_json(), request.pretty))

@@ -57,7 +57,7 @@ async def marks_of(host: Host, logs: Sequence[RunLog]) -> Marks:
     return marks
 
 
-def _meanings(marks: Marks) -> Iterator[str]:
+def _legend(marks: Marks) -> Iterator[str]:
     used = set(marks.values())
     return (meaning for sign, meaning in _MEANINGS.items() if sign in used)
 
@@ -116,11 +116,11 @@ def select(entries: Sequence[LogEntry], wanted: EventFilter) -> list[LogEntry]:
         delegated = _delegated_calls(entries) if wanted.delegations else frozenset[tuple[str, bytes]]()
         found = [entry for entry in found if _is_wanted(entry, wanted, delegated)]
     if wanted.condition is not None:
-        found = [entry for entry in found if _fits(entry, wanted.condition)]
+        found = [entry for entry in found if _is_match(entry, wanted.condition)]
     return list(found)
 
 
-def _fits(entry: LogEntry, condition: Condition) -> bool:
+def _is_match(entry: LogEntry, condition: Condition) -> bool:
     args = {}
     if entry.type == "callTools":
         args = {call_id: part.args for call_id, part in calls_of_last_reply(entry).items()}
@@ -136,10 +136,10 @@ def _fields_of(entry: LogEntry) -> JsonObject:
     return cast("JsonObject", found) if isinstance(found, dict) else {"type": entry.type}
 
 
-def surrounded(chosen: Sequence[LogEntry], every: Sequence[LogEntry], around: int, full: bool) -> list[LogEntry]:
+def add_context(chosen: Sequence[LogEntry], every: Sequence[LogEntry], around: int, full: bool) -> list[LogEntry]:
     """Return the chosen events, and `around` events before and after each: visible ones, or with `full` any."""
     places = {_key(entry) for entry in chosen}
-    seen = [entry for entry in every if _key(entry) in places or visible((entry,), EventFilter(), full)]
+    seen = [entry for entry in every if _key(entry) in places or visible_events((entry,), EventFilter(), full)]
     kept: set[int] = set()
     for at, entry in enumerate(seen):
         if _key(entry) in places:
@@ -151,7 +151,7 @@ def _key(entry: LogEntry) -> tuple[str, int]:
     return entry.log.run_id, entry.place
 
 
-def newest(items: Sequence[_T], take: int, offset: int) -> list[_T]:
+def last_items(items: Sequence[_T], take: int, offset: int) -> list[_T]:
     """Return the last `take` items before the last `offset`; all of them if `take` is 0."""
     end = max(0, len(items) - offset)
     return list(items[max(0, end - take) if take else 0 : end])
@@ -294,18 +294,18 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
         ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage, job.unpriced_tokens)}"),
         ("Runs", _runs(job) if len(job.runs) > 1 else ""),
         ("asks", job.asks or ""),
-        ("closed", _closed(job)),
+        ("closed", _closing_line(job)),
         ("budget", job.exceeded or ""),
         ("error", job.error or ""),
         ("result", job.text or ""),
         ("check", WITHOUT_EFFECT if job.without_effect else ""),
-        ("next", _next(job)),
+        ("next", _next_command(job)),
     ):
         if text:
             print_out("  ", screen.styled(f"{name:<6}", dim=True), "  ", screen.fit(text, 10))
 
 
-def _closed(job: JobSummary) -> str:
+def _closing_line(job: JobSummary) -> str:
     if job.closed is None:
         return ""
     why = f": {job.closed.reason}" if job.closed.reason else ""
@@ -332,7 +332,7 @@ def print_events(
     for line in lines:
         mark = (marks or {}).get((line.entry.log.run_id, line.entry.place), " ")
         rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row, mark)
-    for meaning in _meanings(marks or {}):
+    for meaning in _legend(marks or {}):
         print_out(rows.screen.styled(meaning, dim=True))
 
 
@@ -356,7 +356,7 @@ def _with_contexts(
 _QUIET_TYPES = frozenset(one.model_fields["type"].default for one in get_args(StoredEvent) if one.is_quiet)
 
 
-def visible(entries: Sequence[LogEntry], wanted: EventFilter, full: bool) -> list[LogEntry]:
+def visible_events(entries: Sequence[LogEntry], wanted: EventFilter, full: bool) -> list[LogEntry]:
     """Return the events, without position marks unless these were requested."""
     if full or not wanted.names_no_kind or wanted.condition is not None:
         return list(entries)
@@ -406,6 +406,6 @@ def _runs(job: JobSummary) -> str:
     return ", ".join(f"{run_label(run.expert_key, run.id)} {count(run.steps, 'step')}" for run in job.runs)
 
 
-def _next(job: JobSummary) -> str:
+def _next_command(job: JobSummary) -> str:
     step = next_step_of_job(job)
     return command(step) if step is not None and job.status != "completed" else ""

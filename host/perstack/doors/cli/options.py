@@ -378,7 +378,7 @@ _FIRST = (  # in the order of the help
 )
 
 
-def _widening(file: str) -> Widening:
+def _read_widening(file: str) -> Widening:
     from perstack.config.load import read_permissions
 
     return Widening.of(read_permissions(Path(file)), f"{Path(file).name} [permissions]")
@@ -393,7 +393,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         chosen = {name: given.pop(name) for name in _OVERRIDES}
         parsed = {name: parse(chosen[name]) for name, parse in _PARSERS.items() if chosen[name] is not None}
         overrides = Overrides(
-            widening=None if permissions is None else _widening(permissions),
+            widening=None if permissions is None else _read_widening(permissions),
             widened_by=None if permissions is None else this_user("cli"),
             **{**chosen, **parsed},
         )

@@ -44,7 +44,7 @@ def _read_value(text: str | None, what: str) -> JsonValue:
     """Return a JSON value: as typed, from `@FILE`, or from stdin for `-`; None without text. Raises UsageError."""
     if text is None:
         return None
-    return _json(_given(text, what), what, "give JSON, @FILE, or - for stdin")
+    return _json(_read_content(text, what), what, "give JSON, @FILE, or - for stdin")
 
 
 def read_object(text: str | None, what: str) -> JsonObject | None:
@@ -75,7 +75,7 @@ def read_error(text: str, what: str) -> str | JsonObject:
 
 def read_schema(file: str) -> JsonObject:
     """Return the result schema in a file. Raises UsageError if it cannot be read or used."""
-    text = _given(f"@{file}", "--output-schema").decode("utf-8-sig", "replace")
+    text = _read_content(f"@{file}", "--output-schema").decode("utf-8-sig", "replace")
     try:
         schema = result_schema_of(text)
     except ValueError as error:
@@ -98,7 +98,7 @@ def _json(data: bytes, what: str, remedy: str) -> JsonValue:
         raise UsageError(f"{what} is not JSON: {error}; {remedy}") from error
 
 
-def _given(text: str, what: str) -> bytes:
+def _read_content(text: str, what: str) -> bytes:
     if text == "-":
         return _stdin(what)
     if not text.startswith("@"):

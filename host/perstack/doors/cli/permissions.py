@@ -130,7 +130,7 @@ def backtest_command(rules: str | None, since: int | None, as_json: bool, option
     Uses no tokens and changes nothing. Exit status 1 if a call that ran would now be denied.
     """
     other = None if rules is None else (Path(rules).name, read_permissions(Path(rules)))
-    totals = options.change(lambda host: _backtested(host, options, other, since or 0, as_json=as_json))
+    totals = options.change(lambda host: _backtest(host, options, other, since or 0, as_json=as_json))
     if as_json:
         write_json_line(json.dumps(totals.to_json()))
     else:
@@ -179,7 +179,7 @@ def _is_denied(one: ChangedRuling) -> bool:
     return one.call.ran and one.ruling.decision == "deny"
 
 
-async def _backtested(host: Host, options: HostOptions, rules: _File, since: int, *, as_json: bool) -> _Totals:
+async def _backtest(host: Host, options: HostOptions, rules: _File, since: int, *, as_json: bool) -> _Totals:
     totals = _Totals()
     workspace = named_or_own(host.project, options.workspace_path)
     async for tested in host.audit.backtest(host.project, workspace, rules=rules, since=since):
@@ -266,14 +266,14 @@ def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> 
     if trust is not None and digests_of(items) == digests_of(agreed):
         print_err("all of this is trusted already")
         return
-    if not yes and not _asks():
+    if not yes and not _confirm():
         print_err("nothing was changed")
         sys.exit(1)
     store.write(folder, [item.kept() for item in items])
     print_err("trusted")
 
 
-def _asks() -> bool:
+def _confirm() -> bool:
     if not sys.stdin.isatty():
         raise UsageError("nobody can be asked here: look at it with --show, and agree with --yes")
     return confirm("Agree to all of this?")

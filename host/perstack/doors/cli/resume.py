@@ -23,7 +23,7 @@ from perstack.doors.cli.options import (
 )
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.terminal import print_err, print_out, write_json_line
-from perstack.doors.shared.job_status import next_step_of_job, spent, status_of
+from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
@@ -60,7 +60,7 @@ def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: H
     step = next_step_of_job(stopped)
     after = "" if step is None else f"; {cli_phrase(step)}"
     by = "" if stopped.closed is None else f" for good by {stopped.closed.by}"
-    print_out(f"Job {stopped.id}: {status_of(stopped)}{by}, {spent(stopped)}{after}")
+    print_out(f"Job {stopped.id}: {status_of(stopped)}{by}, {spending_line(stopped)}{after}")
 
 
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
@@ -153,13 +153,13 @@ def resume_command(
                 "--max-iterations, --target, --total-cost, --total-tokens and --definition are for iterations:"
                 " name some that `perstack iterations` lists"
             )
-        go_on = _resuming(host, job, settled, lines.on_event, before_compaction)
+        go_on = _make_resume(host, job, settled, lines.on_event, before_compaction)
         return await drive_and_ask(host, go_on, lines.on_event)
 
-    async def interrupted() -> JobSummary | SeriesState | None:
+    async def state_after_interrupt() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
 
-    ended = run_interruptible(host, work, interrupted, lines.on_event)
+    ended = run_interruptible(host, work, state_after_interrupt, lines.on_event)
     if ended is None:
         sys.exit(INTERRUPTED)
     sys.exit(
@@ -179,19 +179,19 @@ def _check_options(resume_from: str | None, answer: str | None, before_compactio
         raise UsageError("--before-compaction begins a branch: leave out -i, --settle, --max-iterations and --target")
 
 
-def _resuming(
+def _make_resume(
     host: Host, job: str | None, settled: dict[str, Settlement], lines: JobOutput, before_compaction: bool
 ) -> Callable[[OnEvent], Awaitable[JobSummary]]:
     def show(calls: tuple[UnsettledCall, ...]) -> None:
         _show_unsettled(calls, settled)
 
-    async def resumed(on_event: OnEvent) -> JobSummary:
+    async def resume_job(on_event: OnEvent) -> JobSummary:
         await lines.begin(lambda: host.job(job))
         if before_compaction:
             return await host.jobs.resume_before_compaction(job, on_event=on_event)
         return await host.resume(job, settle=settled, on_unsettled=show, on_event=on_event)
 
-    return resumed
+    return resume_job
 
 
 def _settlements(given: tuple[str, ...]) -> dict[str, Settlement]:

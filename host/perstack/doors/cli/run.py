@@ -198,21 +198,21 @@ def submit_command(
         waiting.clear()
         return followed
 
-    async def interrupted() -> JobSummary | None:
+    async def state_after_interrupt() -> JobSummary | None:
         return await host.job(waiting[0]) if waiting else None
 
-    done = run_interruptible(host, work, interrupted, lines, drives=False)
+    done = run_interruptible(host, work, state_after_interrupt, lines, drives=False)
     if done is None:
         sys.exit(INTERRUPTED)
     if not wait:
         sys.exit(0)
     if waiting and done.status in ("running", "queued", "stoppedByInterrupt"):
-        lines.remark(_left(done))
+        lines.remark(_left_line(done))
         sys.exit(INTERRUPTED)
     sys.exit(report_outcome(done, lines))
 
 
-def _left(job: JobSummary) -> str:
+def _left_line(job: JobSummary) -> str:
     how = "still waits for a worker" if job.status == "queued" else "is driven on by the workers"
     return f"Job {job.id} {how}; see it with: perstack log {job.id} --follow"
 

@@ -112,11 +112,11 @@ def login_command(
     your configuration folder, where only you can read it.
     """
     if provider is not None:
-        variable = variable_of_provider(_either(skill, provider))
+        variable = variable_of_provider(_require_one(skill, provider))
         if not keep_key(variable):
             raise UsageError("no key was given: paste it, or send it to stdin")
         return
-    skill = _either(skill, provider)
+    skill = _require_one(skill, provider)
 
     async def present(url: str) -> None:
         print_err(f"Log in here:\n{url}")
@@ -137,14 +137,14 @@ def logout_command(skill: str | None, provider: str | None, expert: str | None, 
     No server is notified.
     """
     if provider is not None:
-        remove_key(variable_of_provider(_either(skill, provider)))
+        remove_key(variable_of_provider(_require_one(skill, provider)))
         return
-    skill = _either(skill, provider)
+    skill = _require_one(skill, provider)
     was_there = run_with(options.driver(), lambda host: host.skills.logout(skill, expert_key=expert))
     print_err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
 
 
-def _either(skill: str | None, provider: str | None) -> str:
+def _require_one(skill: str | None, provider: str | None) -> str:
     if (skill is None) == (provider is None):
         raise UsageError("name a skill, or --provider NAME: one of the two")
     return skill or provider or ""

@@ -43,14 +43,14 @@ class Tasks:
 
     def look(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
         """Return the result of `work`, which changes no task."""
-        return self.options.look(lambda host: work(_signed(host)))
+        return self.options.look(lambda host: work(_signed_memory(host)))
 
     def do(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
         """Return the result of `work`, which may change tasks."""
-        return self.options.change(lambda host: work(_signed(host)))
+        return self.options.change(lambda host: work(_signed_memory(host)))
 
 
-def _signed(host: Host) -> ExecutionMemory:
+def _signed_memory(host: Host) -> ExecutionMemory:
     return host.tasks.signed(this_user("cli"))
 
 
@@ -93,7 +93,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("asks", line_of(waits.command) if waits else ""),
         ("token", task.token or ""),
         ("webhook", f"POST /v1/hooks/{task.token}, where perstack mcp --http serves" if task.token else ""),
-        ("resumes", when(task.resume_at)),
+        ("resumes", time_text(task.resume_at)),
         ("input", text(task.input)),
         ("said", task.input_text),
         ("said by", str(task.input_by) if task.input_by else ""),
@@ -104,7 +104,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("details", text(task.error_details)),
         ("retries", f"{task.retry_count} of {task.config.max_retries}" if task.retry_count else ""),
         ("checkpoint", f"{task.checkpoint_id} ({task.checkpoints} in all)" if task.checkpoint_id else ""),
-        ("next due", when(task.checkpoint_due_at)),
+        ("next due", time_text(task.checkpoint_due_at)),
         ("Job", task.job_id or ""),
         ("version", str(task.version)),
         ("written", ago(task.updated_at, now)),
@@ -121,7 +121,7 @@ def show_all(tasks: Sequence[TaskSummary]) -> None:
             _status(task, now),
             str(task.checkpoints),
             ago(task.updated_at, now) if task.updated_at else "?",
-            _about(task),
+            _describe(task),
         )
         for task in tasks
     ]
@@ -134,8 +134,8 @@ def show_all(tasks: Sequence[TaskSummary]) -> None:
     )
 
 
-def _about(task: TaskSummary) -> str:
-    said = task.error or task.pause_message or when(task.resume_at)
+def _describe(task: TaskSummary) -> str:
+    said = task.error or task.pause_message or time_text(task.resume_at)
     return "; ".join(filter(None, (said, in_words(task.blocked_by)))) or task.name
 
 
@@ -150,7 +150,7 @@ def _status(task: TaskState | TaskSummary, now: int) -> str:
     return f"{task.status}: checkpoint late" if is_late else task.status
 
 
-def when(moment: int | None) -> str:
+def time_text(moment: int | None) -> str:
     """Return a moment as local time; empty for None."""
     return "" if moment is None else f"{local_time(moment):%Y-%m-%d %H:%M:%S}"
 

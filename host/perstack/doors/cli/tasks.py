@@ -20,7 +20,7 @@ from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 from perstack.doors.cli.param_types import ANSWER, ERROR, MOMENT, SPAN, STATE
 from perstack.doors.cli.scheduler import run_due
-from perstack.doors.cli.task_view import Tasks, delete, show_all, show_task, task_options, text, when
+from perstack.doors.cli.task_view import Tasks, delete, show_all, show_task, task_options, text, time_text
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json_line
 from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
@@ -106,10 +106,10 @@ async def _find(memory: ExecutionMemory, named: dict[str, object], own: Sequence
 def _parameters(operation: Operation, said: _CommandHelp) -> list[click.Parameter]:
     arguments = {one.name: one for one in operation.arguments("program")}
     names = dict.fromkeys(("task_id", *said.parameters, *arguments))
-    return [made() for name in names if name in arguments for made in _made(arguments[name], said)]
+    return [made() for name in names if name in arguments for made in _make_parameters(arguments[name], said)]
 
 
-def _made(given: Argument, said: _CommandHelp) -> Sequence[Made]:
+def _make_parameters(given: Argument, said: _CommandHelp) -> Sequence[Made]:
     own = said.parameters.get(given.name)
     if own is None:
         return (_SHARED.get(given.name) or _plain(given),)
@@ -154,7 +154,7 @@ def _show_checkpoints(found: Checkpoints) -> None:
     if not found.checkpoints:
         print_out("no checkpoint yet")
         return
-    rows = [(one.id, one.name or "", when(one.timestamp), text(one.state)) for one in found.checkpoints]
+    rows = [(one.id, one.name or "", time_text(one.timestamp), text(one.state)) for one in found.checkpoints]
     table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)
 
 
@@ -170,7 +170,7 @@ def _created(given: Mapping[str, object]) -> dict[str, object]:
     return {**rest, "config": config}
 
 
-def _paused(given: Mapping[str, object]) -> dict[str, object]:
+def _pause_arguments(given: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments with the external dependency of its options. Raises UsageError for a missing option."""
     if "reason" not in given and not given.get("depends_on"):
         raise UsageError(f"--reason is missing: {_REASON}")
@@ -294,7 +294,7 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
                 ),
             ),
         },
-        gather=_paused,
+        gather=_pause_arguments,
     ),
     "answer": _CommandHelp(
         (

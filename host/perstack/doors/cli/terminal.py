@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn, TextIO, TypeVar,
 import click
 
 from perstack.core.base.text import one_line, plain_json, plain_text
-from perstack.doors.shared.output_stream import channel_of, finish_output, pending_bytes, unblocked
+from perstack.doors.shared.output_stream import channel_of, finish_output, pending_bytes, unblock
 from perstack.doors.shared.screen import WIDEST, Screen, StyledText, is_closed, is_terminal, sanitized, size_of
 from perstack.doors.shared.text import GAP, cells, count, fit_columns, pad
 from perstack.errors import UsageError
@@ -45,13 +45,13 @@ def print_result(text: str) -> None:
     if is_terminal(sys.stdout):
         print_out(text)
     elif not is_closed(sys.stdout):
-        stream = _beneath(sys.stdout)
+        stream = _unwrap(sys.stdout)
         stream.flush()
         stream.buffer.write(text.encode("utf-8", "replace") + b"\n")
         stream.buffer.flush()
 
 
-def rendered(*parts: str | StyledText) -> str:
+def render_line(*parts: str | StyledText) -> str:
     """Return the line that `out` would write."""
     return sanitized(parts).rstrip(" ") + "\n"
 
@@ -68,7 +68,7 @@ def prompt(question: str, *, default: str, choices: Sequence[str] = (), is_hidde
     With `is_hidden` the terminal does not show what is typed.
     """
 
-    def chosen(said: str) -> str:
+    def check_choice(said: str) -> str:
         if choices and said not in choices:
             raise click.UsageError(f"choose one of {', '.join(choices)}")
         return said
@@ -80,7 +80,7 @@ def prompt(question: str, *, default: str, choices: Sequence[str] = (), is_hidde
             hide_input=is_hidden,
             show_default=False,
             prompt_suffix=" ",
-            value_proc=chosen,
+            value_proc=check_choice,
             err=True,
         )
     )
@@ -111,7 +111,7 @@ def write_bytes(content: bytes) -> None:
     """Write several lines of JSON, with their newlines, as `data` does."""
     if is_closed(sys.stdout):
         return
-    stream = _beneath(sys.stdout)
+    stream = _unwrap(sys.stdout)
     stream.flush()
     stream.buffer.write(plain_json(content) if stream.isatty() else content)
     stream.buffer.flush()
@@ -120,24 +120,24 @@ def write_bytes(content: bytes) -> None:
 def finish_stdout() -> None:
     """Write the rest of stdout at the end of the process. Raises OSError."""
     if not is_closed(sys.stdout):
-        finish_output(_beneath(sys.stdout), is_stdout=True)
+        finish_output(_unwrap(sys.stdout), is_stdout=True)
 
 
 def finish_stderr() -> None:
     """Write the rest of stderr at the end of the process, if it is being read."""
     if not is_closed(sys.stderr):
         with suppress(OSError):
-            finish_output(_beneath(sys.stderr), is_stdout=False)
+            finish_output(_unwrap(sys.stderr), is_stdout=False)
 
 
 def is_stdout_behind() -> bool:
     """Return whether so much is queued for the reader of stdout that streamed events are left out."""
-    return not is_closed(sys.stdout) and pending_bytes(_beneath(sys.stdout)) > LIVE_BYTES
+    return not is_closed(sys.stdout) and pending_bytes(_unwrap(sys.stdout)) > LIVE_BYTES
 
 
 def discard_stdout() -> None:
     """Drop the rest of stdout's buffer, which Python would fail to write at exit."""
-    channel = None if is_closed(sys.stdout) else channel_of(_beneath(sys.stdout))
+    channel = None if is_closed(sys.stdout) else channel_of(_unwrap(sys.stdout))
     if channel is not None:
         channel.discard()
 
@@ -181,12 +181,12 @@ class LiveRegion:
 
     def __init__(self, *, to_stderr: bool) -> None:
         """Draw on stderr or stdout."""
-        self._stream = _beneath(sys.stderr if to_stderr else sys.stdout)
+        self._stream = _unwrap(sys.stderr if to_stderr else sys.stdout)
         self._cells: list[int] = []
         self._above = ""
 
     def add(self, line: str) -> None:
-        """Add a permanent line, in the form of `rendered`, above the region at its next drawing."""
+        """Add a permanent line, in the form of `render_line`, above the region at its next drawing."""
         self._above += line
         LiveRegion._shown = self
 
@@ -234,7 +234,7 @@ class LiveRows:
         from rich.console import Console
         from rich.live import Live
 
-        self.live: Live = Live(console=Console(file=_beneath(sys.stderr)), refresh_per_second=10)
+        self.live: Live = Live(console=Console(file=_unwrap(sys.stderr)), refresh_per_second=10)
 
     def update(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Show rows of two columns, and the style of the second."""
@@ -288,24 +288,24 @@ class _SanitizedStream(TextIOBase):
 def guard_streams() -> None:
     """Sanitize everything written to stdout or stderr from now on, up to the last traceback of the process."""
     if not is_closed(sys.stdout):
-        sys.stdout = _guarded(unblocked(sys.stdout))
+        sys.stdout = _sanitize(unblock(sys.stdout))
     if not is_closed(sys.stderr):
-        sys.stderr = _guarded(unblocked(sys.stderr))
+        sys.stderr = _sanitize(unblock(sys.stderr))
 
 
-def _guarded(stream: TextIO) -> TextIO:
+def _sanitize(stream: TextIO) -> TextIO:
     # typeshed has no type for a text stream that is not a file
     return cast("TextIO", _SanitizedStream(stream))
 
 
-def _beneath(stream: TextIO) -> TextIO:
+def _unwrap(stream: TextIO) -> TextIO:
     return stream.beneath if isinstance(stream, _SanitizedStream) else stream
 
 
 def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
     if is_closed(stream):
         return
-    stream = _beneath(stream)
+    stream = _unwrap(stream)
     LiveRegion.make_way()
     try:
         stream.write(text)

@@ -21,17 +21,17 @@ def usage_error(error: click.ClickException, called: Sequence[str] = ()) -> str:
     """Return the error as one line. The place is the command; `called` are the words after `perstack`."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     place = " ".join(("perstack", *called[:1])) if context is None else context.command_path
-    what, remedy = _said(error, context, place)
+    what, remedy = _message_and_hint(error, context, place)
     return f"error: {place}: {what}; {remedy}"
 
 
-def _said(error: click.ClickException, context: click.Context | None, place: str) -> tuple[str, str]:
+def _message_and_hint(error: click.ClickException, context: click.Context | None, place: str) -> tuple[str, str]:
     look = f"`{place} --help` says more"
     match error:
         case click.NoSuchOption():
-            return f"there is no option {error.option_name}", _meant(error.option_name, _options(context), place)
+            return f"there is no option {error.option_name}", _suggest(error.option_name, _options(context), place)
         case click.MissingParameter() if error.param is not None:
-            return f"{error.param.make_metavar(_known(context)).strip('[]')} is missing", _form(context, look)
+            return f"{error.param.make_metavar(_require_context(context)).strip('[]')} is missing", _form(context, look)
         case click.BadOptionUsage():
             is_flag = "does not take" in error.message
             return f"{error.option_name} {'takes no' if is_flag else 'needs a'} value", look
@@ -39,21 +39,21 @@ def _said(error: click.ClickException, context: click.Context | None, place: str
             name = error.param.opts[0] if isinstance(error.param, click.Option) else error.param.human_readable_name
             return f"{name}: {_plain(error.message)}", look
         case _:
-            return _other(error.format_message(), context, place, look)
+            return _message_of_other(error.format_message(), context, place, look)
 
 
-def _other(message: str, context: click.Context | None, place: str, look: str) -> tuple[str, str]:
+def _message_of_other(message: str, context: click.Context | None, place: str, look: str) -> tuple[str, str]:
     unknown = re.match(r"No such command '(.*?)'\.", message)
     if unknown is not None and context is not None and isinstance(context.command, click.Group):
         name = unknown[1]
-        return f"there is no command {name}", _meant(name, context.command.list_commands(context), place)
+        return f"there is no command {name}", _suggest(name, context.command.list_commands(context), place)
     extra = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message, re.DOTALL)
     if extra is not None:
-        return f"too much is given: {extra[1]}", _quoted(context, _form(context, look))
+        return f"too much is given: {extra[1]}", _command_line(context, _form(context, look))
     return _plain(message), look
 
 
-def _meant(name: str, known: list[str], place: str) -> str:
+def _suggest(name: str, known: list[str], place: str) -> str:
     near = nearest(name, known)
     return f"`{place} --help` lists them" if near is None else f"did you mean {near}?"
 
@@ -72,7 +72,7 @@ def _form(context: click.Context | None, otherwise: str) -> str:
     return f"write it as: {context.command_path} {pieces}"
 
 
-def _quoted(context: click.Context | None, otherwise: str) -> str:
+def _command_line(context: click.Context | None, otherwise: str) -> str:
     *before, last = ("",) if context is None else (*context.command.collect_usage_pieces(context),)
     text = last.strip("[]")
     if context is None or text not in ("QUERY", "TEXT"):
@@ -80,7 +80,7 @@ def _quoted(context: click.Context | None, otherwise: str) -> str:
     return f'put {text} into quotes: {" ".join((context.command_path, *before[1:]))} "{text}"'
 
 
-def _known(context: click.Context | None) -> click.Context:
+def _require_context(context: click.Context | None) -> click.Context:
     return context or click.Context(click.Command("perstack"))
 
 

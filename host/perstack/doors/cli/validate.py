@@ -38,12 +38,12 @@ def _tools_of(project: Project, options: HostOptions) -> dict[str, OfferedTools]
     """Return the offered tools by Expert. Starts and stops the skills of one Expert after the other."""
 
     async def ask(host: Host) -> dict[str, OfferedTools]:
-        return {key: await _offered(host, key) for key in project.experts}
+        return {key: await _offered_tools(host, key) for key in project.experts}
 
     return run_with(options.driver(project), ask)
 
 
-async def _offered(host: Host, key: str) -> OfferedTools:
+async def _offered_tools(host: Host, key: str) -> OfferedTools:
     try:
         return await host.experts.tools(key)
     except SkillError as error:
@@ -85,10 +85,10 @@ def _print_tools(offered: Mapping[str, OfferedTools]) -> None:
             if (names := ", ".join(spec.name for spec in specs))
         ]
         table(screen, (f"{key}: skill", "tools", "tokens", "names"), rows, right=(1, 2))
-        print_out(f"{key}: about {_tokens(tools.shown):,} tokens of tools at every step{_deferred(tools)}")
+        print_out(f"{key}: about {_tokens(tools.shown):,} tokens of tools at every step{_deferred_note(tools)}")
 
 
-def _deferred(tools: OfferedTools) -> str:
+def _deferred_note(tools: OfferedTools) -> str:
     if not tools.deferred:
         return ""
     return f"; {count(len(tools.deferred), 'tool')} of {_tokens(tools.deferred):,} (in brackets) found by a search"

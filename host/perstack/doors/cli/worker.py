@@ -105,11 +105,11 @@ def worker_command(
 
     settings = WorkerSettings(
         name=_name(name),
-        concurrency=_possible(concurrency),
+        concurrency=_check_concurrency(concurrency),
         labels=parse_labels(one.strip() for one in labels.split(",")) if labels is not None else {},
         drain=_seconds(drain),
     )
-    asyncio.run(_work(_host(options), settings, address, workspaces, as_json=form == "json"))
+    asyncio.run(_run_worker(_host(options), settings, address, workspaces, as_json=form == "json"))
 
 
 def _host(options: HostOptions) -> Host:
@@ -122,7 +122,7 @@ def _host(options: HostOptions) -> Host:
     return options.driver(project, agreement=Agreement(Project()))
 
 
-def _possible(concurrency: int) -> int:
+def _check_concurrency(concurrency: int) -> int:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = slots_for(files)
     if concurrency > most:
@@ -144,7 +144,7 @@ def _seconds(drain: str) -> float:
     return 0.0 if drain == "0" else read_span(drain, "--drain") / 1000
 
 
-async def _work(
+async def _run_worker(
     host: Host, settings: WorkerSettings, address: str | None, workspaces: str | None, *, as_json: bool
 ) -> None:
     from perstack.engine.workers.folders import WorkerFolders
@@ -210,11 +210,11 @@ async def _until_it_left(worker: Worker, drain: float) -> None:
         print_err("error: what was in hand did not end in time: another worker takes it over")
         exit_now()
 
-    def first() -> None:
+    def stop_gently() -> None:
         worker.leave()
         loop.call_later(drain + _RECORDING_TIME_S, late)
 
-    with handle_stop_signals(first):
+    with handle_stop_signals(stop_gently):
         await worker.run()
 
 

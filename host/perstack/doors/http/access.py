@@ -50,7 +50,7 @@ async def _read_body(receive: Receive, most: int) -> bytes:
             return bytes(content)
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -183,7 +183,7 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         connection = connection_of(scope)
-        refusal = await self._names.validate_request(Request(scope)) or self._unknown(scope)
+        refusal = await self._names.validate_request(Request(scope)) or self._reject_unknown(scope)
         if refusal is not None:
             # nothing more is read of a refused request
             refusal.headers.update(_CLOSE)
@@ -201,12 +201,12 @@ class AccessMiddleware:
         if connection is not None:
             connection.has_request()
         problem = problem_of(body) if body.strip() else None
-        answer = self._app if problem is None else _bad(scope["path"], problem)
-        await answer(scope, _replayed(body, receive), send)
+        answer = self._app if problem is None else _bad_request(scope["path"], problem)
+        await answer(scope, _replay_body(body, receive), send)
         if connection is not None:
             connection.has_answered()
 
-    def _unknown(self, scope: Scope) -> Response | None:
+    def _reject_unknown(self, scope: Scope) -> Response | None:
         if self._expected is None or is_open(scope["path"]):
             return None
         given = dict(scope["headers"]).get(b"authorization", b"")
@@ -215,7 +215,7 @@ class AccessMiddleware:
         return PlainTextResponse("unauthorized", 401, {"WWW-Authenticate": "Bearer"})
 
 
-def _bad(path: str, problem: str) -> Response:
+def _bad_request(path: str, problem: str) -> Response:
     if path == PATH:
         error = {"jsonrpc": "2.0", "id": None, "error": {"code": _PARSE_ERROR, "message": problem}}
         return JSONResponse(error, 400)

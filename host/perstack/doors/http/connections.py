@@ -85,7 +85,7 @@ class ListenAddress:
 
 
 @contextmanager
-def listening(address: ListenAddress) -> Generator[socket.socket]:
+def listen(address: ListenAddress) -> Generator[socket.socket]:
     """Yield a listening socket. Raises UsageError if that fails."""
     with _unix(address.socket_path) if address.socket_path is not None else _tcp(address) as listener:
         yield listener

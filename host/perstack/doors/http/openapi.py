@@ -48,7 +48,9 @@ def description_of_all(server: str, rows: Sequence[operation_table.Operation] = 
     paths: dict[str, JsonObject] = {f"{HOOKS}/{{token}}": {"post": _hook()}}
     for one in operations:
         if one.route is not None:
-            paths.setdefault(one.route.path, {})[one.route.method.lower()] = _described(one, one.route, schemas)
+            paths.setdefault(one.route.path, {})[one.route.method.lower()] = _describe_operation(
+                one, one.route, schemas
+            )
     components: JsonObject = {
         "schemas": {**schemas, "Problem": _PROBLEM},
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -91,14 +93,14 @@ def _schemas(operations: Sequence[_Operation]) -> dict[str, JsonObject]:
     return cast("dict[str, JsonObject]", made["$defs"])
 
 
-def _described(operation: _Operation, route: Route, schemas: dict[str, JsonObject]) -> JsonObject:
+def _describe_operation(operation: _Operation, route: Route, schemas: dict[str, JsonObject]) -> JsonObject:
     model = operation.arguments
     schema = schemas[model.__name__]
     properties = cast("dict[str, JsonObject]", schema.get("properties", {}))
     spellings = {field.alias or name: name for name, field in model.model_fields.items()}
     in_path = [one for one in properties if f"{{{one}}}" in route.path]
     needed = [one for one in cast("list[str]", schema.get("required", [])) if one not in in_path]
-    both = {spelled: about for one in properties for spelled, about in _spelled(one, spellings[one], properties[one])}
+    both = {spelled: about for one in properties for spelled, about in _spellings(one, spellings[one], properties[one])}
     parameters: list[JsonValue] = [_parameter(one, "path", {"type": "string"}, required=True) for one in in_path]
     if "job_id" in model.model_fields:
         parameters.append(_parameter("Idempotency-Key", "header", {"type": "string"}, required=False))
@@ -131,7 +133,7 @@ def _body(properties: dict[str, JsonObject], needed: Sequence[str], spellings: M
     return {**body, "allOf": cast("JsonValue", either)} if either else body
 
 
-def _spelled(camel: str, snake: str, about: JsonObject) -> list[tuple[str, JsonObject]]:
+def _spellings(camel: str, snake: str, about: JsonObject) -> list[tuple[str, JsonObject]]:
     if camel == snake:
         return [(camel, about)]
     same = f"The same as `{camel}`."

@@ -115,7 +115,7 @@ class _HttpCall(OperationCall[Response]):
 
     async def drive(self, work: DriveJob, *, wait: bool) -> Response:
         running = self.project.jobs.start(work, None)  # it outlives the request
-        job = await running.outcome() if wait else await self.project.host.job(await running.begun())
+        job = await running.outcome() if wait else await self.project.host.job(await running.wait_until_begun())
         return _json(view_of(DrivenJob, job, job_id=job.id), 200 if wait else 202)
 
 

@@ -14,7 +14,7 @@ import uvicorn
 
 from perstack.config.project import find_config
 from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
-from perstack.doors.http.connections import ConnectionLimits, http_server, listening, place_of, protocol
+from perstack.doors.http.connections import ConnectionLimits, http_server, listen, place_of, protocol
 from perstack.doors.http.routes import job_routes, routes
 from perstack.doors.http.streams import CallsInLogs, RecordedStreams
 from perstack.doors.mcp.server import build_server
@@ -32,7 +32,7 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
     """Serve until a stop signal; sessions end after `idle` seconds. Raises UsageError for an unusable address."""
     guard.check()
     async with served_projects(replace(offer, open_root=_only_own(offer.open_root))) as workspaces:
-        with listening(guard.address) as listener:
+        with listen(guard.address) as listener:
             app = build_server(workspaces).streamable_http_app(
                 custom_starlette_routes=[
                     *routes(workspaces.home.host.tasks, hides=workspaces.home.definitions.hides),

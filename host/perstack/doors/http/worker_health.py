@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from perstack.doors.http.connections import ListenAddress, StrictProtocol, http_server, listening
+from perstack.doors.http.connections import ListenAddress, StrictProtocol, http_server, listen
 from perstack.engine.workers.worker import Worker
 from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import Dispatcher, Load
@@ -58,7 +58,7 @@ async def _load(dispatcher: Dispatcher) -> Load | None:
 @asynccontextmanager
 async def served(app: Starlette, address: ListenAddress) -> AsyncGenerator[str]:
     """Serve the application within the block and yield its URL. Raises UsageError if it cannot listen."""
-    with listening(address) as listener:
+    with listen(address) as listener:
         server = http_server(
             app,
             StrictProtocol,

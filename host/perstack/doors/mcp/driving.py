@@ -90,9 +90,9 @@ class ClientCall(OperationCall[Outcome]):
     async def drive(self, work: DriveJob, *, wait: bool) -> Outcome:
         """Start the work, or, if the call brings the answer to an earlier question, continue with that."""
         CALLER.set(self.context)
-        if not wait and elicitation.returned(self.params) is None:
+        if not wait and elicitation.returned_answer(self.params) is None:
             running = self.project.jobs.start(work, None)
-            return reply_job(self, await self.project.host.job(await running.begun()))
+            return reply_job(self, await self.project.host.job(await running.wait_until_begun()))
         return await self._converse(lambda progress: self.project.jobs.start(work, self.key, progress).outcome())
 
     async def ask_approval(self, job: JobSummary) -> Outcome:
@@ -121,7 +121,7 @@ class ClientCall(OperationCall[Outcome]):
         """Ask the questions of a Job while the user answers. A question that the call answers is not asked again."""
         elicitation.ASKS.set(elicitation.can_ask(self.context))
         async with progress_reports(*_senders(self.context, logs=self.logs)) as progress:
-            before = elicitation.returned(self.params)
+            before = elicitation.returned_answer(self.params)
             if before is None:
                 job, text = await begin(progress), None
             else:

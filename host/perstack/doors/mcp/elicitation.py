@@ -71,20 +71,20 @@ async def ask_now(context: Context, asking: OpenQuestion, workspace: Path | None
         reply = await context.session.elicit_form(form.message, form.schema, related_request_id=context.request_id)
     except MCPError:
         return None
-    return _said(form, asking, reply)
+    return _answer_of_reply(form, asking, reply)
 
 
 def ask_by_result(asking: OpenQuestion, workspace: Path | None) -> types.InputRequiredResult:
     """Return the result that asks the client to call again with the answer."""
     form = form_of(asking, workspace)
-    return _required(_INPUT, form.message, form.schema, {"question": asking.id})
+    return _input_required(_INPUT, form.message, form.schema, {"question": asking.id})
 
 
-def returned(params: types.CallToolRequestParams) -> PendingAnswer | None:
+def returned_answer(params: types.CallToolRequestParams) -> PendingAnswer | None:
     """Return the answer that a repeated call brings; None for a first call. Raises MCPError for a foreign state."""
     if params.request_state is None:
         return None
-    question = _asked(params, "question") or ""
+    question = _asked_id(params, "question") or ""
     try:
         place_of(question)
     except UsageError as error:
@@ -97,10 +97,10 @@ def returned(params: types.CallToolRequestParams) -> PendingAnswer | None:
 
 def answer_in(asking: OpenQuestion, reply: types.ElicitResult) -> str | None:
     """Return the reply to the form of `ask_by_result` as `Host.answer` takes it; None without an answer."""
-    return _said(form_of(asking), asking, reply)
+    return _answer_of_reply(form_of(asking), asking, reply)
 
 
-def _said(form: Form, asking: OpenQuestion, reply: types.ElicitResult) -> str | None:
+def _answer_of_reply(form: Form, asking: OpenQuestion, reply: types.ElicitResult) -> str | None:
     """Return the reply as `Host.answer` takes it; None without an answer.
 
     A tool that asks, unlike a model, handles a refusal itself, so it gets «decline». Declining an approval is a no.
@@ -117,7 +117,7 @@ def _said(form: Form, asking: OpenQuestion, reply: types.ElicitResult) -> str | 
             assert_never(reply.action)
 
 
-def _asked(params: types.CallToolRequestParams, kind: str) -> str | None:
+def _asked_id(params: types.CallToolRequestParams, kind: str) -> str | None:
     """Return what the returned state names as asked; None if the call brings no answer to a question of this kind."""
     try:
         return _STATE.validate_json(params.request_state or "").get(kind)
@@ -125,7 +125,7 @@ def _asked(params: types.CallToolRequestParams, kind: str) -> str | None:
         return None
 
 
-def _required(key: str, message: str, schema: JsonObject, state: dict[str, str]) -> types.InputRequiredResult:
+def _input_required(key: str, message: str, schema: JsonObject, state: dict[str, str]) -> types.InputRequiredResult:
     request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
     return types.InputRequiredResult(input_requests={key: request}, request_state=_STATE.dump_json(state).decode())
 
@@ -153,11 +153,11 @@ class AgreementForm:
 
     def ask_by_result(self, message: str, digest: str) -> types.InputRequiredResult:
         """Return the result that asks the client to call again with the answer."""
-        return _required(self.key, message, self.schema, {self.key: digest})
+        return _input_required(self.key, message, self.schema, {self.key: digest})
 
     def returned(self, params: types.CallToolRequestParams) -> tuple[str, bool] | None:
         """Return the digest that a repeated call answers about, and whether the user agreed; None for other calls."""
-        digest = _asked(params, self.key)
+        digest = _asked_id(params, self.key)
         return None if digest is None else (digest, self._agreed((params.input_responses or {}).get(self.key)))
 
     def _agreed(self, reply: object) -> bool:

@@ -63,7 +63,7 @@ def greet(line: bytes) -> Greeting | None:
         case "initialize":
             result = _initialized(params)
         case "server/discover":
-            result = _discovered(params)
+            result = _discovery_meta(params)
         case _:
             result = None
     if result is None:
@@ -104,7 +104,7 @@ def _initialized(params: JsonTable) -> JsonTable | None:
     }
 
 
-def _discovered(params: JsonTable) -> JsonTable | None:
+def _discovery_meta(params: JsonTable) -> JsonTable | None:
     meta = params.get("_meta")
     if not isinstance(meta, dict) or meta.get(_VERSION_KEY) not in STATELESS_VERSIONS or _CAPABILITIES_KEY not in meta:
         return None

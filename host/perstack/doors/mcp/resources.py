@@ -31,7 +31,7 @@ class _Resource:
     mime_type: str
     read: Read
 
-    def listed(self) -> types.ResourceTemplate:
+    def to_template(self) -> types.ResourceTemplate:
         return types.ResourceTemplate(
             name=self.name, uri_template=self.address.template, description=self.description, mime_type=self.mime_type
         )
@@ -69,7 +69,7 @@ KINDS = (
 )
 
 
-def listed(state: ServedProject) -> list[types.Resource]:
+def list_resources(state: ServedProject) -> list[types.Resource]:
     """Return the list of Jobs and each Expert as resources. Single Jobs are in that list and have a template."""
     jobs = types.Resource(name="jobs", uri=JOBS, description="The Jobs, the one written to last first", mime_type=_JSON)
     experts = [

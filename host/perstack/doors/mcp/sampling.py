@@ -56,7 +56,7 @@ class _SamplingProvider(Provider):
     max_tokens: int
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        generation = await _sampled(CALLER.get(), request, self.max_tokens)
+        generation = await _sample(CALLER.get(), request, self.max_tokens)
         if generation.reply.text:
             on_delta(Delta("text", generation.reply.text))
         return generation
@@ -108,7 +108,7 @@ _REASONS: dict[str, FinishReason] = {
 }
 
 
-async def _sampled(context: Context | None, request: GenerationRequest, max_tokens: int) -> Generation:
+async def _sample(context: Context | None, request: GenerationRequest, max_tokens: int) -> Generation:
     """Generate with the client's model. Raises ProviderError if the client has no sampling, or none with tools."""
     client = _client_of(context, needs_tools=bool(request.tools))
     messages = [await _message(message, request.blobs) for message in request.messages]
@@ -165,7 +165,7 @@ async def _message(message: Message, blobs: BlobReader) -> types.SamplingMessage
         case ExpertMessage():
             parts = (one for one in message.contents if not isinstance(one, ThinkingPart))
             blocks = [
-                _said(TextPart(text=part.shown) if isinstance(part, ProviderToolPart) else part) for part in parts
+                _content_of(TextPart(text=part.shown) if isinstance(part, ProviderToolPart) else part) for part in parts
             ]
         case ToolMessage():
             blocks = [
@@ -183,7 +183,7 @@ async def _message(message: Message, blobs: BlobReader) -> types.SamplingMessage
     return types.SamplingMessage(role="assistant" if isinstance(message, ExpertMessage) else "user", content=blocks)
 
 
-def _said(part: TextPart | ToolCallPart) -> types.TextContent | types.ToolUseContent:
+def _content_of(part: TextPart | ToolCallPart) -> types.TextContent | types.ToolUseContent:
     if isinstance(part, TextPart):
         return types.TextContent(text=part.text)
     return types.ToolUseContent(id=part.tool_call_id, name=part.tool_name, input=dict(part.args))

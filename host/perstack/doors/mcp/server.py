@@ -25,7 +25,7 @@ from perstack.doors.mcp.driving import LOG_LEVEL, ClientCall, Outcome
 from perstack.doors.mcp.elicitation import AgreementForm, Context, asks_by_returning, can_ask
 from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Greeting
 from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, LogLevels, call_key
-from perstack.doors.mcp.tools import call_tool, drives, listed, operations_of
+from perstack.doors.mcp.tools import call_tool, drives, list_tools, operations_of
 from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, served_projects
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.signals import cancel_on_stop_signal
@@ -43,7 +43,7 @@ async def _complete(state: ClientProject, params: types.CompleteRequestParams) -
     """Return the ids that begin with the typed text; empty for free-text arguments."""
     if not isinstance(params.ref, types.ResourceTemplateReference):
         return types.CompleteResult(completion=types.Completion(values=[]))
-    found = [one for one in await _known(state, params.ref.uri, params.argument.value) if one]
+    found = [one for one in await _known_values(state, params.ref.uri, params.argument.value) if one]
     return types.CompleteResult(
         completion=types.Completion(
             values=found[:_MAX_COMPLETIONS], total=len(found), has_more=len(found) > _MAX_COMPLETIONS
@@ -51,7 +51,7 @@ async def _complete(state: ClientProject, params: types.CompleteRequestParams) -
     )
 
 
-async def _known(state: ClientProject, template: str, typed: str) -> list[str]:
+async def _known_values(state: ClientProject, template: str, typed: str) -> list[str]:
     if template == EXPERT.template:
         return [one.key for one in state.definitions.experts.values() if one.key.startswith(typed)]
     jobs = [job.id for job in (await state.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
@@ -62,13 +62,13 @@ async def _known(state: ClientProject, template: str, typed: str) -> list[str]:
     found: list[str] = []
     for job_id in jobs:
         if job_id.startswith(typed) or typed.startswith(job_id):
-            found += await _within(state, template, job_id)
+            found += await _values_within(state, template, job_id)
         if len(found) > 5 * _MAX_COMPLETIONS:
             break
     return [one for one in found if one.startswith(typed)]
 
 
-async def _within(state: ClientProject, template: str, job_id: str) -> list[str]:
+async def _values_within(state: ClientProject, template: str, job_id: str) -> list[str]:
     try:
         if template == EVENTS.template:
             return [run.id for run in (await state.host.jobs.runs(job_id)).runs]
@@ -118,7 +118,7 @@ class _Handlers:
 
     async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         state = await self._refreshed(context)
-        return types.ListToolsResult(tools=listed(state.definitions.experts, operations_of(state)))
+        return types.ListToolsResult(tools=list_tools(state.definitions.experts, operations_of(state)))
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> Outcome:
         """Answer `tools/call`; an error of the caller becomes a result."""
@@ -137,12 +137,12 @@ class _Handlers:
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        return types.ListResourcesResult(resources=resources.listed(await self._refreshed(context)))
+        return types.ListResourcesResult(resources=resources.list_resources(await self._refreshed(context)))
 
     async def list_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        return types.ListResourceTemplatesResult(resource_templates=[kind.listed() for kind in resources.KINDS])
+        return types.ListResourceTemplatesResult(resource_templates=[kind.to_template() for kind in resources.KINDS])
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams

@@ -50,7 +50,7 @@ def operations_of(project: ClientProject) -> Mapping[str, AnyOperation]:
     return {**JOB_TOOLS, **TASK_TOOLS} if project.has_tasks else JOB_TOOLS
 
 
-def listed(experts: Mapping[str, Expert], operations: Mapping[str, AnyOperation] = JOB_TOOLS) -> list[Tool]:
+def list_tools(experts: Mapping[str, Expert], operations: Mapping[str, AnyOperation] = JOB_TOOLS) -> list[Tool]:
     """Return every tool, Experts first."""
     return [
         *(_expert_tool(name, expert) for name, expert in experts.items()),

@@ -146,7 +146,7 @@ class Workspaces:
         """Return the state for a client. Raises PerstackError if it has no folder that can be served."""
         if self._offer.open_root is None or not _has_roots(context):
             return self.home
-        client = self._known(context)
+        client = self._client_roots(context)
         async with client.asking:
             if client.state is None or not client.is_asked:
                 await self._place(client, context)
@@ -161,7 +161,7 @@ class Workspaces:
         """Ask the client for its folders again at its next request, and notify it of changed lists."""
         if self._offer.open_root is None or not _has_roots(context):
             return
-        self._known(context).is_asked = False
+        self._client_roots(context).is_asked = False
         await tell_lists_changed(context.session)
 
     def run_of_call(self, key: CallKey) -> str | None:
@@ -186,7 +186,7 @@ class Workspaces:
         """Interrupt all Jobs and wait until that is recorded."""
         await asyncio.gather(*(state.jobs.close() for state in self._states.values()))
 
-    def _known(self, context: Context) -> _ClientRoots:
+    def _client_roots(self, context: Context) -> _ClientRoots:
         key = client_of(context)
         if key not in self._clients:
             when_gone(context, partial(self._clients.pop, key, None))
@@ -199,7 +199,7 @@ class Workspaces:
             roots = await _roots_of(context)
             if roots is not None or before is None:
                 client.state = None
-                client.state = await self._opened(roots or ())
+                client.state = await self._open(roots or ())
                 client.state.clients.add(context)
             is_placed = True
         finally:
@@ -207,7 +207,7 @@ class Workspaces:
             if before is not None and before is not client.state:
                 before.clients.remove(client_of(context))
 
-    async def _opened(self, roots: Sequence[Path]) -> ClientProject:
+    async def _open(self, roots: Sequence[Path]) -> ClientProject:
         """Return the state of the first folder with a perstack.toml in it or above it; otherwise home."""
         folder = next((root for root in roots if find_config(root) is not None), None)
         if folder is None or self._offer.open_root is None:

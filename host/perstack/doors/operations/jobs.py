@@ -176,7 +176,7 @@ class Submission(OperationArguments):
         await call.project.refresh()
         call.project.definitions.check_offered(self.expert)
         host = call.project.host
-        job = await self._begun(host)
+        job = await self._find_begun(host)
         try:
             job = job or await host.submit(
                 self.expert,
@@ -188,12 +188,12 @@ class Submission(OperationArguments):
                 by=call.by,
             )
         except (UsageError, Conflict):
-            job = await self._begun(host)
+            job = await self._find_begun(host)
             if job is None:
                 raise
         return call.reply(views.SubmittedJob(id=job.id, status=job.status))
 
-    async def _begun(self, host: Host) -> JobSummary | None:
+    async def _find_begun(self, host: Host) -> JobSummary | None:
         """Return the Job with this id, or None. Raises Conflict if it was started by a different request."""
         try:
             job = None if self.job_id is None else await host.job(check_job_id(self.job_id))

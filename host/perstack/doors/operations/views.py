@@ -22,7 +22,7 @@ from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import RunStatus
 from perstack.doors.operations import OperationCall, R
-from perstack.doors.shared.job_status import next_step_of_job, spent, status_of
+from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
 from perstack.doors.shared.questions import call_shown
 from perstack.engine.jobs.files import FilesDiff
@@ -221,10 +221,10 @@ def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDeta
     return JobDetails.model_validate(job_view(job).model_dump() | more)
 
 
-def standing(job: JobSummary) -> str:
+def status_line(job: JobSummary) -> str:
     """Return one line with the Job's id, status and next step."""
     word = status_of(job)
-    did = spent(job)
+    did = spending_line(job)
     told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error, "stoppedByBudget": job.exceeded}.get(
         job.status
     )
@@ -246,7 +246,7 @@ def _next_step(job: JobSummary) -> str:
 
 def job_texts(job: JobSummary) -> tuple[str, ...]:
     """Return the Job's state as texts; its result, if any, is alone in the first."""
-    return (job.text, standing(job)) if job.text else (standing(job),)
+    return (job.text, status_line(job)) if job.text else (status_line(job),)
 
 
 def reply_job(call: OperationCall[R], job: JobSummary, *texts: str) -> R:
@@ -257,17 +257,17 @@ def reply_job(call: OperationCall[R], job: JobSummary, *texts: str) -> R:
 def files_view(found: FilesDiff) -> FilesView:
     """Return the changes of files, as many as are listed."""
     more = max(0, len(found.files) - _MAX_LISTED_FILES)
-    return FilesView(job=found.job_id, of=found.of, files=_changed(found.files), more=more)
+    return FilesView(job=found.job_id, of=found.of, files=_changed_files(found.files), more=more)
 
 
 def rewind_view(plan: Rewind, *, done: bool) -> RewindView:
     """Return what a rewind changes."""
     kept = tuple(view_of(KeptFile, one) for one in plan.kept[:_MAX_LISTED_FILES])
     ids = {"job": plan.job_id, "checkpoint": plan.checkpoint_id}
-    return view_of(RewindView, plan, **ids, done=done, files=_changed(plan.files), kept=kept)
+    return view_of(RewindView, plan, **ids, done=done, files=_changed_files(plan.files), kept=kept)
 
 
-def _changed(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
+def _changed_files(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
     return tuple(view_of(ChangedFile, file) for file in files[:_MAX_LISTED_FILES])
 
 

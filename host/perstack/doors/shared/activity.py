@@ -245,14 +245,14 @@ class JobActivity:
                     run.step_began = (event.step_number, now)
                 run.set_activity("waits for the model", now)
             case events.FinishGeneration():
-                self._spent(event.usage)
+                self._add_usage(event.usage)
                 run.context_tokens = event.usage.total_tokens
                 run.context_window = event.context_window or run.context_window
                 run.calls = {part.tool_call_id: CallActivity(part.tool_name, part) for part in event.message.tool_calls}
                 run.said = event.message.text if event.message.text.strip() else run.said
                 run.set_activity("", now)
             case events.Retry():
-                self._spent(event.usage)
+                self._add_usage(event.usage)
                 run.set_activity("waits to try again", now)
             case events.SwitchModel():
                 run.context_window, run.model = event.context_window, event.to
@@ -260,7 +260,7 @@ class JobActivity:
             case events.StartCompaction():
                 run.set_activity("summarises what came before", now)
             case events.CompactHistory():
-                self._spent(event.usage)
+                self._add_usage(event.usage)
                 run.set_activity("", now)
             case events.CallTools():
                 for decided in event.calls:
@@ -274,7 +274,7 @@ class JobActivity:
             case events.StartToolCall():
                 run.begin_call(event.tool_call_id, now)
             case events.FinishToolCall():
-                self._spent(event.usage)
+                self._add_usage(event.usage)
                 self._finish_call(run, event)
             case events.CallDelegate():
                 for one in event.delegates:
@@ -283,7 +283,7 @@ class JobActivity:
                 names = ", ".join(run_label(one.expert_key, one.run_id) for one in event.delegates)
                 run.set_activity(f"waits for {names}", now)
             case events.CallInteractiveTool():
-                self._spent(event.usage)
+                self._add_usage(event.usage)
                 run.work.pop(event.tool_call_id, None)
                 run.hold_call(event.tool_call_id, None)  # a tool that asks was not interrupted
             case events.FinishStep():
@@ -329,7 +329,7 @@ class JobActivity:
             delegate.state = "failed" if event.is_error else "completed"
             delegate.ended = delegate.ended or event.timestamp
 
-    def _spent(self, usage: Usage | None) -> None:
+    def _add_usage(self, usage: Usage | None) -> None:
         if usage is not None:
             self.usage += usage
             self.unpriced_tokens += usage.unpriced_tokens
@@ -351,10 +351,10 @@ SECOND_MS = 1_000
 def work_words(call: CallActivity, now: int, left: int) -> str:
     """Return a running call with its progress and duration, in `left` cells."""
     words = f"{call.name} {call.words}" if call.words else call.name
-    return timed(f"{words}: {call.progress}" if call.progress else words, call.began or now, now, left)
+    return with_duration(f"{words}: {call.progress}" if call.progress else words, call.began or now, now, left)
 
 
-def timed(words: str, since: int, now: int, left: int) -> str:
+def with_duration(words: str, since: int, now: int, left: int) -> str:
     """Return the words and, from one second on, the duration, cut to `left` cells."""
     took = f"  {whole_seconds(now - since)}" if now - since >= SECOND_MS else ""
     return shorten(words, max(4, left - len(took))) + took
@@ -373,7 +373,7 @@ def todos_words(lane: RunActivity) -> str:
     return f"todos {done}/{len(lane.todos)}{following}"
 
 
-def totals(state: JobActivity, now: int) -> list[str]:
+def total_texts(state: JobActivity, now: int) -> list[str]:
     """Return the steps, tokens with cost, context use and elapsed time, one string each."""
     parts = [f"starting {', '.join(state.skills)}"] if state.skills else []
     parts.append(count(state.steps, "step"))

@@ -80,7 +80,7 @@ def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
 
 async def new_in(host: Host, checkpoint: Checkpoint) -> MessagesDiff:
     """Return the messages new since the previous step, maybe of a continued Run. Raises NotFound and StorageError."""
-    before = await _before(host, checkpoint)
+    before = await _previous_checkpoint(host, checkpoint)
     old = () if before is None else (await host.jobs.checkpoint(before, job_id=checkpoint.job_id)).messages
     gone, new = difference(old, checkpoint.messages)
     return MessagesDiff(before, gone, new)
@@ -92,10 +92,10 @@ def difference(
     """Return the messages only in `old`, and those only in `new`. Of equal messages the later ones count as new."""
     first = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), None)
     first = min(len(old), len(new)) if first is None else first
-    return _without(old[first:], new[first:]), _without(new[first:], old[first:])
+    return _difference(old[first:], new[first:]), _difference(new[first:], old[first:])
 
 
-def _without(some: Sequence[AnyMessage], others: Sequence[AnyMessage]) -> tuple[AnyMessage, ...]:
+def _difference(some: Sequence[AnyMessage], others: Sequence[AnyMessage]) -> tuple[AnyMessage, ...]:
     left = Counter(one.to_json() for one in others)
     found: list[AnyMessage] = []
     for one in some:
@@ -107,7 +107,7 @@ def _without(some: Sequence[AnyMessage], others: Sequence[AnyMessage]) -> tuple[
     return tuple(found)
 
 
-async def _before(host: Host, checkpoint: Checkpoint) -> str | None:
+async def _previous_checkpoint(host: Host, checkpoint: Checkpoint) -> str | None:
     """Return the last checkpoint of an earlier step: checkpoints of one step hardly differ."""
     (log,) = await host.jobs.logs(checkpoint.job_id, run_id=checkpoint.run_id)
     earlier = [place.id for place in places_in(log) if place.entry.step < checkpoint.step_number]

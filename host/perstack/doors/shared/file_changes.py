@@ -109,7 +109,7 @@ def _of_file(file: FileDiff) -> Iterator[tuple[LineKind, bytes]]:
 
 
 def _of_one(file: FileDiff, old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, bytes]]:
-    one, other = _quoted("a/", file.path), _quoted("b/", file.path)
+    one, other = _quote_path("a/", file.path), _quote_path("b/", file.path)
     yield "file", b"diff --git %s %s" % (one, other)
     if old is None and new is not None:
         yield "file", f"new file mode {_MODES.get(new.kind, '100644')}".encode()
@@ -154,7 +154,7 @@ def _as_file(side: Side | None) -> Side | None:
     return side if side is not None and side.kind in _MODES else None
 
 
-def _quoted(prefix: str, path: str) -> bytes:
+def _quote_path(prefix: str, path: str) -> bytes:
     name = prefix.encode() + parse_spelling(path)
     is_plain = all(32 <= byte != 127 and byte not in b'"\\' for byte in name)
     if is_plain and name.decode("utf-8", "ignore").encode() == name:

@@ -31,7 +31,7 @@ def run_status_of(run: RunSummary) -> str:
     return "waits for delegates" if run.status == "stoppedByDelegate" else STATUS_WORDS[run.status]
 
 
-def spent(job: JobSummary) -> str:
+def spending_line(job: JobSummary) -> str:
     """Return `12 steps, 3,400 tokens, $0.0123`."""
     words = (
         count(job.total_steps, "step"),
@@ -66,14 +66,16 @@ def next_step_of_job(job: JobSummary) -> AfterJob | None:
         return GiveAnswer(job.asking.id, is_approval=True)  # an approval is answered by its question's id
     if job.exceeded_budget is not None:
         return Resume(job.id, needs=_OF_BUDGET[job.exceeded_budget])
-    return _after(job.id, job.status, job.expert_key)
+    return _what_follows(job.id, job.status, job.expert_key)
 
 
 def next_steps_of_series(series: SeriesState) -> tuple[GiveAnswer | Resume, ...]:
     """Return the steps that continue paused or failed iterations, in order; empty for others."""
     if series.status not in ("paused", "failed"):
         return ()
-    job = None if series.job_id is None or series.job_status is None else _after(series.job_id, series.job_status)
+    job = (
+        None if series.job_id is None or series.job_status is None else _what_follows(series.job_id, series.job_status)
+    )
     if series.approval_id is not None:
         job = GiveAnswer(series.approval_id, is_approval=True)
     if series.exceeded is not None:
@@ -83,7 +85,7 @@ def next_steps_of_series(series: SeriesState) -> tuple[GiveAnswer | Resume, ...]
     return (*first, Resume(series.id, "series", needs))
 
 
-def _after(job_id: str, status: JobStatus, expert_key: str | None = None) -> AfterJob | None:
+def _what_follows(job_id: str, status: JobStatus, expert_key: str | None = None) -> AfterJob | None:
     match status:
         case "running" | "queued":
             return None

@@ -82,19 +82,19 @@ class TextStream:
     def add(self, delta: str) -> list[Block]:
         """Add text, and return the blocks that are complete now."""
         *lines, self._partial = (self._partial + delta).split("\n")
-        found = [block for line in lines for block in self._counted(line)]
+        found = [block for line in lines for block in self._count_line(line)]
         while len(self._partial) > _MAX_BLOCK_CHARS:  # an endless line is not kept until its end
             piece, self._partial = self._partial[:_MAX_BLOCK_CHARS], self._partial[_MAX_BLOCK_CHARS:]
-            found += self._counted(piece)
+            found += self._count_line(piece)
         return found
 
     def end(self) -> list[Block]:
         """Return the rest of the text as blocks, at its end."""
-        found = self._counted(self._partial) if self._partial else []
+        found = self._count_line(self._partial) if self._partial else []
         self._partial = ""
         return [*found, *self._flush()]
 
-    def _counted(self, line: str) -> list[Block]:
+    def _count_line(self, line: str) -> list[Block]:
         if self._is_source:
             return [Block(line, "source", begins=False)]
         self._left -= max(len(line), _MIN_COUNTED_CHARS)
@@ -116,7 +116,7 @@ class TextStream:
         return [*self._flush(), *self._start(line, is_further=is_further)]
 
     def _code(self, line: str) -> list[Block]:
-        if _closes(line, self._fence):
+        if _is_closing(line, self._fence):
             self._fence, self._begins = "", True
             return []
         begins, self._begins = self._begins, False
@@ -124,7 +124,7 @@ class TextStream:
 
     def _belongs_to_item(self, line: str) -> bool:
         if self._inner_fence:
-            if _closes(line, self._inner_fence):
+            if _is_closing(line, self._inner_fence):
                 self._inner_fence = ""
             return True
         if not line.strip():
@@ -175,7 +175,7 @@ def _is_alike(item: str, other: str) -> bool:
     return one == two or (one.isdigit() and two.isdigit())
 
 
-def _closes(line: str, fence: str) -> bool:
+def _is_closing(line: str, fence: str) -> bool:
     mark = line.strip()
     return len(mark) >= len(fence) and not mark.strip(fence[0])
 
@@ -192,11 +192,11 @@ def lines_of(block: Block, screen: Screen, width: int) -> list[Line]:
     if block.kind != "source" and width >= _MIN_WIDTH and len(text) <= _MAX_BLOCK_CHARS:
         tokens = _parser().parse(text)
         if _is_renderable(tokens):
-            return [_parts(line, screen) for line in _drawn(tokens, width)]
+            return [_parts(line, screen) for line in _draw(tokens, width)]
     return [(piece,) for line in text.split("\n") for piece in break_anywhere(line, width)]
 
 
-def rendered(text: str, width: int) -> list[Line]:
+def render(text: str, width: int) -> list[Line]:
     """Return a whole text as lines of at most `width` cells, with an empty line between its blocks."""
     stream, screen = TextStream(), Screen(width, True)
     found: list[Line] = []
@@ -224,9 +224,9 @@ def _is_renderable(tokens: Iterable[Token]) -> bool:
     return True
 
 
-def _drawn(tokens: list[Token], width: int) -> list[list[Segment]]:
+def _draw(tokens: list[Token], width: int) -> list[list[Segment]]:
     console, markdown = _renderer()
-    markdown.parsed = [_adapted(token) for token in tokens]
+    markdown.parsed = [_adapt(token) for token in tokens]
     lines = console.render_lines(markdown, console.options.update(width=width), pad=False)
     while lines and not "".join(segment.text for segment in lines[-1]).strip():
         lines.pop()
@@ -235,7 +235,7 @@ def _drawn(tokens: list[Token], width: int) -> list[list[Segment]]:
     return lines
 
 
-def _adapted(token: Token) -> Token:
+def _adapt(token: Token) -> Token:
     """Return the token with line ends kept, as people and models expect, and with pictures as their source."""
     for child in token.children or ():
         if child.type == "softbreak":
@@ -291,7 +291,7 @@ _ATTRIBUTES = {"bold": "bold", "dim": "dim", "italic": "italic", "underline": "u
 
 
 def _parts(segments: Iterable[Segment], screen: Screen) -> Line:
-    return tuple(_joined(_part(segment, screen) for segment in segments if segment.text))
+    return tuple(_join_texts(_part(segment, screen) for segment in segments if segment.text))
 
 
 def _part(segment: Segment, screen: Screen) -> StyledText:
@@ -304,7 +304,7 @@ def _part(segment: Segment, screen: Screen) -> StyledText:
     return screen.styled(segment.text, **kept)
 
 
-def _joined(parts: Iterable[StyledText]) -> Iterator[str | StyledText]:
+def _join_texts(parts: Iterable[StyledText]) -> Iterator[str | StyledText]:
     last: StyledText | None = None
     for part in parts:
         if last is not None and part.style == last.style:

@@ -217,7 +217,7 @@ def of_job(job_id: str, expert: str, given: str = "") -> list[CommandLine]:
     job = quote(job_id)
     return [
         CommandLine(f"perstack start --job {job}{given}", "the Job, in a tab"),
-        CommandLine(f"perstack run {_named(expert)} QUERY --continue-job {job}{given}", "its next Run"),
+        CommandLine(f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job}{given}", "its next Run"),
         CommandLine(f"perstack resume {job}{given}", "continue what was stopped"),
         CommandLine(f"perstack log {job}{given}", "its events"),
         CommandLine(f"perstack log {job} --tree{given}", "its Runs, as a tree"),
@@ -251,7 +251,7 @@ def of_checkpoint(
     `asked` is the checkpoint of the step at which a question is answered again, `marked` another one to compare with.
     """
     job, place = quote(job_id), quote(checkpoint_id)
-    branch = f"perstack run {_named(expert)} QUERY --continue-job {job} --resume-from {place}"
+    branch = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job} --resume-from {place}"
     compared = (
         [] if marked is None else [CommandLine(_diff_between(job_id, marked, checkpoint_id, given), "from there")]
     )
@@ -283,5 +283,5 @@ def _diff_between(job_id: str, first: str, last: str, given: str = "") -> str:
     return f"perstack diff {quote(job_id)} {quote(f'{first}..{last}')}{given}"
 
 
-def _named(expert: str) -> str:
+def _expert_or_placeholder(expert: str) -> str:
     return quote(expert) if expert else "EXPERT"

@@ -111,7 +111,7 @@ class OutputChannel:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._backlog.size > 0)
-                piece = self._backlog.first(_PIECE_BYTES)
+                piece = self._backlog.read_first(_PIECE_BYTES)
             try:
                 written = _write_some(self.fd, piece)
             except OSError as error:
@@ -143,7 +143,7 @@ class _Backlog:
         if end + len(content) > _MEMORY_BYTES and isinstance(self._file, BytesIO):
             from tempfile import TemporaryFile  # needed only for a reader that is far behind
 
-            rest = self.first(self.size)
+            rest = self.read_first(self.size)
             self._file = TemporaryFile(buffering=0)  # noqa: SIM115 - closed when it is empty
             self._place = 0
             self._store(0, rest)
@@ -157,7 +157,7 @@ class _Backlog:
         while rest:
             rest = rest[self._file.write(rest) :]
 
-    def first(self, size: int) -> bytes:
+    def read_first(self, size: int) -> bytes:
         self._file.seek(self._place)
         return self._file.read(min(size, self.size))
 
@@ -218,7 +218,7 @@ def channel_at(fd: int) -> OutputChannel:
     return channel
 
 
-def unblocked(stream: TextIO) -> TextIO:
+def unblock(stream: TextIO) -> TextIO:
     """Return a stream that writes to its file through a channel; the stream itself if it is not a file."""
     try:
         fd = stream.fileno()
@@ -230,7 +230,7 @@ def unblocked(stream: TextIO) -> TextIO:
 
 
 def channel_of(stream: TextIO) -> OutputChannel | None:
-    """Return the channel of a stream; None if `unblocked` did not make it."""
+    """Return the channel of a stream; None if `unblock` did not make it."""
     return stream.channel if isinstance(stream, _ChannelStream) else None
 
 

@@ -70,10 +70,10 @@ def cancel_on_stop_signal() -> Generator[None]:
     """Cancel the block at the first stop signal, so that it cleans up, and end the process at the second."""
     task = asyncio.current_task()
 
-    def first() -> None:
+    def on_first_signal() -> None:
         if task is None:
             exit_now()
         task.cancel()
 
-    with handle_stop_signals(first), suppress(asyncio.CancelledError):
+    with handle_stop_signals(on_first_signal), suppress(asyncio.CancelledError):
         yield

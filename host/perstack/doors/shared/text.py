@@ -44,14 +44,14 @@ def fit_columns(
             wanted.pop(index, None)
         if _total({**wanted, **least}) <= width:
             break
-    return {**wanted, **_shared(width - _total(wanted) + sum(wanted[i] for i in texts), wanted, texts, headings)}
+    return {**wanted, **_share_cells(width - _total(wanted) + sum(wanted[i] for i in texts), wanted, texts, headings)}
 
 
 def _total(columns: dict[int, int]) -> int:
     return sum(columns.values()) + GAP * (len(columns) - 1)
 
 
-def _shared(left: int, wanted: dict[int, int], texts: Sequence[int], headings: Sequence[int]) -> dict[int, int]:
+def _share_cells(left: int, wanted: dict[int, int], texts: Sequence[int], headings: Sequence[int]) -> dict[int, int]:
     """Return the cells of each text column; the shortest is served first, so that its surplus goes to the others."""
     found: dict[int, int] = {}
     for done, index in enumerate(sorted(texts, key=lambda one: wanted[one])):

@@ -37,10 +37,10 @@ def tool_names(keys: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for key, name in plain.items():
         is_own = name not in reserved and len(name) <= _MAX_NAME_CHARS and (name == key or counts[name] == 1)
-        names[key] = name if is_own else _marked(key, name)
+        names[key] = name if is_own else _with_mark(key, name)
     return names
 
 
-def _marked(key: str, name: str) -> str:
+def _with_mark(key: str, name: str) -> str:
     mark = sha256(key.encode()).hexdigest()[:6]
     return f"{name[: _MAX_NAME_CHARS - len(mark) - 1]}_{mark}"

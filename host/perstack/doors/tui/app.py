@@ -208,7 +208,7 @@ class StartApp(App[int]):
 
         self.call_next(prepare)
 
-    def changed(self, job_id: str) -> None:
+    def reload_job(self, job_id: str) -> None:
         """Read this Job again wherever it is shown."""
         for screen in self.screen_stack:
             if isinstance(screen, OverScreen):
@@ -229,7 +229,7 @@ class StartApp(App[int]):
         return pane
 
     @on(JobPane.Chosen)
-    def _named(self) -> None:
+    def _on_named(self) -> None:
         self._show_tabs()
 
     @on(events.DescendantFocus)
@@ -296,7 +296,7 @@ class StartApp(App[int]):
         for session in self.sessions:
             if not session.is_driven:
                 session.interrupt()
-        await asyncio.gather(*(session.ended() for session in self.sessions))
+        await asyncio.gather(*(session.wait_until_idle() for session in self.sessions))
         self.exit(INTERRUPTED)
 
     def _tick(self) -> None:
@@ -356,13 +356,13 @@ class StartApp(App[int]):
 
     def action_history(self) -> None:
         """Show the History."""
-        self._over("history")
+        self._show_screen("history")
 
     def action_inbox(self) -> None:
         """Show the Inbox."""
-        self._over("inbox")
+        self._show_screen("inbox")
 
-    def _over(self, name: str) -> None:
+    def _show_screen(self, name: str) -> None:
         self._leave_screens()
         self.show(screen_of(name, self))
 
@@ -522,7 +522,7 @@ class StartApp(App[int]):
         """Interrupt the running Jobs, and exit when that is recorded."""
         for session in self.sessions:
             session.interrupt()
-        await asyncio.gather(*(session.ended() for session in self.sessions))
+        await asyncio.gather(*(session.wait_until_idle() for session in self.sessions))
         self.exit(code)
 
 
@@ -567,7 +567,7 @@ def run_start(
                     exit_now()
             for session in app.sessions:
                 session.interrupt()
-            await asyncio.gather(*(session.ended() for session in app.sessions))
+            await asyncio.gather(*(session.wait_until_idle() for session in app.sessions))
             return app.return_code or code or 0
 
     with terminal_restored():

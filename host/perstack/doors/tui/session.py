@@ -17,7 +17,7 @@ from perstack.core.runs import events
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.activity import JobActivity, LogLine
-from perstack.doors.shared.job_status import next_step_of_job, spent
+from perstack.doors.shared.job_status import next_step_of_job, spending_line
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.text import count
 from perstack.doors.tui.view.styled_text import Style
@@ -184,10 +184,12 @@ class Session:
         resume = self.resumption
         if place is not None and is_again:
             self._drive(
-                lambda on: jobs.answer(text, job_id=job_id, resume_from=place, by=_by(), drive=True, on_event=on)
+                lambda on: jobs.answer(text, job_id=job_id, resume_from=place, by=_this_user(), drive=True, on_event=on)
             )
         elif asking is not None and place is None:
-            self._drive(lambda on: self.host.answer(text, question_id=asking.id, by=_by(), drive=drive, on_event=on))
+            self._drive(
+                lambda on: self.host.answer(text, question_id=asking.id, by=_this_user(), drive=drive, on_event=on)
+            )
         elif job_id is None:
             self._drive(lambda on: jobs.run(self.expert_key or "", text, on_event=on))
         elif place is None and resume is not None and resume.needs is not None and _amount(text) is not None:
@@ -204,7 +206,9 @@ class Session:
         steps = int(limit) if limit is not None and resume.needs == "max_steps" else None
         dollars = limit if resume.needs == "max_cost" else None
         self._drive(
-            lambda on: self.host.resume(job_id, max_steps=steps, max_cost=dollars, settle=settle, by=_by(), on_event=on)
+            lambda on: self.host.resume(
+                job_id, max_steps=steps, max_cost=dollars, settle=settle, by=_this_user(), on_event=on
+            )
         )
 
     def follow(self) -> None:
@@ -213,7 +217,7 @@ class Session:
         if self.is_unread and self.job_id is not None:
             self.watch(self.job_id)
         elif job is not None and self.is_elsewhere and self._may_drive(job):
-            self._drive(lambda on: self.host.resume(job.id, by=_by(), on_event=on))
+            self._drive(lambda on: self.host.resume(job.id, by=_this_user(), on_event=on))
         elif job is not None and self.is_elsewhere:
             self.is_watching = True
             self._begin(self._look)
@@ -240,7 +244,7 @@ class Session:
             self.resume_from, self.again = None, None
             self._on_change(self)
 
-    async def ended(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no task is running."""
         while self._work is not None:
             await asyncio.wait({self._work})
@@ -253,9 +257,9 @@ class Session:
 
     async def _answered_meanwhile(self, text: str, asking: OpenQuestion) -> None:
         try:
-            await self.host.jobs.answer_live(text, asking.id, by=_by())
+            await self.host.jobs.answer_live(text, asking.id, by=_this_user())
         except Conflict as error:
-            await self.ended()  # the others have just stopped, so the Job itself asks now
+            await self.wait_until_idle()  # the others have just stopped, so the Job itself asks now
             if self.asking is not None and self.asking.id == asking.id:
                 self.send(text)
             else:
@@ -292,10 +296,10 @@ class Session:
             await work()
 
         self._work = asyncio.create_task(done())
-        self._work.add_done_callback(self._ended)  # also called for a task that was cancelled before it began
+        self._work.add_done_callback(self._on_task_end)  # also called for a task that was cancelled before it began
         self._on_change(self)
 
-    def _ended(self, work: asyncio.Task[None]) -> None:
+    def _on_task_end(self, work: asyncio.Task[None]) -> None:
         self._work, self.is_watching, self.is_reading, self.began, self.coming = None, False, False, None, None
         self._waits, self._meanwhile = False, {}
         self._on_change(self)
@@ -308,7 +312,7 @@ class Session:
             self.job = await work(self._take_with_line)
         except asyncio.CancelledError:  # interrupted, which is recorded by now
             await self._stands()
-            self._ends()
+            self._show_outcome()
         except Conflict as error:
             if self.job_id is None:
                 self._says(error)
@@ -390,7 +394,7 @@ class Session:
         except asyncio.CancelledError:  # no longer watched
             await self._stands()
             return
-        self._ends(known)
+        self._show_outcome(known)
 
     def _may_drive(self, job: JobSummary) -> bool:
         """Return whether a Job that waits for a worker is driven here at the user's request."""
@@ -421,7 +425,7 @@ class Session:
         if self.job.status == "stoppedByInterrupt":
             self.unsettled = await self.host.jobs.unsettled(self.job_id)
 
-    def _ends(self, known: JobSummary | None = None) -> None:
+    def _show_outcome(self, known: JobSummary | None = None) -> None:
         """Show that nothing is running, and the outcome unless it is `known`."""
         was_at_work = self.transcript.rest()
         if self.job is not None and self.job.status == "stoppedByInterrupt" and was_at_work:
@@ -465,10 +469,10 @@ class Session:
 
     def _says_how_it_ended(self, job: JobSummary) -> None:
         if job.status == "completed":
-            self._remark("completed", spent(job), "good")
+            self._remark("completed", spending_line(job), "good")
 
 
-def _by() -> By:
+def _this_user() -> By:
     return this_user("start")
 
 

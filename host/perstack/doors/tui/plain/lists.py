@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from perstack.core.base.text import one_line
-from perstack.doors.shared.activity import timed, todos_words, totals, work_words
+from perstack.doors.shared.activity import todos_words, total_texts, with_duration, work_words
 from perstack.doors.shared.job_printer import Put
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
@@ -64,13 +64,15 @@ def status_lines(session: Session, now: int) -> list[str]:
     found = [STATES[session.state]]
     for lane in live.lanes.values():
         works = [work_words(work, now, _STATUS_CELLS) for work in lane.work.values()]
-        doing = "the model writes" if lane.text else timed(lane.doing or "begins", lane.since, now, _STATUS_CELLS)
+        doing = (
+            "the model writes" if lane.text else with_duration(lane.doing or "begins", lane.since, now, _STATUS_CELLS)
+        )
         found += [f"{lane.label}: {one}" for one in works or [doing]]
     first = next(iter(live.lanes.values()), None) or live.latest
     if first is not None and first.todos:
         found.append(todos_words(first))
     if live.steps:
-        found.append(", ".join(totals(live, now if session.is_busy else live.began or now)))
+        found.append(", ".join(total_texts(live, now if session.is_busy else live.began or now)))
     return found
 
 

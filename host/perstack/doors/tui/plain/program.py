@@ -18,7 +18,7 @@ from perstack.doors.shared.text import count
 from perstack.doors.tui.actions import COMMANDS, OTHERS
 from perstack.doors.tui.plain.lists import HeldLines, Lists, status_lines
 from perstack.doors.tui.session import Session, nothing_held
-from perstack.doors.tui.view.lines import STATES, filtered, hint_of
+from perstack.doors.tui.view.lines import STATES, filter_experts, hint_of
 from perstack.doors.tui.view.questions import SETTLEMENTS, asking_hint, decision
 from perstack.doors.tui.view.styled_text import clean
 from perstack.engine.permissions.live_project import ReloadedProject
@@ -224,7 +224,7 @@ class PlainProgram:
         self._is_leaving = True
         for session in self.sessions:
             session.interrupt()
-        await asyncio.gather(*(session.ended() for session in self.sessions))
+        await asyncio.gather(*(session.wait_until_idle() for session in self.sessions))
         self.left.set()
 
     def _say(self, text: str) -> None:
@@ -259,7 +259,7 @@ class PlainProgram:
         if typed.isascii() and typed.isdecimal() and len(typed) < 6 and 0 < int(typed) <= len(self._experts):
             self._take(self._experts[int(typed) - 1].key)
             return
-        found = filtered(every, typed)
+        found = filter_experts(every, typed)
         if len(found) == 1 and typed:
             self._take(found[0].key)
             return

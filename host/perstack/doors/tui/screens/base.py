@@ -50,7 +50,7 @@ class ScreenHost(Protocol):
         """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `again`."""
         ...
 
-    def changed(self, job_id: str) -> None:
+    def reload_job(self, job_id: str) -> None:
         """Read a Job again wherever it is shown: something was recorded that no driver reports."""
         ...
 
@@ -214,7 +214,7 @@ class ListScreen(OverScreen, Generic[_T]):
         """Update the title and the key line if they depend on the rows or the chosen one."""
 
     @on(Choice.RowChanged)
-    def _moved(self, message: Choice.RowChanged) -> None:
+    def _on_row_changed(self, message: Choice.RowChanged) -> None:
         message.stop()
         self.show_head()
 
@@ -235,7 +235,7 @@ class ListScreen(OverScreen, Generic[_T]):
         self.list_again(self.first_chosen())
 
     @on(Choice.Opened)
-    def _opened(self, message: Choice.Opened) -> None:
+    def _on_opened(self, message: Choice.Opened) -> None:
         message.stop()
         if self.chosen is not None:
             self.open(self.chosen)

@@ -95,20 +95,20 @@ class ExportScreen(ListScreen[_ExportFormat]):
         self._name_place()
 
     @on(Input.Submitted)
-    def _typed(self) -> None:
+    def _on_submitted(self) -> None:
         if self.chosen is not None and self._input.value.strip():
             self.run_worker(self._write(self.chosen, self._input.value.strip()), exclusive=True, group="write")
 
     async def _write(self, form: _ExportFormat, where: str) -> None:
         try:
-            written = await self._written(form, where)
+            written = await self._write_file(form, where)
         except PerstackError as error:
             self.notify(error.said(tui_phrase), severity="error", markup=False)
             return
         self.notify(one_line(written), title="written", markup=False)
         self.dismiss()
 
-    async def _written(self, form: _ExportFormat, where: str) -> str:
+    async def _write_file(self, form: _ExportFormat, where: str) -> str:
         host = self.over.host
         if form.name not in (*export.OWN_FORMS, _CHECKPOINT):
             files = await export.folders_of(host, self._job_id, form.name)

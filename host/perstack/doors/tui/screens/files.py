@@ -185,7 +185,7 @@ class RewindScreen(LinesScreen):
             self._problem, self._plan = error.said(tui_phrase), None
         self._is_at_work = False
         if self._done is not None:
-            self.over.changed(self._done.job_id)
+            self.over.reload_job(self._done.job_id)
         if self._done is not None and self._then is not None:
             self.notify(f"rewound, {stat_words(self._done.files)}", markup=False)
             self._then()

@@ -89,14 +89,14 @@ class QuitScreen(ModalScreen[None]):
         self._leave = leave
         self._leave_at_once = leave_at_once
         self._is_leaving = False
-        self._lines = LinesView(self._asked())
+        self._lines = LinesView(self._question_lines())
 
     @override
     def compose(self) -> ComposeResult:
         with Vertical():
             yield self._lines
 
-    def _asked(self) -> list[Line]:
+    def _question_lines(self) -> list[Line]:
         are = "is" if self._jobs == 1 else "are"
         return [
             (Span(f"{count(self._jobs, 'Job')} {are} at work.", "strong"),),

@@ -28,13 +28,15 @@ def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
     found: list[Line] = []
     for change, path, lines in file_changes.file_rows(files):
         label = f"{pad(change, 8)} {one_line(lines)}  "
-        first, *others = _broken(path, max(8, width - cells(label) - 2))
+        first, *others = _break_lines(path, max(8, width - cells(label) - 2))
         found.append((Span("  "), Span(label, _CHANGES.get(change, "")), Span(first)))
         found += [(Span(" " * (2 + cells(label))), Span(other)) for other in others]
     found += [(), (Span(f"  {file_changes.stat_words(files)}", "dim"),), ()]
     for kind, line in file_changes.patch_lines(files):
         style = _STYLES[kind]
-        found += [(Span("  "), Span(piece, style)) for piece in _broken(file_changes.shown_line(kind, line), width - 2)]
+        found += [
+            (Span("  "), Span(piece, style)) for piece in _break_lines(file_changes.shown_line(kind, line), width - 2)
+        ]
         if len(found) > _MAX_PATCH_LINES:
             return [*found, (Span("  … and more lines", "dim"),)]
     return found
@@ -43,8 +45,8 @@ def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
 def plan_lines(plan: Rewind, width: int) -> list[Line]:
     """Return a rewind's changes and the files it leaves unchanged."""
     return [
-        *_said(file_changes.definition_warnings(plan), width, "warn"),
-        *_said(file_changes.kept_lines(plan), width, "dim"),
+        *_text_lines(file_changes.definition_warnings(plan), width, "warn"),
+        *_text_lines(file_changes.kept_lines(plan), width, "dim"),
         *files_lines(plan.files, width),
     ]
 
@@ -54,12 +56,12 @@ def words_lines(text: str, width: int, style: Style = "") -> list[Line]:
     return [(Span("  "), Span(line, style)) for line in wrap(text, max(8, width - 4))]
 
 
-def _said(texts: Iterable[str], width: int, style: Style) -> list[Line]:
+def _text_lines(texts: Iterable[str], width: int, style: Style) -> list[Line]:
     found = [line for text in texts for line in words_lines(text, width, style)]
     return [*found, ()] if found else []
 
 
-def _broken(text: str, width: int) -> list[str]:
+def _break_lines(text: str, width: int) -> list[str]:
     return break_anywhere(text.replace("\t", TAB), width)
 
 
@@ -160,7 +162,7 @@ def event_line(entry: log_view.LogEntry, is_chosen: bool, width: int) -> Line:
     """Return an event's line: its time, Run, step and first row."""
     at = f"{local_time(entry.timestamp):%H:%M:%S}"
     label = pad(one_line(run_label(log_view.expert_of(entry.log), entry.log.run_id)), _LABEL if width >= 70 else 10)
-    row = next(iter(log_view.rows_of(entry, _around(entry))), None)
+    row = next(iter(log_view.rows_of(entry, _context_of(entry))), None)
     word, text, style = (entry.type, "", "dim") if row is None else (row.word, row.text, _COLOURS.get(row.colour, ""))
     head = f"{at} " if width >= 70 else ""
     step = f" {entry.step:>4} "
@@ -176,8 +178,8 @@ def event_line(entry: log_view.LogEntry, is_chosen: bool, width: int) -> Line:
 
 def event_texts(entry: log_view.LogEntry) -> list[tuple[str, str]]:
     """Return everything that an event says, as pairs of word and text."""
-    return [(row.word, row.text) for row in log_view.rows_of(entry, _around(entry))] or [(entry.type, "")]
+    return [(row.word, row.text) for row in log_view.rows_of(entry, _context_of(entry))] or [(entry.type, "")]
 
 
-def _around(entry: log_view.LogEntry) -> EventContext:
+def _context_of(entry: log_view.LogEntry) -> EventContext:
     return EventContext(log_view.calls_of_last_reply(entry) if entry.type == "callTools" else {}, minute, full=True)

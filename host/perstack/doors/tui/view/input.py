@@ -66,19 +66,19 @@ class FileCompletion:
         """Forget the search, since files may have changed when the next name is typed."""
         self._part = ""
 
-    def meant(self, beginning: str, most: int = 8) -> list[str]:
+    def complete(self, beginning: str, most: int = 8) -> list[str]:
         """Return the paths that begin like this, or that contain this part of a name anywhere."""
         folder, _, name = beginning.rpartition("/")
         if ".." in Path(folder).parts or Path(beginning).is_absolute():
             return []
-        found = sorted(one for one in _listed(self._workspace, folder) if one.rpartition("/")[2].startswith(name))
+        found = sorted(one for one in _list_folder(self._workspace, folder) if one.rpartition("/")[2].startswith(name))
         if not found and name and not folder:
             return self._anywhere(name.casefold())[:most]
         return [one + "/" * _is_folder(self._workspace / one) for one in found[:most]]
 
     def _anywhere(self, part: str) -> list[str]:
         is_narrower = self._part and part.startswith(self._part)
-        among = self._found if is_narrower else _below(self._workspace)
+        among = self._found if is_narrower else _walk(self._workspace)
         self._part, self._found = part, sorted(one for one in among if part in one.casefold())
         return self._found
 
@@ -94,7 +94,7 @@ def _is_plain(name: str) -> bool:
     return plain_text(name) == name and "\n" not in name
 
 
-def _listed(workspace: Path, folder: str) -> Iterator[str]:
+def _list_folder(workspace: Path, folder: str) -> Iterator[str]:
     try:
         with os.scandir(workspace / folder) as entries:
             names = [entry.name for entry in islice(entries, _MAX_ENTRIES)]
@@ -105,7 +105,7 @@ def _listed(workspace: Path, folder: str) -> Iterator[str]:
             yield f"{folder}/{name}" if folder else name
 
 
-def _below(workspace: Path) -> Iterator[str]:
+def _walk(workspace: Path) -> Iterator[str]:
     left = _MAX_ENTRIES
     for folder, folders, files in os.walk(workspace):
         folders[:] = sorted(

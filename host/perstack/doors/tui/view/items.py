@@ -14,7 +14,7 @@ from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seco
 from perstack.doors.shared.file_edits import edit_by
 from perstack.doors.shared.screen import StyledText
 from perstack.doors.shared.text import brief, cells, count, duration, shorten
-from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, wrap, wrap_line, wrap_stable
+from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one_line_of, wrap, wrap_line, wrap_stable
 from perstack.doors.tui.view.tree import RenderContext, TreeBranch, TreeItem
 
 MAX_RESULT_LINES = 400  # maximum lines of an unfolded result; the log has all of it
@@ -72,9 +72,9 @@ class MessageItem(TreeItem):
         text = self.text.strip("\n")
         if not self.is_markdown:
             return [(Span(line, self.style),) for line in wrap(text, width)]
-        from perstack.doors.shared.markdown import rendered  # imports what renders Markdown
+        from perstack.doors.shared.markdown import render  # imports what renders Markdown
 
-        return [tuple(map(_span, line)) for line in rendered(text, width)]
+        return [tuple(map(_span, line)) for line in render(text, width)]
 
 
 def _span(part: str | StyledText) -> Span:
@@ -191,9 +191,9 @@ class CallItem(TreeItem):
     def _below(self, looks: RenderContext) -> Iterator[Line]:
         width = looks.width - 4
         if self._waits:
-            yield _under(one(self._waits, width, "ask"))
+            yield _under(one_line_of(self._waits, width, "ask"))
         if self.call.began is not None and self.call.progress:
-            yield _under(one(self.call.progress, width, "dim"))
+            yield _under(one_line_of(self.call.progress, width, "dim"))
         if not self.call.is_error and not self._waits:
             yield from self._change(width)
         if self.is_open:
@@ -203,7 +203,7 @@ class CallItem(TreeItem):
         ):
             first = summary_line(self.call.result)
             if first:
-                yield _under(one(first, width, "bad" if self.call.is_error else "dim"))
+                yield _under(one_line_of(first, width, "bad" if self.call.is_error else "dim"))
 
     def _change(self, width: int) -> Iterator[Line]:
         most = MAX_RESULT_LINES if self.is_open else _FOLDED_CHANGE_LINES
@@ -264,7 +264,7 @@ class ActivityItem(TreeItem):
     def render(self, looks: RenderContext) -> list[Line]:
         took = looks.now - self.since
         words = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
-        return [(Span("· ", "dim"), *one(words, looks.width - 2, "dim"))]
+        return [(Span("· ", "dim"), *one_line_of(words, looks.width - 2, "dim"))]
 
 
 _OF_STATE: dict[str, Style] = {"completed": "good", "failed": "bad", "stopped": "warn", "asks": "ask"}

@@ -25,7 +25,7 @@ from perstack.next_steps import Note
 _WIDEST_EXPERT = 28
 
 
-def filtered(experts: Mapping[str, Expert], typed: str) -> list[Expert]:
+def filter_experts(experts: Mapping[str, Expert], typed: str) -> list[Expert]:
     """Return the Experts with all typed words in key or description; those whose key begins so come first."""
     words = typed.casefold().split()
     found = [
@@ -102,12 +102,12 @@ def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
         Span("✗ " if item.damaged else "? ", "bad" if item.damaged else "ask"),
         Span(pad(one_line(item.who), who), "expert"),
         Span("  "),
-        Span(pad(shorten(_wanted(item), left), left), "" if is_chosen else "dim"),
+        Span(pad(shorten(_request_of(item), left), left), "" if is_chosen else "dim"),
         Span(f"  {end}", "dim"),
     )
 
 
-def _wanted(item: InboxItem) -> str:
+def _request_of(item: InboxItem) -> str:
     """Return the question; for an approval only the call, since the line already says who asks."""
     asking = item.asking
     if asking is None or not asking.call_digest:
@@ -168,7 +168,7 @@ def tabs_line(tabs: Sequence[Tab], chosen: int, place: str, width: int) -> Line:
     """Return the numbered tabs that fit around the chosen one, the others as empty spans, and the workspace."""
     each = max(6, min(_WIDEST, (width - 12) // max(1, len(tabs)) - 6))
     spans = [_spans(number, tab, each, is_chosen=number == chosen) for number, tab in enumerate(tabs)]
-    first, last = _seen([cells_of(one) for one in spans], chosen, width - cells(_TITLE) - 2)
+    first, last = _visible_tabs([cells_of(one) for one in spans], chosen, width - cells(_TITLE) - 2)
     found: list[Span] = [Span(_TITLE[:-1] + ("…" if first else " "), "dim")]
     for number, one in enumerate(spans):
         found += one if first <= number < last else [Span("")] * EACH
@@ -187,7 +187,7 @@ def _spans(number: int, tab: Tab, each: int, *, is_chosen: bool) -> Line:
     )
 
 
-def _seen(sizes: Sequence[int], chosen: int, room: int) -> tuple[int, int]:
+def _visible_tabs(sizes: Sequence[int], chosen: int, room: int) -> tuple[int, int]:
     """Return the range of tabs that fits, including the chosen one; its end is exclusive."""
     first = 0
     while first < chosen and sum(sizes[first : chosen + 1]) > room:

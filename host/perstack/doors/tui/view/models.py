@@ -27,11 +27,11 @@ def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str)
     A typed name that no list has comes first, unless it is the beginning of others.
     """
     own, typed = parts_of(named)[1], typed.strip()
-    default = ModelRow(own, _joined("as set", chosen is None), is_set=True, is_in_force=chosen is None)
+    default = ModelRow(own, _join_notes("as set", chosen is None), is_set=True, is_in_force=chosen is None)
     others = [one for one in known if one != own]
     if chosen is not None and chosen not in others:
         others.insert(0, chosen)
-    rows = [default, *(ModelRow(one, _joined("", one == chosen), is_in_force=one == chosen) for one in others)]
+    rows = [default, *(ModelRow(one, _join_notes("", one == chosen), is_in_force=one == chosen) for one in others)]
     if not typed:
         return rows if own else rows[1:]
     words = typed.casefold().split()
@@ -39,7 +39,7 @@ def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str)
     if any(row.name == typed for row in found):
         return sorted(found, key=lambda row: row.name != typed)
     new = ModelRow(typed, doubt_about(typed, known) or "as typed", is_unknown=True)
-    near = [row for row in rows if row.name == _near(typed, known) and row not in found]
+    near = [row for row in rows if row.name == _nearest_model(typed, known) and row not in found]
     return [*found, new] if found else [new, *near]
 
 
@@ -48,16 +48,16 @@ def doubt_about(name: str, known: Sequence[str]) -> str:
 
     The first of `known` is the model that is set. Where it is the only one, the provider lists none.
     """
-    near = _near(name, known)
+    near = _nearest_model(name, known)
     if name in known or (near is None and len(known) < 2):
         return ""
     words = f"`{one_line(name)}` is not a known model"
     return words if near is None else f"{words}; did you mean `{one_line(near)}`?"
 
 
-def _near(name: str, known: Sequence[str]) -> str | None:
+def _nearest_model(name: str, known: Sequence[str]) -> str | None:
     return nearest(name, [one for one in known if one.startswith(NAMED) is name.startswith(NAMED)], _NEAR)
 
 
-def _joined(note: str, is_in_force: bool) -> str:
+def _join_notes(note: str, is_in_force: bool) -> str:
     return ", ".join(filter(None, (note, "in force" if is_in_force else "")))

@@ -36,7 +36,9 @@ def asking_lines(asking: OpenQuestion, workspace: Path, width: int, spent: str =
         if name not in change.arguments:
             found += _argument(name, value_shown(value, asking), width)
     found += [(Span("  "), Span(line, "warn")) for line in wrap(change.note, width - 2) if line]
-    found += [(Span("  "), *_broken(line)) for text in change.lines[2:] for line in _in_pieces(text, width - 2)]
+    found += [
+        (Span("  "), *_difference_line(line)) for text in change.lines[2:] for line in _in_pieces(text, width - 2)
+    ]
     return found
 
 
@@ -110,5 +112,5 @@ def _in_pieces(text: str, width: int) -> list[str]:
     return [first, *(f"{line[:1]}  {one}" for more in others for one in break_anywhere(more, width - 3))]
 
 
-def _broken(line: str) -> Line:
+def _difference_line(line: str) -> Line:
     return difference(line, cells(line))

@@ -28,7 +28,7 @@ def clean(text: str) -> str:
     return plain_text(text.replace("\r\n", "\n")).replace("\t", TAB)
 
 
-def one(text: str, width: int, style: Style = "") -> Line:
+def one_line_of(text: str, width: int, style: Style = "") -> Line:
     """Return the text on one line, cut to the width."""
     return (Span(shorten(text, max(1, width)), style),)
 
@@ -66,7 +66,7 @@ def wrap_stable(line: str, width: int) -> tuple[list[str], str]:
     indent = _indent_of(line, width)
     room = width - len(indent)
     found: list[str] = []
-    while len(piece := _fitting(rest, room)) < len(rest):
+    while len(piece := _cut_to_width(rest, room)) < len(rest):
         after = rest[len(piece) :].lstrip(" ")
         if not after:
             break
@@ -79,7 +79,7 @@ def _indent_of(line: str, width: int) -> str:
     return " " * min(len(line) - len(line.lstrip(" ")), width // 2)
 
 
-def _fitting(text: str, width: int) -> str:
+def _cut_to_width(text: str, width: int) -> str:
     width = max(1, width)
     if text.isascii():
         if len(text) <= width:

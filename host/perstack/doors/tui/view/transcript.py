@@ -86,10 +86,10 @@ class Transcript:
                 self._reply(event)
                 rows = [one for one in rows if one.row.item != "result"]
             case events.CallTools():
-                self._called(event)
+                self._on_call_tools(event)
             case events.CallDelegate():
                 for delegation in event.delegates:
-                    self._below(event.run_id, delegation.run_id)
+                    self._add_branch(event.run_id, delegation.run_id)
             case events.FinishToolCall():
                 rows = self._result(event, rows)
             case events.FinishRun():
@@ -159,14 +159,14 @@ class Transcript:
 
     def _start(self, event: events.StartRun, rows: list[LogLine]) -> list[LogLine]:
         if event.delegated_by is not None:
-            self._below(event.delegated_by.run_id, event.run_id)
+            self._add_branch(event.delegated_by.run_id, event.run_id)
         else:
             self._add(event.run_id, MessageItem(event.query, mark="❯", style="strong"))
         place = event.continued_from
         goes_on = place is not None and place.checkpoint_id == self._ended_at and not place.answers
         return [one for one in rows if not (goes_on and one.row.word == "continues")]
 
-    def _below(self, parent_id: str, run_id: str) -> None:
+    def _add_branch(self, parent_id: str, run_id: str) -> None:
         if run_id not in self._branches:
             branch = self._branches[run_id] = RunBranch(self.live.run(run_id))
             self._add(parent_id, branch)
@@ -186,7 +186,7 @@ class Transcript:
         self._rendered += 1
         self._add(run_id, MessageItem(text, is_markdown=self._rendered <= _MAX_RENDERED))
 
-    def _called(self, event: events.CallTools) -> None:
+    def _on_call_tools(self, event: events.CallTools) -> None:
         run = self.live.run(event.run_id)
         for decided in event.calls:
             call = None if run is None else run.calls.get(decided.id)

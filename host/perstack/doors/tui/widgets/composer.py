@@ -122,7 +122,7 @@ class Composer(TextArea):
         names: list[str] = []
         if beginning is None:
             self._files.forget()
-        elif (found := self._files.meant(beginning)) != [beginning]:
+        elif (found := self._files.complete(beginning)) != [beginning]:
             names = found
         if names != self._names:
             self._names = names

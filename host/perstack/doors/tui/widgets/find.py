@@ -68,7 +68,7 @@ class FindBar(Horizontal):
         self.action_go(1)
 
     @on(Input.Changed)
-    def _typed(self) -> None:
+    def _on_changed(self) -> None:
         self.run_worker(self._search(0), exclusive=True, group="find")
 
     @on(Input.Submitted)

@@ -24,8 +24,8 @@ from perstack.doors.shared.questions import chosen
 from perstack.doors.shared.text import count
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.input import InputHistory
-from perstack.doors.tui.view.lines import expert_lines, filtered, hint_of, standing_line
-from perstack.doors.tui.view.styled_text import Line, Span, one
+from perstack.doors.tui.view.lines import expert_lines, filter_experts, hint_of, standing_line
+from perstack.doors.tui.view.styled_text import Line, Span, one_line_of
 from perstack.doors.tui.widgets.composer import Composer
 from perstack.doors.tui.widgets.lines import Bar, LinesView
 from perstack.doors.tui.widgets.question_panel import AskPanel, refusal
@@ -161,10 +161,10 @@ class JobPane(Vertical):
         elif self._view.display:
             from perstack.doors.tui.widgets.find import FindBar
 
-            self._find = FindBar(self._view, self._found)
+            self._find = FindBar(self._view, self._on_found)
             await self.mount(self._find, before=self.composer)
 
-    def _found(self) -> None:
+    def _on_found(self) -> None:
         self._find = None
         self.to_composer()
 
@@ -244,9 +244,9 @@ class JobPane(Vertical):
         words = "" if self._panel.takes_keys else "your answer" if is_asked else hint_of(self.session)
         self.composer.placeholder = words
 
-    def _offered(self) -> list[Expert]:
+    def _offered_experts(self) -> list[Expert]:
         """Return the Experts that the typed text finds, and choose the first if the choice is not among them."""
-        experts = filtered(self.session.host.experts.all(), self.composer.text)
+        experts = filter_experts(self.session.host.experts.all(), self.composer.text)
         keys = [one.key for one in experts]
         if self._chosen not in keys or self._found_by != self.composer.text:
             self._chosen = keys[0] if keys else None
@@ -254,7 +254,7 @@ class JobPane(Vertical):
         return experts
 
     def _show_experts(self) -> None:
-        experts = self._offered()
+        experts = self._offered_experts()
         width = max(30, self.screen.size.width - 2)
         head: list[Line] = [(), (Span("  Choose an Expert", "strong"),), ()]
         lines = [*head, *expert_lines(experts, self._chosen, width)]
@@ -273,7 +273,7 @@ class JobPane(Vertical):
             self._show_experts()
 
     def _choosing(self, step: int) -> None:
-        keys = [one.key for one in self._offered()]
+        keys = [one.key for one in self._offered_experts()]
         if self._chosen is not None:
             self._chosen = keys[max(0, min(keys.index(self._chosen) + step, len(keys) - 1))]
             self._show_experts()
@@ -282,7 +282,9 @@ class JobPane(Vertical):
     def _completing(self, message: Composer.Completing) -> None:
         self._names.display = bool(message.names)
         if message.names:
-            self._names.set((Span("Tab ", "person"), *one("   ".join(message.names), self.size.width - 8, "dim")))
+            self._names.set(
+                (Span("Tab ", "person"), *one_line_of("   ".join(message.names), self.size.width - 8, "dim"))
+            )
 
     def action_other(self) -> None:
         """Complete a file name; otherwise focus the question if it takes keys, the transcript, or the input again."""
@@ -329,7 +331,7 @@ class JobPane(Vertical):
         elif session.is_unread:
             session.follow()
         elif session.expert_key is None and session.job_id is None:
-            self._offered()
+            self._offered_experts()
             self.choose(self._chosen)
         elif asking is not None:
             self._answer(asking, text)
@@ -393,7 +395,7 @@ class JobPane(Vertical):
         self.composer.post_message(key)
 
     @on(AskPanel.Settled)
-    def _settled(self) -> None:
+    def _on_settled(self) -> None:
         self.session.resume()
         self.to_end()
         self._panel.hand_over()
