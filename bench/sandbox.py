@@ -25,7 +25,7 @@ from statistics import median
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.errors import PerstackError
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime, Surroundings
-from perstack.system.processes import await_start, owned
+from perstack.system.processes import await_start, end_with_block
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
 FLOOR = (
@@ -49,7 +49,7 @@ def way_of(runtime: Runtime, workspace: Path) -> Way:
         env = {"PATH": os.defpath, "PWD": str(workspace)}
         program = Program(("/usr/bin/true",), workspace, env, DEVNULL, DEVNULL, DEVNULL)
         process = await await_start(asyncio.create_task(runtime.start(program)))
-        async with owned(process):
+        async with end_with_block(process):
             if await process.wait() != 0:
                 raise SystemExit("the program failed")
         runtime.ending(process)

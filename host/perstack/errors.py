@@ -42,7 +42,7 @@ class PerstackError(Exception):
         """The message without the next steps."""
         return super().__str__()
 
-    def said(self, say: Callable[[NextStep], str]) -> str:
+    def text_for(self, say: Callable[[NextStep], str]) -> str:
         """Return the message and the next steps, each worded by `say`."""
         return with_steps(self.message, self.next_steps, say)
 
@@ -53,7 +53,7 @@ class PerstackError(Exception):
 
     def __str__(self) -> str:
         """Return the message and the next steps, phrased for any door."""
-        return self.said(in_words)
+        return self.text_for(in_words)
 
 
 class UsageError(PerstackError):

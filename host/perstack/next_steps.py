@@ -154,13 +154,13 @@ class Note:
     text: str
     next_steps: tuple[NextStep, ...] = ()
 
-    def said(self, say: Callable[[NextStep], str]) -> str:
+    def text_for(self, say: Callable[[NextStep], str]) -> str:
         """Return the text and the steps, each worded by `say`."""
         return with_steps(self.text, self.next_steps, say)
 
     def __str__(self) -> str:
         """Return the text and the steps, phrased for any door."""
-        return self.said(in_words)
+        return self.text_for(in_words)
 
 
 def with_steps(text: str, steps: Iterable[NextStep], say: Callable[[NextStep], str]) -> str:

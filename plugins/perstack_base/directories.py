@@ -35,7 +35,7 @@ def check_tree(place: ResolvedPath, destination: ResolvedPath | None = None) -> 
         if destination is not None:
             destination.workspace.check_way(destination.parts, destination.shown)
             destination.refuse_removal()
-        for way, identity in _below(top, (), 0):
+        for way, identity in _walk(top, (), 0):
             shown = place.workspace.shown((*place.parts, *way))
             place.workspace.check_way((*place.parts, *way), shown)
             if destination is not None:
@@ -45,7 +45,7 @@ def check_tree(place: ResolvedPath, destination: ResolvedPath | None = None) -> 
                 raise SkillError(f"{shown} is off limits to tools, and so is what holds it; use another path")
 
 
-def _below(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tuple[int, int]]]:
+def _walk(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tuple[int, int]]]:
     device = os.fstat(directory).st_dev
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.inode(), entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -57,7 +57,7 @@ def _below(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tupl
             raise SkillError(f"{printable('/'.join((*way, name)))} is more than {_MAX_DEPTH} levels deep; use exec")
         handle = os.open(name, _OPEN, dir_fd=directory)
         try:
-            yield from _below(handle, (*way, name), depth + 1)
+            yield from _walk(handle, (*way, name), depth + 1)
         finally:
             os.close(handle)
 
@@ -138,13 +138,13 @@ def _info(place: ResolvedPath, status: os.stat_result) -> JsonObject:
         "mimeType": mimetypes.guess_type(where.name)[0] if is_file else None,
         "size": status.st_size,
         "sizeFormatted": _readable(status.st_size),
-        "created": _when(_birth(status)),
-        "modified": _when(status.st_mtime),
-        "accessed": _when(status.st_atime),
+        "created": _time_text(_birth_time(status)),
+        "modified": _time_text(status.st_mtime),
+        "accessed": _time_text(status.st_atime),
         "permissions": {
-            "readable": _may(place, os.R_OK),
-            "writable": _may(place, os.W_OK) and place.may_change,
-            "executable": _may(place, os.X_OK),
+            "readable": _is_allowed(place, os.R_OK),
+            "writable": _is_allowed(place, os.W_OK) and place.may_change,
+            "executable": _is_allowed(place, os.X_OK),
         },
     }
 
@@ -155,20 +155,20 @@ def _item(name: str, path: str, status: os.stat_result) -> JsonObject:
         "path": path,
         "type": kind_of(status.st_mode),
         "size": status.st_size,
-        "modified": _when(status.st_mtime),
+        "modified": _time_text(status.st_mtime),
     }
 
 
-def _may(place: ResolvedPath, mode: int) -> bool:
+def _is_allowed(place: ResolvedPath, mode: int) -> bool:
     return os.access(place.name, mode, dir_fd=place.directory)
 
 
-def _birth(status: os.stat_result) -> float:
+def _birth_time(status: os.stat_result) -> float:
     made = getattr(status, "st_birthtime", None)
     return made if isinstance(made, float) else min(status.st_ctime, status.st_mtime)
 
 
-def _when(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -16,11 +16,11 @@ from types import TracebackType
 from perstack.core.base.file_names import fold_case, protected_by_name
 from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
-from perstack.ports.environment import inherited
+from perstack.ports.environment import inherit_variables
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program
 from perstack.ports.skill import SkillContext, ToolCall, ToolResult
 from perstack.system.process_groups import end_group, signal_group
-from perstack.system.processes import await_start, owned
+from perstack.system.processes import await_start, end_with_block
 from perstack_base.files import printable
 from perstack_base.tools import answer, boolean, integer, string_map, strings, text
 from perstack_base.workspace import OpenWorkspace
@@ -139,12 +139,12 @@ def _refuse_path(workspace: OpenWorkspace, path: str, *, change: bool) -> None:
         return
     shown, whole = printable(os.path.normpath(path)), os.path.join(workspace.root, path)  # noqa: PTH118
     for name in (whole, os.path.realpath(whole)):
-        way = workspace.inside(name)
+        way = workspace.relative_parts(name)
         if way is not None:
             workspace.check_way(way, shown, change=change)
             if change:
                 workspace.check_git(way)
-    opened = workspace.inside(os.path.realpath(whole))
+    opened = workspace.relative_parts(os.path.realpath(whole))
     if opened is None or not workspace.is_opened(opened):
         with suppress(OSError, ValueError):
             workspace.check_identity(os.stat(whole), shown, workspace.protected_identities())  # noqa: PTH116
@@ -177,7 +177,7 @@ class Executor:
     def __init__(self, workspace: OpenWorkspace, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
         """Start nothing yet; `domains` are the network places of the skill's programs."""
         self._workspace = workspace
-        self._env = inherited(context.env, context.variables)
+        self._env = inherit_variables(context.env, context.variables)
         self._records = context.programs
         self._runtime = context.runtime
         self._domains = domains
@@ -219,7 +219,7 @@ class Executor:
         pump = asyncio.create_task(_pump(reading, output))
         try:
             try:
-                async with owned(process):
+                async with end_with_block(process):
                     yield process
             finally:
                 await asyncio.wait({pump}, timeout=_DRAIN_TIMEOUT_S)

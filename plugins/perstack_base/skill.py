@@ -224,7 +224,7 @@ class WorkspaceSet:
         plain = os.path.normpath(path)
         for name in (plain, *self._resolve(plain)):
             for one in (self.workspace, *self._added.values()):
-                parts = one.inside(name)
+                parts = one.relative_parts(name)
                 if parts is not None and (not one.only or parts[:1] == (one.only,)):
                     return one, parts
         return None

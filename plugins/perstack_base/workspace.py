@@ -155,15 +155,15 @@ class OpenWorkspace:
         self._tops = tuple(f"{str(name).rstrip('/')}/" for name in self._names)
         named = [Path(os.path.normpath(state_dir)).parts] if state_dir else []
         off_limits, protected = tuple(off_limits), tuple(protected)
-        self._states: tuple[Parts, ...] = tuple(dict.fromkeys((*named, *self._within(off_limits))))
-        self._protected: tuple[Parts, ...] = tuple(dict.fromkeys(self._within(protected)))
+        self._states: tuple[Parts, ...] = tuple(dict.fromkeys((*named, *self._paths_within(off_limits))))
+        self._protected: tuple[Parts, ...] = tuple(dict.fromkeys(self._paths_within(protected)))
         self._elsewhere = tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
         self._patterns = tuple(Path(pattern).parts for pattern in patterns)
         self._folded_states = tuple(map(fold_case, self._states))
         self._folded_protected = tuple(map(fold_case, self._protected))
         self._state_names = tuple("/".join(own) for own in self._states)
         within = (*self._state_names, *("/".join(own) for own in (*self._protected, *PROTECTED_WAYS)))
-        elsewhere = (str(path.absolute()) for path in self._elsewhere if not self.inside(str(path)))
+        elsewhere = (str(path.absolute()) for path in self._elsewhere if not self.relative_parts(str(path)))
         self._protected_names = tuple(dict.fromkeys((*within, *elsewhere)))
         self._opened: frozenset[Parts] = frozenset()
         self._opens: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ class OpenWorkspace:
         if not named:
             return self
         other = copy(self)
-        ways = (self.inside(path) if path.startswith("/") else Path(path).parts for path in named)
+        ways = (self.relative_parts(path) if path.startswith("/") else Path(path).parts for path in named)
         other._opened = frozenset(fold_case(way) for way in ways if way is not None)
         other._opens = named
         return other
@@ -237,14 +237,14 @@ class OpenWorkspace:
         way = fold_case(parts)
         if any(fold_case(own)[: len(way)] == way for own in self._state_ways()):
             raise self.off_limits(self.shown(parts))
-        if not self._rules.may_remove(self._real(parts)):
+        if not self._rules.may_remove(self._real_path(parts)):
             shown = self.shown(parts)
             raise SkillError(f"{shown} is or holds a place that [sandbox] names: it can be neither moved nor deleted")
         self.check_git(parts, whole=True)
 
     def may_change(self, parts: Parts) -> bool:
         """Return whether a path may be changed."""
-        return self._rules.may_change(self._real(parts))
+        return self._rules.may_change(self._real_path(parts))
 
     def check_change(self, parts: Parts) -> None:
         """Raise SkillError for a read-only path, and for files that git's configuration makes git execute."""
@@ -265,10 +265,10 @@ class OpenWorkspace:
         """Raise SkillError for files that git's configuration makes git execute, with `whole` below a directory too."""
         if self.is_opened(parts):
             return
-        path = self._real(parts)
+        path = self._real_path(parts)
         for top in repositories_around(path):
             for target in git_targets(top, self._env):
-                if _concerns(path, target.path, whole=whole) and not is_below(top, (target.path,)):
+                if _is_covered(path, target.path, whole=whole) and not is_below(top, (target.path,)):
                     raise SkillError(
                         f"{self.shown(parts)} is, or holds, {printable(target.path)}, which git's configuration names"
                         " and which is off limits to tools; ask a person to see to it"
@@ -296,7 +296,7 @@ class OpenWorkspace:
 
     def is_shown(self, parts: Parts) -> bool:
         """Return whether a protected file may be read because a person has named it."""
-        return self._rules.shows(self._real(parts))
+        return self._rules.shows(self._real_path(parts))
 
     def shown(self, parts: Parts) -> str:
         """Return a path in the form for results and messages."""
@@ -305,7 +305,7 @@ class OpenWorkspace:
 
     def elsewhere(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
         """Return the workspace that contains an absolute path, and the path in it; None without one."""
-        parts = self.inside(path)
+        parts = self.relative_parts(path)
         if parts is not None and not (self.only and parts[:1] != (self.only,)):
             return self, parts
         found = self._rules.elsewhere(path)
@@ -324,7 +324,7 @@ class OpenWorkspace:
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and self._is_kept_elsewhere(identity(status)):
             raise SkillError(f"{shown} is a link to a file that is off limits to tools; use another path")
 
-    def inside(self, path: str) -> Parts | None:
+    def relative_parts(self, path: str) -> Parts | None:
         """Return an absolute path relative to the workspace, judged by its text; None if it begins outside."""
         plain = os.path.normpath(path)
         for top in self._tops:
@@ -384,19 +384,19 @@ class OpenWorkspace:
     def _state_ways(self) -> Iterator[Parts]:
         for own in self._states:
             yield own
-            real = self.inside(os.path.realpath(self.root.joinpath(*own)))
+            real = self.relative_parts(os.path.realpath(self.root.joinpath(*own)))
             if real is not None:
                 yield real
 
-    def _within(self, places: Iterable[Path]) -> Iterator[Parts]:
+    def _paths_within(self, places: Iterable[Path]) -> Iterator[Parts]:
         """Yield the paths below the workspace. Those that contain the workspace cannot be protected."""
         for place in places:
             for name in (str(place), os.path.realpath(place)):
-                parts = self.inside(name)
+                parts = self.relative_parts(name)
                 if parts:
                     yield parts
 
-    def _real(self, parts: Parts) -> str:
+    def _real_path(self, parts: Parts) -> str:
         return "/".join((str(self.real).rstrip("/"), *parts))
 
     def _home(self, path: str) -> tuple[OpenWorkspace, Parts]:
@@ -410,7 +410,7 @@ class OpenWorkspace:
         return found
 
 
-def _concerns(path: str, target: str, *, whole: bool) -> bool:
+def _is_covered(path: str, target: str, *, whole: bool) -> bool:
     """Return whether a path is or is below a target or, with `whole`, contains one. Case is ignored everywhere."""
     folded_path = path.casefold()
     for name in {target, os.path.realpath(target)}:

@@ -88,7 +88,7 @@ def arguments(
     words = [
         *_ISOLATED,
         *(word for target, link in system.links for word in ("--symlink", target, link)),
-        *_each("--ro-bind", system.folders),
+        *_option_for_each("--ro-bind", system.folders),
         *(word for source, place in system.files for word in ("--ro-bind", source, place)),
         *_proc(system),
         *("--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", f"/dev/{_SHM}"),
@@ -122,7 +122,7 @@ class Inner:
     fixed: tuple[str, ...]
 
 
-def inner(view: View) -> Inner:
+def inner_mounts(view: View) -> Inner:
     """Return the inner mounts of a view."""
     ways = (str(above) for path in view.anchored for above in PurePosixPath(path).parents)
     changeable = (path for path in (*ways, *view.held) if is_below(path, view.writable) and path not in view.writable)
@@ -132,7 +132,7 @@ def inner(view: View) -> Inner:
 
 def _person(system: System, view: View, handles: Mapping[str, int]) -> Iterable[str]:
     """Yield the mounts of the person's files. Parents come first, since a later mount would cover its content."""
-    seen, within = (*view.readable, *view.writable), inner(view)
+    seen, within = (*view.readable, *view.writable), inner_mounts(view)
     steps: dict[str, tuple[str, ...]] = {}
     for path in view.readable:
         if path not in within.fixed:
@@ -164,7 +164,7 @@ def _proc(system: System) -> Iterable[str]:
             yield from ("--ro-bind", "/dev/null", path)
 
 
-def _each(option: str, paths: Iterable[str]) -> Iterable[str]:
+def _option_for_each(option: str, paths: Iterable[str]) -> Iterable[str]:
     for path in paths:
         yield from (option, path, path)
 
@@ -189,16 +189,16 @@ def open_mount_sources(view: View) -> Generator[dict[str, int]]:
     """Open the inner paths of a view; a path that is gone or has become a link gets no handle."""
     with ExitStack() as ends:
         found: dict[str, int] = {}
-        for path in (*inner(view).changeable, *inner(view).fixed):
+        for path in (*inner_mounts(view).changeable, *inner_mounts(view).fixed):
             root = next(root for root in view.writable if is_below(path, (root,)))
-            handle = opened(root, PurePosixPath(path).relative_to(root).parts)
+            handle = open_below(root, PurePosixPath(path).relative_to(root).parts)
             if handle is not None:
                 ends.callback(os.close, handle)
                 found[path] = handle
         yield found
 
 
-def opened(root: str, parts: tuple[str, ...]) -> int | None:
+def open_below(root: str, parts: tuple[str, ...]) -> int | None:
     """Open a path below `root` component by component, following no link; None if it is gone."""
     try:
         handle = os.open(root, _PLACE | os.O_CLOEXEC)

@@ -57,7 +57,7 @@ class CgroupParent:
 @cache
 def cgroup_parents() -> tuple[CgroupParent, ...]:
     """Return the directories in which groups can be created on this machine, verified by creating one."""
-    own = dict(_own())
+    own = dict(_own_groups())
     found: list[CgroupParent] = []
     with suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -67,11 +67,11 @@ def cgroup_parents() -> tuple[CgroupParent, ...]:
             elif kind == "cgroup":
                 names = tuple(name for name in options.split(",") if name in ("memory", "pids", "cpu"))
                 if names and names[0] in own:
-                    found += _first(Path(mount), own[names[0]], names)
+                    found += _parent_in(Path(mount), own[names[0]], names)
     return tuple(found)
 
 
-def enforceable() -> frozenset[str]:
+def available_controllers() -> frozenset[str]:
     """Return the available controllers."""
     return frozenset(name for place in cgroup_parents() for name in place.controllers)
 
@@ -147,7 +147,7 @@ class ProgramCgroup:
         """Files into which a process writes 0 to join the group."""
         return tuple(str(folder / "cgroup.procs") for _, folder in self.parts)
 
-    def exceeded(self) -> Controller | None:
+    def exceeded_controller(self) -> Controller | None:
         """Return the controller whose limit was exceeded; None without one."""
         for place, folder in self.parts:
             if _count(folder / ("memory.events" if place.is_second else "memory.oom_control"), "oom_kill"):
@@ -165,7 +165,7 @@ class ProgramCgroup:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
 
-def _own() -> Iterator[tuple[str, str]]:
+def _own_groups() -> Iterator[tuple[str, str]]:
     """Yield controller names with this process's group; the name is empty for v2."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -186,7 +186,7 @@ def _second(mount: Path, own: str) -> Iterator[CgroupParent]:
         folder = folder.parent
 
 
-def _first(mount: Path, own: str, names: tuple[str, ...]) -> Iterator[CgroupParent]:
+def _parent_in(mount: Path, own: str, names: tuple[str, ...]) -> Iterator[CgroupParent]:
     folder = mount / own.lstrip("/")
     if _can_make(folder):
         yield CgroupParent(folder, names, is_second=False)

@@ -24,7 +24,7 @@ from perstack.errors import SkillError
 from perstack.ports.runtime import Surroundings
 from perstack.support.sandbox_paths import places
 from perstack.system.git_targets import TargetKind, git_targets, repositories_around
-from perstack_bubblewrap.bwrap_arguments import View, opened
+from perstack_bubblewrap.bwrap_arguments import View, open_below
 
 # Protected files in the directories of a sandbox, as they are now.
 #
@@ -225,9 +225,9 @@ class FileViewBuilder:
         roots = self._roots = self._policy_roots()
         look = self._scan()
         if is_quiet or self._known is None:
-            self._known = self._executed(look)
+            self._known = self._executed_paths(look)
         writable, readable = roots.writable, roots.readable
-        linked = frozenset[tuple[int, int]]().union(*(one.linked for one in look.kept), _linked(around.hidden))
+        linked = frozenset[tuple[int, int]]().union(*(one.linked for one in look.kept), _linked_inodes(around.hidden))
         further = (path for finder in self._finders.values() for path in finder.names_of(linked)) if linked else ()
         hidden = (*(path for one in look.kept for path in one.hidden), *look.covered, *further)
         protected = _with_resolved(map(str, around.protected))
@@ -255,7 +255,7 @@ class FileViewBuilder:
             is_whole = look.is_whole
             new = [
                 path
-                for (path, real), identity in self._executed(look).items()
+                for (path, real), identity in self._executed_paths(look).items()
                 if (path, real) not in known and (identity is None or identity not in moved) and path not in said
             ]
             for path in new:
@@ -277,14 +277,14 @@ class FileViewBuilder:
 
     def _scan(self, *, may_be_partial: bool = False) -> _Scan:
         roots = self._roots
-        emptied, covered = _existing(map(str, self.around.hidden), roots.writable)
+        emptied, covered = _existing_paths(map(str, self.around.hidden), roots.writable)
         folders = [root for root in (*roots.writable, *roots.readable) if Path(root).is_dir()]
         finders = [self._finder(root, frozenset(emptied)) for root in folders]
         kept = tuple(finder.scan(may_be_partial=may_be_partial) for finder in finders)
         targets = tuple(_targets(kept, roots.writable, self.around.env))
         return _Scan(tuple(emptied), tuple(covered), kept, targets)
 
-    def _executed(self, look: _Scan) -> _Executed:
+    def _executed_paths(self, look: _Scan) -> _Executed:
         """Return the executed paths that programs may change. Read-only paths always exist and need no check."""
         found = (
             *(path for one in look.kept for path in one.executed),
@@ -340,7 +340,7 @@ def _set_aside(path: str, writable: tuple[str, ...]) -> str:
     other = f"{mark}{name}" if name.startswith(".") else f".{name}.{mark}"
     why = f"a program in the sandbox made {path}, and git or perstack would execute what it says"
     root = next(root for root in writable if is_below(folder, (root,)))
-    handle = opened(root, Path(folder).relative_to(root).parts)
+    handle = open_below(root, Path(folder).relative_to(root).parts)
     if handle is None:
         return f"{why}: remove it"
     try:
@@ -371,7 +371,7 @@ def _with_resolved(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _linked(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
+def _linked_inodes(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
     for path in paths:
         with suppress(OSError):
             status = path.stat()
@@ -379,7 +379,7 @@ def _linked(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
                 yield status.st_dev, status.st_ino
 
 
-def _existing(paths: Iterable[str], writable: tuple[str, ...]) -> tuple[list[str], list[str]]:
+def _existing_paths(paths: Iterable[str], writable: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Return the existing directories and files, except ancestors of a writable root: these cannot be hidden."""
     names = [path for path in _with_resolved(paths) if not any(is_below(root, (path,)) for root in writable)]
     return [path for path in names if Path(path).is_dir()], [path for path in names if not Path(path).is_dir()]

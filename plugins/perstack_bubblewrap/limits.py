@@ -22,7 +22,14 @@ from threading import Lock
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
-from perstack_bubblewrap.cgroups import Controller, JobCgroup, JobLimits, ProgramCgroup, cgroup_parents, enforceable
+from perstack_bubblewrap.cgroups import (
+    Controller,
+    JobCgroup,
+    JobLimits,
+    ProgramCgroup,
+    available_controllers,
+    cgroup_parents,
+)
 from perstack_bubblewrap.machine import run_trusted
 
 SPARE_PIDS = 300
@@ -129,7 +136,7 @@ _CONTROLLERS: Mapping[str, Controller] = {"memory": "memory", "processes": "pids
 
 def limits_of(policy: SandboxPolicy) -> JobLimits:
     """Return the policy's limits that cgroups can enforce here."""
-    there = enforceable()
+    there = available_controllers()
     return JobLimits(
         policy.memory if "memory" in there else None,
         policy.processes if "pids" in there else None,
@@ -137,7 +144,7 @@ def limits_of(policy: SandboxPolicy) -> JobLimits:
     )
 
 
-def unenforced(policy: SandboxPolicy) -> tuple[str, ...]:
+def unenforced_limits(policy: SandboxPolicy) -> tuple[str, ...]:
     """Describe the limits of a policy that nothing enforces on this machine."""
     asked = {"memory": policy.memory, "processes": policy.processes, "cpu": policy.cpu}
     how = enforcement()
@@ -167,7 +174,7 @@ def enforcement() -> dict[str, str]:
 
 def rlimit_argv(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> tuple[str, ...]:
     """Return the prefix of the program's command line for limits set by rlimit; empty if none are needed."""
-    there = enforceable() if cgroup is not None else frozenset[str]()
+    there = available_controllers() if cgroup is not None else frozenset[str]()
     words: list[str] = []
     if policy.memory is not None and "memory" not in there:
         words.append(f"--as={policy.memory}")
@@ -178,7 +185,7 @@ def rlimit_argv(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> tuple[st
 
 def pid_limit(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> int | None:
     """Return the `pid_max` to set for a program; None if the processes are counted otherwise."""
-    is_counted = cgroup is not None and "pids" in enforceable()
+    is_counted = cgroup is not None and "pids" in available_controllers()
     return policy.processes if not is_counted and _by_number() else None
 
 
@@ -200,7 +207,7 @@ def describe_excess(over: Controller, policy: SandboxPolicy) -> str:
 
 
 def _is_kept(key: str) -> bool:
-    return _CONTROLLERS[key] in enforceable() or _by_rlimit(key) or (key == "processes" and _by_number())
+    return _CONTROLLERS[key] in available_controllers() or _by_rlimit(key) or (key == "processes" and _by_number())
 
 
 def _by_number() -> bool:

@@ -25,7 +25,7 @@ class BubblewrapFactory(RuntimeFactory):
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
         """Return warnings. Raises UsageError without a usable bwrap, or for a workspace that exposes too much."""
         from perstack.support.sandbox_paths import check_place, check_places
-        from perstack_bubblewrap.limits import unenforced
+        from perstack_bubblewrap.limits import unenforced_limits
         from perstack_bubblewrap.machine import check, find, seccomp
         from perstack_bubblewrap.network import wrong_ports
         from perstack_bubblewrap.proxy import check_library
@@ -39,7 +39,7 @@ class BubblewrapFactory(RuntimeFactory):
         if policy.network:
             check_library()
         ports = wrong_ports(policy.network)
-        return (*unenforced(policy), *((ports,) if ports else ()))
+        return (*unenforced_limits(policy), *((ports,) if ports else ()))
 
     @override
     def limits(self) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from shutil import rmtree
 
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
-from perstack.system.processes import await_start, launch, owned, python_argv
+from perstack.system.processes import await_start, end_with_block, launch, python_argv
 from perstack_bubblewrap.machine import memory_files
 from perstack_bubblewrap.network import local_ports, proxy_port
 
@@ -170,15 +170,15 @@ class ProxyPool:
         finally:
             os.close(stdin)
             os.close(stdout)
-        await ends.enter_async_context(owned(process))
-        await _ready(reading)
+        await ends.enter_async_context(end_with_block(process))
+        await _wait_until_ready(reading)
         proxy = Proxy(folder / "proxy", allowed, self._on_refused, reading, process)
         loop.add_reader(reading, proxy.read_refusals)
         ends.callback(loop.remove_reader, reading)
         return proxy
 
 
-async def _ready(reading: int) -> None:
+async def _wait_until_ready(reading: int) -> None:
     loop = asyncio.get_running_loop()
     said: asyncio.Future[bytes] = loop.create_future()
 

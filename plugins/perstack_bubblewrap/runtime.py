@@ -28,7 +28,7 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Runtime, Surroundings
 from perstack.system.process_groups import signal_group
-from perstack.system.processes import launch, owned
+from perstack.system.processes import end_with_block, launch
 from perstack_bubblewrap.bwrap_arguments import DEFAULT_TMP_BYTES, View, arguments, environment, open_mount_sources
 from perstack_bubblewrap.cgroups import ProgramCgroup
 from perstack_bubblewrap.file_view import FileViewBuilder
@@ -195,7 +195,7 @@ class BubblewrapRuntime(Runtime):
             await running.cgroup.remove()
 
     def _check_limit(self, running: _Running) -> None:
-        over = None if running.limit or running.cgroup is None else running.cgroup.exceeded()
+        over = None if running.limit or running.cgroup is None else running.cgroup.exceeded_controller()
         if over is not None:
             running.limit = describe_excess(over, self._policy)
 
@@ -205,6 +205,6 @@ async def _bind(back: PausedProgram, process: Process) -> None:
     try:
         await back.bind()
     except BaseException:
-        async with owned(process):
+        async with end_with_block(process):
             process.kill()
         raise

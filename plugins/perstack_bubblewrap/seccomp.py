@@ -193,8 +193,8 @@ def program_of(machine: Machine) -> list[Instruction]:
         program += [(_EQUAL, 0, 1, number), refused]
     program += _of_call(machine.clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), refused])
     program += _of_call(machine.ioctl, 1, [one for code in _TERMINAL_INPUT for one in ((_EQUAL, 0, 1, code), refused)])
-    program += _of_call(machine.socket, 0, _only(_FAMILIES))
-    program += _of_call(machine.personality, 0, _only(_PERSONALITIES))
+    program += _of_call(machine.socket, 0, _allow_only(_FAMILIES))
+    program += _of_call(machine.personality, 0, _allow_only(_PERSONALITIES))
     return [*program, (_RETURN, 0, 0, _ALLOW)]
 
 
@@ -203,7 +203,7 @@ def _of_call(number: int, argument: int, checks: Sequence[Instruction]) -> list[
     return [(_EQUAL, 0, len(body), number), *body]
 
 
-def _only(values: Iterable[int]) -> list[Instruction]:
+def _allow_only(values: Iterable[int]) -> list[Instruction]:
     allowed = [one for value in values for one in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))]
     return [*allowed, _answer(errno.EPERM)]
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.support.storage import no_job
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack.system.files import FOLDER_MODE
-from perstack_filesystem.directories import OpenDirectory, OpenFolders, explained
+from perstack_filesystem.directories import OpenDirectory, OpenFolders, explain
 
 _BLOB = re.compile(r"[0-9a-f]{64}")
 _UNFINISHED = re.compile(r"\..*\.tmp")
@@ -64,12 +64,12 @@ def keep_all(root: Path, blobs: OpenDirectory, contents: Mapping[str, bytes]) ->
         blobs.sync()
 
 
-def free(root: Path, blobs: OpenDirectory, names: tuple[str, ...]) -> None:
+def free_blobs(root: Path, blobs: OpenDirectory, names: tuple[str, ...]) -> None:
     """Remove from the pool the blobs that no other Job has, before this one loses its links: a crash leaks none."""
     with ExitStack() as opened:
         pool = _Pool(root, opened)
         for name in names:
-            pool.free(name, blobs)
+            pool.free_blob(name, blobs)
 
 
 class _Pool:
@@ -107,7 +107,7 @@ class _Pool:
                 part.remove(name)  # a damaged file
                 os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
 
-    def free(self, name: str, blobs: OpenDirectory) -> None:
+    def free_blob(self, name: str, blobs: OpenDirectory) -> None:
         part = self._part(name, make=False)
         kept, own = None if part is None else part.stat(name), blobs.stat(name)
         if part is not None and kept is not None:
@@ -120,29 +120,29 @@ class _Pool:
         start = name[:2]
         if start not in self._parts:
             if self._top is None:
-                top = self._opened.enter_context(_opened(self._root))
-                found = _made(top, POOL) if make else top.find(POOL)
+                top = self._opened.enter_context(_open_pool(self._root))
+                found = _make_folder(top, POOL) if make else top.find(POOL)
                 if found is None:
                     return None
                 self._top = self._opened.enter_context(found)
-            part = _made(self._top, start) if make else self._top.find(start)
+            part = _make_folder(self._top, start) if make else self._top.find(start)
             if part is None:
                 return None
             self._parts[start] = self._opened.enter_context(part)
         return self._parts[start]
 
 
-def _made(folder: OpenDirectory, name: str) -> OpenDirectory | None:
+def _make_folder(folder: OpenDirectory, name: str) -> OpenDirectory | None:
     """Create and open a pool directory. Its name need not survive power loss: the only cost is less sharing."""
     with suppress(OSError):
         os.mkdir(name, FOLDER_MODE, dir_fd=folder.fd)
     return folder.find(name)
 
 
-def _opened(root: Path) -> OpenDirectory:
+def _open_pool(root: Path) -> OpenDirectory:
     folder = OpenDirectory.top(root)
     if folder is None:
-        raise explained(FileNotFoundError(2, "it was removed at the same moment"), root)
+        raise explain(FileNotFoundError(2, "it was removed at the same moment"), root)
     return folder
 
 
@@ -186,7 +186,7 @@ def _sync_all(folder: OpenDirectory) -> None:
     system = _system()
     if system is None or system.syncfs(folder.fd):
         number = ctypes.get_errno()
-        raise explained(OSError(number, os.strerror(number)), folder.path)
+        raise explain(OSError(number, os.strerror(number)), folder.path)
 
 
 class JobDirectories:
@@ -235,7 +235,7 @@ class BlobFolders(JobDirectories):
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
         """Store many blobs durably, each content once for all Jobs, and return their SHA-256 names."""
-        return await uninterrupted(asyncio.to_thread(self._put_blobs, job_id, blobs))
+        return await finish(asyncio.to_thread(self._put_blobs, job_id, blobs))
 
     def _put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
         names = tuple(new_sha256(data).hexdigest() for data in blobs)
@@ -255,7 +255,7 @@ class BlobFolders(JobDirectories):
         with ExitStack() as opened:
             folder = self._find(opened, job_id, "blobs")
             if folder is not None:
-                free(self._root, folder, (check_id(sha256, "blob"),))
+                free_blobs(self._root, folder, (check_id(sha256, "blob"),))
                 if folder.remove(sha256):
                     folder.sync()
 
@@ -263,4 +263,4 @@ class BlobFolders(JobDirectories):
         blobs = job.find("blobs")
         if blobs is not None:
             with blobs:
-                free(self._root, blobs, blob_names(blobs))
+                free_blobs(self._root, blobs, blob_names(blobs))

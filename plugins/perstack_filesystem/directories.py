@@ -25,7 +25,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 20
 
 
-def explained(error: OSError, path: Path) -> StorageError:
+def explain(error: OSError, path: Path) -> StorageError:
     """Return a StorageError that names the file and the action to take."""
     reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
@@ -51,7 +51,7 @@ class OpenDirectory:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise explained(error, path) from error
+            raise explain(error, path) from error
 
     def __enter__(self) -> OpenDirectory:
         """Return the directory."""
@@ -69,7 +69,7 @@ class OpenDirectory:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise explained(error, path) from error
+            raise explain(error, path) from error
 
     def make(self, name: str) -> OpenDirectory:
         """Open a subdirectory, creating it if it is missing."""
@@ -87,7 +87,7 @@ class OpenDirectory:
         except FileExistsError:
             return False
         except OSError as error:
-            raise explained(error, self.path / name) from error
+            raise explain(error, self.path / name) from error
         self.sync()
         return True
 
@@ -97,7 +97,7 @@ class OpenDirectory:
             with os.scandir(self.fd) as found:
                 return list(found)
         except OSError as error:
-            raise explained(error, self.path) from error
+            raise explain(error, self.path) from error
 
     def stat(self, name: str) -> os.stat_result | None:
         """Return the status of an entry without following a link; None if it does not exist."""
@@ -106,7 +106,7 @@ class OpenDirectory:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise explained(error, self.path / name) from error
+            raise explain(error, self.path / name) from error
 
     def open(self, name: str, flags: int) -> int | None:
         """Open a regular file and return its descriptor; None if it does not exist."""
@@ -115,7 +115,7 @@ class OpenDirectory:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise explained(error, self.path / name) from error
+            raise explain(error, self.path / name) from error
 
     def open_log(self, name: str) -> int | None:
         """Open a log, read-only without write permission; None if it does not exist."""
@@ -129,7 +129,7 @@ class OpenDirectory:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise explained(error, self.path / name) from error
+            raise explain(error, self.path / name) from error
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content; None if it does not exist."""
@@ -140,7 +140,7 @@ class OpenDirectory:
             with open(fd, "rb", buffering=0) as file:  # noqa: PTH123 - relative to a handle
                 return file.read()
         except OSError as error:
-            raise explained(error, self.path / name) from error
+            raise explain(error, self.path / name) from error
 
     def replace(self, name: str, data: bytes, *, sync: bool, modified_ns: int | None = None) -> None:
         """Replace a file atomically. With `sync` its content survives power loss; its name does after `sync()`.
@@ -173,7 +173,7 @@ class OpenDirectory:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise explained(error, self.path / name) from error
+            raise explain(error, self.path / name) from error
         return temporary
 
     def put_in_place(self, temporary: str, name: str) -> None:
@@ -181,7 +181,7 @@ class OpenDirectory:
         try:
             os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError as error:
-            raise explained(error, self.path / name) from error
+            raise explain(error, self.path / name) from error
 
     def remove(self, name: str) -> bool:
         """Remove a file. Return False if it does not exist."""
@@ -190,7 +190,7 @@ class OpenDirectory:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise explained(error, self.path / name) from error
+            raise explain(error, self.path / name) from error
         return True
 
     def lock(self) -> None:
@@ -198,14 +198,14 @@ class OpenDirectory:
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX)
         except OSError as error:
-            raise explained(error, self.path) from error
+            raise explain(error, self.path) from error
 
     def sync(self) -> None:
         """Make the names in this directory survive power loss."""
         try:
             files.sync(self.fd)
         except OSError as error:
-            raise explained(error, self.path) from error
+            raise explain(error, self.path) from error
 
 
 def read_below(folder: OpenDirectory, name: str, file: str) -> bytes | None:
@@ -225,7 +225,7 @@ def read_below(folder: OpenDirectory, name: str, file: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise explained(error, folder.path / at) from error
+        raise explain(error, folder.path / at) from error
 
 
 def _read_all(fd: int) -> bytes:
@@ -328,7 +328,7 @@ class OpenFolders:
         try:
             make_state_folder(self._root)
         except OSError as error:
-            raise explained(error, self._root) from error
+            raise explain(error, self._root) from error
         folder = self.make(space)
         if folder is None:
             raise StorageError(f"{self._root}: it was removed at the same moment")
@@ -360,7 +360,7 @@ class OpenFolders:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise explained(error, self._root) from error
+            raise explain(error, self._root) from error
 
     def _keep(self, names: Names, folder: OpenDirectory) -> KeptFolder:
         kept = self._kept[names] = KeptFolder(folder.fd, folder.path, self._turn)

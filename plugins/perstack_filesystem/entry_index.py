@@ -16,7 +16,7 @@ from threading import Lock
 from perstack.errors import StorageError
 from perstack.support.storage import no_job
 from perstack.system.files import sync_data
-from perstack_filesystem.directories import OpenDirectory, explained, write_all
+from perstack_filesystem.directories import OpenDirectory, explain, write_all
 
 _FILE = "entries.jsonl"
 _FORGOTTEN = -1
@@ -45,7 +45,7 @@ def put_entry(
 
 
 @contextmanager
-def forgotten(space: OpenDirectory, job_id: str) -> Generator[None]:
+def remove_entry(space: OpenDirectory, job_id: str) -> Generator[None]:
     """Remove the Job's entry. The caller removes the Job inside this context, in which nobody can put another entry."""
     if space.stat(_FILE) is None:
         yield
@@ -94,7 +94,7 @@ class EntryIndex:
             try:
                 self._follow(space)
             except OSError as error:
-                raise explained(error, space.path / _FILE) from error
+                raise explain(error, space.path / _FILE) from error
             self._asked += 1
             if self._asked > _FEW:
                 _take(self._entries, _ANY.finditer(self._unparsed))
@@ -168,6 +168,6 @@ def _open(space: OpenDirectory, flags: int, lock: int) -> Generator[int]:
                 yield fd
                 return
         except OSError as error:
-            raise explained(error, space.path / _FILE) from error
+            raise explain(error, space.path / _FILE) from error
         finally:
             os.close(fd)

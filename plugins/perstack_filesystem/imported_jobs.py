@@ -58,7 +58,7 @@ class ForeignJobs:
         for one in self.formats:
             try:
                 job = one.read(job_id, runs, names)
-                logs = {run_id: _sealed(log) for run_id, log in job.logs.items()}
+                logs = {run_id: _seal_events(log) for run_id, log in job.logs.items()}
             except (ValueError, LookupError, ArithmeticError) as error:
                 raise StorageError(f"{runs.path}: not a Job that {one.writer} can have written ({error})") from error
             if logs:
@@ -77,7 +77,7 @@ def _stamp_of(job_id: str, runs: OpenDirectory) -> Stamp:
     )
 
 
-def _sealed(log: Sequence[StoredEvent]) -> list[bytes]:
+def _seal_events(log: Sequence[StoredEvent]) -> list[bytes]:
     head = EMPTY_LOG
     records: list[bytes] = []
     for event in log:

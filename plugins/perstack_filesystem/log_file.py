@@ -13,9 +13,9 @@ from threading import Lock
 
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, CheckedLines, Head, check
 from perstack.errors import Conflict, Damaged
-from perstack.support.storage import head_after, stale
+from perstack.support.storage import head_after, stale_writer
 from perstack.system.files import sync_data
-from perstack_filesystem.directories import explained, write_all
+from perstack_filesystem.directories import explain, write_all
 
 # Which records a log file holds, and where its valid part ends. A log consists of lines sealed by `core.chain`.
 # Incomplete data is read by these rules:
@@ -83,7 +83,7 @@ class Scan:
             except BrokenSeal as broken:
                 found += self._give_up()
                 if want is None or self.seq < want:
-                    raise self._damaged(place, broken) from broken
+                    raise self._damage(place, broken) from broken
         return found
 
     def grown(self, records: Sequence[bytes], head: Head) -> None:
@@ -126,7 +126,7 @@ class Scan:
         self._commit()
         return batch
 
-    def _damaged(self, place: str, broken: BrokenSeal) -> Damaged:
+    def _damage(self, place: str, broken: BrokenSeal) -> Damaged:
         return Damaged(
             f"{place}, line {self.seq + 1}, byte {self.end}: {broken}; records before it that can be read: {self.seq}. "
             "Put the file back from a copy, or delete it from that line on to continue from there",
@@ -201,7 +201,7 @@ class LogFile:
                 self._scan = scan
                 raise
             except OSError as error:
-                raise explained(error, self._path) from error
+                raise explain(error, self._path) from error
             if scan.seq >= self._scan.seq:
                 self._scan = scan
             # `found` begins after record `known`, and may hold more than wanted: the rest of an append.
@@ -219,7 +219,7 @@ class LogFile:
                     return lines[max(int(start > 0), len(lines) - count) :]
                 length *= 4
         except OSError as error:
-            raise explained(error, self._path) from error
+            raise explain(error, self._path) from error
 
     def append(self, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> None:
         """Append records, durably if `synced`. Raises Damaged, StorageError, and Conflict for another length."""
@@ -241,7 +241,7 @@ class LogFile:
         try:
             sync_data(self._fd)
         except OSError as error:
-            raise explained(error, self._path) from error
+            raise explain(error, self._path) from error
 
     @contextmanager
     def staying_at(self, expected_seq: int | None) -> Generator[None]:
@@ -257,7 +257,7 @@ class LogFile:
                 finally:
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
             except OSError as error:
-                raise explained(error, self._path) from error
+                raise explain(error, self._path) from error
 
     @contextmanager
     def staying(self) -> Generator[list[bytes]]:
@@ -274,7 +274,7 @@ class LogFile:
             if size != self._scan.size:
                 os.ftruncate(self._fd, self._scan.size)
         if expected_seq is not None and expected_seq != self._scan.seq:
-            raise stale(self._name, expected_seq, self._scan.seq)
+            raise stale_writer(self._name, expected_seq, self._scan.seq)
         if self.is_deleted:
             raise Conflict(f"{self._path}: it was deleted by another process")
 

@@ -53,13 +53,13 @@ from perstack.support.storage import (
     no_job,
     page_of,
     run_order,
-    stale,
+    stale_writer,
 )
-from perstack.system.concurrency import LatencyMonitor, uninterrupted
+from perstack.system.concurrency import LatencyMonitor, finish
 from perstack.system.files import hold_file_lock, lock_holder
 from perstack_filesystem.blobs import BlobFolders, remove_unfinished
-from perstack_filesystem.directories import OpenDirectory, OpenFolders, explained, read_below
-from perstack_filesystem.entry_index import EntryIndex, entry_names, forgotten, put_entry, read_entries
+from perstack_filesystem.directories import OpenDirectory, OpenFolders, explain, read_below
+from perstack_filesystem.entry_index import EntryIndex, entry_names, put_entry, read_entries, remove_entry
 from perstack_filesystem.imported_jobs import ForeignJobs
 from perstack_filesystem.log_file import LogFile
 
@@ -73,15 +73,15 @@ def jobs_with_times(jobs: OpenDirectory, summary: str) -> list[tuple[int, str]]:
     """Return each Job with the modification time of its summary, else of its directory, in ns. Reads no logs."""
     try:
         return [
-            (_changed(jobs, entry.name, summary), entry.name)
+            (_changed_at(jobs, entry.name, summary), entry.name)
             for entry in jobs.entries()
             if is_id(entry.name) and entry.is_dir(follow_symlinks=False)
         ]
     except OSError as error:
-        raise explained(error, jobs.path) from error
+        raise explain(error, jobs.path) from error
 
 
-def _changed(jobs: OpenDirectory, name: str, summary: str) -> int:
+def _changed_at(jobs: OpenDirectory, name: str, summary: str) -> int:
     for path in (f"{name}/{summary}", name):
         try:
             return os.stat(path, dir_fd=jobs.fd, follow_symlinks=False).st_mtime_ns
@@ -132,7 +132,7 @@ def _files(folder: OpenDirectory, name: str, *, once: bool = False) -> Iterable[
     except FileNotFoundError:
         return
     except OSError as error:
-        raise explained(error, folder.path / name) from error
+        raise explain(error, folder.path / name) from error
 
 
 _LOG = "events.jsonl"
@@ -229,7 +229,7 @@ class FilesystemStorage(BlobFolders, Storage):
         if not records:
             return
         if self._pace.is_slow:
-            await uninterrupted(asyncio.to_thread(self._append, run, expected_seq, records))
+            await finish(asyncio.to_thread(self._append, run, expected_seq, records))
         else:
             self._append(run, expected_seq, records)
 
@@ -294,7 +294,7 @@ class FilesystemStorage(BlobFolders, Storage):
 
     @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        await uninterrupted(asyncio.to_thread(self._redact, run, seq, record))
+        await finish(asyncio.to_thread(self._redact, run, seq, record))
 
     def _redact(self, run: RunRef, seq: int, record: bytes) -> None:
         log = self._use(run)
@@ -490,11 +490,11 @@ class FilesystemStorage(BlobFolders, Storage):
                 # The rename removes the Job atomically; a crash during the removal of its files leaves nothing that
                 # looks like a Job.
                 doomed = f"{_DOOMED}{job_id}.{time.time_ns()}"
-                with forgotten(jobs, job_id):
+                with remove_entry(jobs, job_id):
                     try:
                         os.rename(job_id, doomed, src_dir_fd=jobs.fd, dst_dir_fd=jobs.fd)
                     except OSError as error:
-                        raise explained(error, jobs.path / job_id) from error
+                        raise explain(error, jobs.path / job_id) from error
                 jobs.sync()
                 # Includes the remains of an interrupted deletion.
                 for entry in jobs.entries():
@@ -565,7 +565,7 @@ class FilesystemStorage(BlobFolders, Storage):
             with self._turn:
                 earlier = self._foreign.of(run.job_id, runs).logs.get(run.run_id, [])
             if len(earlier) != expected_seq:
-                raise stale(path, expected_seq, len(earlier))
+                raise stale_writer(path, expected_seq, len(earlier))
             head = Head(len(earlier), open_line(earlier[-1]).hash) if earlier else EMPTY_LOG
             head_after(head, records, path)
             folder = opened.enter_context(runs.make(run.run_id))
@@ -580,7 +580,7 @@ class FilesystemStorage(BlobFolders, Storage):
     def _staying_at(self, run: RunRef, expected_seq: int) -> Generator[None]:
         log = self._use(run)
         if log is None:
-            raise stale(str(self._log_path(run)), expected_seq, 0)
+            raise stale_writer(str(self._log_path(run)), expected_seq, 0)
         try:
             with log.staying_at(expected_seq):
                 yield

@@ -296,7 +296,7 @@ def _read(data: str) -> _GenerateContentResponse:
 def _without_unreadable_arguments(data: str) -> _GenerateContentResponse | None:
     """Parse an event without unstorable arguments: its usage was paid for. None if those are not the cause."""
     try:
-        event: JsonValue = json.loads(data, parse_int=_finite)
+        event: JsonValue = json.loads(data, parse_int=_parse_integer)
     except (ValueError, RecursionError):
         return None
     for part in chain.from_iterable(islice(layers(event), _CALL_LAYERS)):
@@ -308,7 +308,7 @@ def _without_unreadable_arguments(data: str) -> _GenerateContentResponse | None:
         return None
 
 
-def _finite(digits: str) -> float:
+def _parse_integer(digits: str) -> float:
     """Parse an integer; one of thousands of digits becomes infinite, which is rejected as an argument."""
     return int(digits) if len(digits) < _MAX_DIGITS else math.inf
 

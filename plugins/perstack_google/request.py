@@ -248,7 +248,7 @@ class _Contents:
         responses: list[JsonValue] = []
         files: list[JsonValue] = []
         for result in results:
-            text, found = self._split(result.contents)
+            text, found = self._split_contents(result.contents)
             response: JsonObject = {
                 **self._id(result.tool_call_id),
                 "name": legal_tool_name(result.tool_name),
@@ -261,7 +261,7 @@ class _Contents:
             responses.append({"functionResponse": response})
         return responses + files
 
-    def _split(self, contents: Iterable[ResultContent]) -> tuple[str, list[JsonValue]]:
+    def _split_contents(self, contents: Iterable[ResultContent]) -> tuple[str, list[JsonValue]]:
         texts: list[str] = []
         files: list[JsonValue] = []
         for part in contents:
@@ -281,7 +281,7 @@ class _Contents:
         needs_signature = self._signs
         offered = sent_back(message, self._offered)
         for part in message.contents:
-            ours = _ours(part, self._vendor)
+            ours = _opaque_of(part, self._vendor)
             match part:
                 case ThinkingPart():
                     written, pending = _thinking(part, ours)
@@ -306,7 +306,7 @@ class _Contents:
         return {"id": legal_id(call_id)} if self._with_ids else {}
 
 
-def _ours(part: ReplyPart, vendor: str) -> JsonObject:
+def _opaque_of(part: ReplyPart, vendor: str) -> JsonObject:
     ours = None if isinstance(part, TextPart) else (part.opaque or {}).get(vendor)
     return ours if isinstance(ours, dict) else {}
 

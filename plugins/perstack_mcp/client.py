@@ -122,10 +122,10 @@ async def _shorten(parts: Sequence[ResultContent], blobs: BlobStore) -> tuple[Re
             break
     else:
         return tuple(parts)
-    return tuple([await _cut(part, share, blobs) for part in parts])
+    return tuple([await _cut_part(part, share, blobs) for part in parts])
 
 
-async def _cut(part: ResultContent, share: int, blobs: BlobStore) -> ResultContent:
+async def _cut_part(part: ResultContent, share: int, blobs: BlobStore) -> ResultContent:
     if not isinstance(part, TextPart) or len(part.text) <= share:
         return part
     whole = await blobs.put(part.text.encode("utf-8", "replace"))

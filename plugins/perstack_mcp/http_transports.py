@@ -61,7 +61,7 @@ _READ_TIMEOUT_S = 24 * 3600.0  # seconds; the session limits how long a call may
 
 
 @asynccontextmanager
-async def streamable(
+async def connect_streamable(
     endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth
 ) -> AsyncGenerator[TransportStreams]:
     """Connect by streamable HTTP. Later an unauthorized request fails alone, without ending the connection."""
@@ -120,7 +120,7 @@ class _HttpClient(httpx2.AsyncClient):
         try:
             return await super().send(request, stream=stream, auth=auth, follow_redirects=follow_redirects)
         except (Unauthorized, httpx2.TransportError) as error:
-            refusal = error if isinstance(error, Unauthorized) else _unreachable(error, request)
+            refusal = error if isinstance(error, Unauthorized) else _unreachable_server(error, request)
             if refusal is None:
                 raise
             if _connects(request):
@@ -130,7 +130,7 @@ class _HttpClient(httpx2.AsyncClient):
             return httpx2.Response(401, json=body, request=request)
 
 
-def _unreachable(error: httpx2.TransportError, request: httpx2.Request) -> Unauthorized | None:
+def _unreachable_server(error: httpx2.TransportError, request: httpx2.Request) -> Unauthorized | None:
     if error.request is request:
         return None
     return Unauthorized(f"the authorization server at {error.request.url.host} does not answer: {describe(error)}")

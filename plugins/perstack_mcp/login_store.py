@@ -46,7 +46,7 @@ class Logins:
         """Return the logins in the user's configuration directory."""
         return cls(user_directory("config", env) / "logins")
 
-    def at(self, endpoint: str, client_id: str | None) -> LoginFile:
+    def file_of(self, endpoint: str, client_id: str | None) -> LoginFile:
         """Return the file for the login of one client at one server."""
         return LoginFile(self._folder, endpoint, sha256(f"{endpoint}\0{client_id or ''}".encode()).hexdigest())
 

@@ -48,11 +48,11 @@ class RemoteServer:
 
     def attempts(self) -> Sequence[ConnectionAttempt]:
         """Return the attempts: streamable HTTP, then SSE; the reverse for an address that ends in `/sse`."""
-        from perstack_mcp.http_transports import sse, streamable
+        from perstack_mcp.http_transports import connect_streamable, sse
 
         self._auth = self._auth or self._default_auth()
         arguments = (self._endpoint, self._headers, self._may_be_local, self._auth)
-        http, older = partial(streamable, *arguments), ConnectionAttempt(LEGACY, partial(sse, *arguments))
+        http, older = partial(connect_streamable, *arguments), ConnectionAttempt(LEGACY, partial(sse, *arguments))
         probing = ConnectionAttempt(AUTO, http, self._remember)
         newer = (
             [ConnectionAttempt(LEGACY, http), probing] if self._protocols.takes_handshake(self._endpoint) else [probing]
@@ -108,7 +108,7 @@ def oauth_of(definition: McpSseSkill, env: Mapping[str, str]) -> OAuth:
 
 def login_file_of(definition: McpSseSkill, env: Mapping[str, str]) -> LoginFile:
     """Return the file of a skill's login."""
-    return Logins.of_user(env).at(definition.endpoint, oauth_of(definition, env).client_id)
+    return Logins.of_user(env).file_of(definition.endpoint, oauth_of(definition, env).client_id)
 
 
 _TEXTS = ("client_id", "client_secret", "private_key", "issuer")

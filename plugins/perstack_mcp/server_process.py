@@ -26,13 +26,13 @@ from perstack.core.definitions.secrets import secrets_of
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
-from perstack.ports.environment import inherited
+from perstack.ports.environment import inherit_variables
 from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Runtime
 from perstack.ports.skill import SkillContext
 from perstack.support.variables import check_known, fill, variables_in
 from perstack.system import processes
 from perstack.system.process_groups import end_group
-from perstack.system.processes import owned
+from perstack.system.processes import end_with_block
 from perstack_mcp.server_interface import MAX_LINE_CHARS
 
 _MIN_SECRET_CHARS = 6  # minimum characters of a secret that is masked; shorter ones would occur in ordinary words
@@ -66,7 +66,7 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
     secrets = {secret for secret in (*secrets_of(filled_in), *named) if len(secret) >= _MIN_SECRET_CHARS}
     return Launch(
         _argv(filled_in),
-        {**inherited(context.env, (*definition.required_env, *context.variables)), **given},
+        {**inherit_variables(context.env, (*definition.required_env, *context.variables)), **given},
         context.workspace,
         context.programs,
         tuple(sorted(secrets, key=len, reverse=True)),
@@ -138,7 +138,7 @@ async def run_server(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncG
         for end in (their_stdin, their_stdout, their_stderr):
             end.close()
         child = Child(process, on_stderr, launch.secrets)
-        async with owned(process), _open_reader(stdout) as child.stdout, _open_reader(stderr) as errors:
+        async with end_with_block(process), _open_reader(stdout) as child.stdout, _open_reader(stderr) as errors:
             _, child.stdin = await asyncio.open_connection(sock=stdin)
             pump = asyncio.create_task(_pump(errors, child))
             try:

@@ -327,14 +327,16 @@ async def _message(message: SamplingMessage, blobs: BlobStore) -> Message:
 
 
 def _texts(blocks: Sequence[SamplingMessageContentBlock]) -> tuple[TextPart, ...]:
-    return tuple(TextPart(text=block.text if isinstance(block, TextContent) else _unknown(block)) for block in blocks)
+    return tuple(
+        TextPart(text=block.text if isinstance(block, TextContent) else _reject_block(block)) for block in blocks
+    )
 
 
 async def _part(block: SamplingMessageContentBlock, blobs: BlobStore) -> ResultContent:
     if isinstance(block, TextContent):
         return TextPart(text=block.text)
     if not isinstance(block, ImageContent):
-        return TextPart(text=_unknown(block))
+        return TextPart(text=_reject_block(block))
     try:
         data = b64decode(block.data, validate=True)
     except ValueError as error:
@@ -342,5 +344,5 @@ async def _part(block: SamplingMessageContentBlock, blobs: BlobStore) -> ResultC
     return BlobPart(sha256=await blobs.put(data), mime_type=block.mime_type, size=len(data))
 
 
-def _unknown(block: SamplingMessageContentBlock) -> str:
+def _reject_block(block: SamplingMessageContentBlock) -> str:
     raise ValueError(f"content of type {block.type} is not taken here")

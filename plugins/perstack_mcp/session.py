@@ -78,14 +78,14 @@ class McpSession(SkillSession):
             if self._is_closed:
                 raise SkillError(f"skill {self._server.name!r} has been closed")
             if self._connection is not None and self._connection.is_up:
-                return await self._connection.ready(self._patience)
+                return await self._connection.wait_until_ready(self._patience)
             if self._connection is not None:
                 await self._connection.end()
                 self._server.show(
                     f"(the server had ended{await self._connection.failure_summary()}: it is started again)"
                 )
             self._connection = _ConnectionTask(self._server, may_sample=self._may_sample)
-            return await self._connection.ready(self._patience)
+            return await self._connection.wait_until_ready(self._patience)
 
 
 class _ConnectionTask:
@@ -98,7 +98,7 @@ class _ConnectionTask:
         self._ready: asyncio.Future[McpClient] = asyncio.get_running_loop().create_future()
         self._failure = ""
         self._steps: tuple[NextStep, ...] = ()
-        self._task = asyncio.create_task(self._own())
+        self._task = asyncio.create_task(self._run_server())
 
     @property
     def is_up(self) -> bool:
@@ -115,7 +115,7 @@ class _ConnectionTask:
         """The keys of calls that wait for a person's answer, or waited when the server ended."""
         return self._ready.result().waiting_calls if self._ready.done() else ()
 
-    async def ready(self, deadline: float) -> McpClient:
+    async def wait_until_ready(self, deadline: float) -> McpClient:
         """Return the client within `deadline` seconds. Raises SkillError, with everything shut down."""
         both: set[asyncio.Future[Any]] = {self._ready, self._task}
         await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
@@ -149,7 +149,7 @@ class _ConnectionTask:
         self._task.cancel()
         await asyncio.wait({self._task})
 
-    async def _own(self) -> None:
+    async def _run_server(self) -> None:
         try:
             async with self._server.up():
                 # the process starts while this thread imports

@@ -105,7 +105,7 @@ def result_order(events: Sequence[theirs.Event], reply: theirs.Event) -> dict[st
     return {str(call_id): index for index, call_id in enumerate(ids)}
 
 
-def decided(part: ToolCallPart, skill: str, events: Sequence[theirs.Event]) -> DecidedCall:
+def decide_call(part: ToolCallPart, skill: str, events: Sequence[theirs.Event]) -> DecidedCall:
     """Return the decided call, with its kind derived from the events that followed."""
     kind: ToolKind = "tool"
     if part.tool_name in _BASE_KINDS and skill in ("@perstack/base", ""):
@@ -264,7 +264,7 @@ class _Upgrade:
     def _start(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is not None:
             if chain.state.status != "stoppedByDelegate":
-                self._emit(chain, event, ours.ResumeRun, reason="answer", checkpoint_id=_here(chain.state))
+                self._emit(chain, event, ours.ResumeRun, reason="answer", checkpoint_id=_last_event_id(chain.state))
             return
         checkpoint = event.initial_checkpoint
         place = self._place(checkpoint)
@@ -318,7 +318,7 @@ class _Upgrade:
         order = result_order(chain.events, event)
         parts = sorted(reply.tool_calls, key=lambda part: order.get(part.tool_call_id, len(order)))
         if parts:
-            calls = tuple(decided(part, skills.get(part.tool_call_id, ""), chain.events) for part in parts)
+            calls = tuple(decide_call(part, skills.get(part.tool_call_id, ""), chain.events) for part in parts)
             self._emit(chain, event, ours.CallTools, calls=calls)
 
     def _call_delegates(self, chain: _Chain, event: theirs.Event) -> None:
@@ -390,7 +390,7 @@ class _Upgrade:
     def _finish_step(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is not None and chain.state.phase is Phase.SETTLED:
             usage = chain.state.spending.step_usage
-            self._emit(chain, event, ours.FinishStep, checkpoint_id=_next(chain.state), usage=usage)
+            self._emit(chain, event, ours.FinishStep, checkpoint_id=_next_event_id(chain.state), usage=usage)
 
     def _complete(self, chain: _Chain, event: theirs.Event) -> None:
         state, checkpoint = chain.state, event.checkpoint
@@ -438,7 +438,7 @@ class _Upgrade:
         if chain.state is None:
             return
         self._finish_partial(chain, event)
-        place = _next(chain.state)
+        place = _next_event_id(chain.state)
         match event.type:
             case "completeRun":
                 text = event.text if event.text is not None else chain.state.result or ""
@@ -450,7 +450,7 @@ class _Upgrade:
                 self._emit(chain, event, ours.StopRunByInteractiveTool, checkpoint_id=place)
             case "stopRunByExceededMaxSteps":
                 self._finish_step(chain, event)
-                place, steps = _next(chain.state), event.step_number
+                place, steps = _next_event_id(chain.state), event.step_number
                 self._emit(chain, event, ours.StopRunByExceededMaxSteps, checkpoint_id=place, max_steps=steps)
             case "stopRunByError":
                 self._emit(chain, event, ours.ErrorRun, checkpoint_id=place, error=error_of(event))
@@ -507,11 +507,11 @@ def _order(event: theirs.Event) -> tuple[int, int]:
     return event.timestamp, _LIFE.index(event.type) if event.type in _LIFE else len(_LIFE)
 
 
-def _here(state: Run) -> str:
+def _last_event_id(state: Run) -> str:
     return event_id_of(state.id, state.head.seq)
 
 
-def _next(state: Run) -> str:
+def _next_event_id(state: Run) -> str:
     return event_id_of(state.id, state.head.seq + 1)
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from perstack.errors import StorageError
-from perstack.system.concurrency import LatencyMonitor, uninterrupted
+from perstack.system.concurrency import LatencyMonitor, finish
 from perstack.system.files import FILE_MODE, make_state_folder, sync_directory
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class DatabaseConnection:
             finally:
                 self._turn.release()
         waiting = self._in_thread(work, is_long=is_long)
-        return await (uninterrupted(waiting) if wholly else waiting)
+        return await (finish(waiting) if wholly else waiting)
 
     @property
     def is_open(self) -> bool:
@@ -170,7 +170,7 @@ class Database:
         def reading() -> T:
             return work(self._reader.connection() if self._reader.is_open or self.path.exists() else None)
 
-        with self._explained():
+        with self._explain_errors():
             return await self._reader.do(reading, wholly=False)
 
     async def write(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True, is_long: bool = False) -> T:
@@ -188,7 +188,7 @@ class Database:
             with _transaction(connection):
                 return work(connection)
 
-        with self._explained():
+        with self._explain_errors():
             return await self._writer.do(writing, wholly=True, is_long=is_long)
 
     async def rewrite(self) -> None:
@@ -207,12 +207,12 @@ class Database:
                     " ended; try again then"
                 )
 
-        with self._explained():
+        with self._explain_errors():
             await self._writer.do(rewriting, wholly=True)
 
     async def close(self) -> None:
         """Close the connections after the running operations have ended."""
-        await uninterrupted(self._close_both())
+        await finish(self._close_both())
 
     async def _close_both(self) -> None:
         try:
@@ -303,7 +303,7 @@ class Database:
             )
 
     @contextmanager
-    def _explained(self) -> Generator[None]:
+    def _explain_errors(self) -> Generator[None]:
         try:
             yield
         except sqlite3.Error as error:

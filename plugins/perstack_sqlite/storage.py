@@ -37,7 +37,7 @@ from perstack.support.storage import (
     check_space,
     checked_blob,
     checkpoint_order,
-    damaged,
+    damage_error,
     ends_at,
     head_after,
     job_exists,
@@ -46,10 +46,10 @@ from perstack.support.storage import (
     page_of,
     place_in_jobs,
     run_order,
-    stale,
-    verified,
+    stale_writer,
+    verify_rows,
 )
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack.system.files import FILE_MODE, FOLDER_MODE, hold_file_lock, lock_holder, open_regular
 from perstack_sqlite.database import SPACE, Database
 
@@ -215,7 +215,7 @@ class SqliteStorage(Storage):
             span = (base + max(after, 1), base + last)
             rows = _rows(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
             found = [(int(str(key)) - base, _bytes(line)) for key, line in rows]
-            return verified(found, after, self._place(run), _MEDIUM)
+            return verify_rows(found, after, self._place(run), _MEDIUM)
 
         return await self._database.read(work)
 
@@ -260,7 +260,7 @@ class SqliteStorage(Storage):
     @override
     async def summary(self, job_id: str) -> bytes | None:
         key = self._key(job_id)
-        return await self._database.read(lambda db: _one(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,)))
+        return await self._database.read(lambda db: _one_value(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,)))
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
@@ -311,7 +311,7 @@ class SqliteStorage(Storage):
     async def run_setting(self, run: RunRef) -> bytes | None:
         ids = (self._key(run.job_id), check_id(run.run_id, "run"))
         query = "SELECT setting FROM runs WHERE job_id = ? AND run_id = ?"
-        return await self._database.read(lambda db: _one(db, query, ids))
+        return await self._database.read(lambda db: _one_value(db, query, ids))
 
     @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
@@ -328,7 +328,7 @@ class SqliteStorage(Storage):
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
         ids = (self._key(job_id), check_id(checkpoint_id, "checkpoint"))
         query = "SELECT data FROM checkpoints WHERE job_id = ? AND checkpoint_id = ?"
-        return await self._database.read(lambda db: _one(db, query, ids))
+        return await self._database.read(lambda db: _one_value(db, query, ids))
 
     @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
@@ -358,7 +358,7 @@ class SqliteStorage(Storage):
     async def blob(self, job_id: str, sha256: str) -> bytes:
         ids = (self._key(job_id), check_id(sha256, "blob"))
         query = "SELECT data FROM job_blobs JOIN blobs USING (sha256) WHERE job_id = ? AND sha256 = ?"
-        data = await self._database.read(lambda db: _one(db, query, ids))
+        data = await self._database.read(lambda db: _one_value(db, query, ids))
         return checked_blob(data, job_id, sha256, self.location, _MEDIUM)
 
     @override
@@ -414,7 +414,7 @@ class SqliteStorage(Storage):
     @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
-            await uninterrupted(self._delete(job_id, expected))
+            await finish(self._delete(job_id, expected))
 
     async def _delete(self, job_id: str, expected: tuple[RunRef, int] | None) -> None:
         key = self._key(job_id)
@@ -467,17 +467,17 @@ class SqliteStorage(Storage):
         try:
             return Head(seq, open_line(_bytes(rows[0][1])).hash)
         except BrokenSeal as broken:
-            raise damaged(self._place(run), seq - 1, str(broken), _MEDIUM) from broken
+            raise damage_error(self._place(run), seq - 1, str(broken), _MEDIUM) from broken
 
     def _has_record(self, db: sqlite3.Connection, run: RunRef, head: Head) -> bool:
         base = _find_run(db, self._key(run.job_id), run.run_id)
-        line = None if base is None else _one(db, "SELECT line FROM records WHERE key = ?", (base + head.seq,))
+        line = None if base is None else _one_value(db, "SELECT line FROM records WHERE key = ?", (base + head.seq,))
         return line is not None and ends_at(line, head)
 
     def _head_at(self, db: sqlite3.Connection, run: RunRef, base: int, expected_seq: int) -> Head:
         head = self._head(db, run, base)
         if head.seq != expected_seq:
-            raise stale(self._place(run), expected_seq, head.seq)
+            raise stale_writer(self._place(run), expected_seq, head.seq)
         return head
 
     def _open_lease(self, job_id: str) -> int:
@@ -509,7 +509,7 @@ def _rows(db: sqlite3.Connection | None, query: str, values: tuple[object, ...] 
     return [] if db is None else db.execute(query, values).fetchall()
 
 
-def _one(db: sqlite3.Connection | None, query: str, values: tuple[object, ...]) -> bytes | None:
+def _one_value(db: sqlite3.Connection | None, query: str, values: tuple[object, ...]) -> bytes | None:
     rows = _rows(db, query, values)
     return None if not rows or rows[0][0] is None else _bytes(rows[0][0])
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Surroundings
-from perstack.system.processes import owned
+from perstack.system.processes import end_with_block
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
 ADDRESS, NAME = "169.254.169.254", "metadata.example"
@@ -46,7 +46,7 @@ async def tried(folder: Path, policy: SandboxPolicy | None, code: str) -> str:
         with out.open("wb") as file:
             argv = (str(Path(sys.executable).resolve()), "-c", code)
             process = await runtime.start(Program(argv, folder, ENV, -3, file, file, readable=(python,)))
-            async with owned(process):
+            async with end_with_block(process):
                 await process.wait()
         return out.read_text() + "\n".join(runtime.ending(process).refused)
     finally:

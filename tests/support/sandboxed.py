@@ -17,9 +17,9 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Overrides
 from perstack.errors import UsageError
 from perstack.host import Host
-from perstack.ports.environment import inherited
+from perstack.ports.environment import inherit_variables
 from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Surroundings
-from perstack.system.processes import await_start, owned
+from perstack.system.processes import await_start, end_with_block
 from perstack.testing.scripted import ScriptedProvider
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
@@ -58,7 +58,7 @@ class Box:
 
     def program(self, line: str) -> Program:
         """Return a shell line as a program whose output is discarded."""
-        env = inherited(self.around.env)
+        env = inherit_variables(self.around.env)
         python = (Path(sys.base_prefix),)
         return Program(("sh", "-c", line), self.workspace, env, DEVNULL, DEVNULL, DEVNULL, readable=python)
 
@@ -68,11 +68,11 @@ class Box:
         out = self.elsewhere / "out"
         try:
             with out.open("wb") as file:
-                variables = {**inherited(self.around.env), "PWD": str(self.workspace), **env}
+                variables = {**inherit_variables(self.around.env), "PWD": str(self.workspace), **env}
                 python = (Path(sys.base_prefix),)
                 program = Program(argv, self.workspace, variables, DEVNULL, file, file, readable=python)
                 process = await await_start(asyncio.create_task(runtime.start(program)))
-                async with owned(process):
+                async with end_with_block(process):
                     status = await process.wait()
             return Ran(status, out.read_text(errors="replace"), runtime.ending(process))
         finally:

@@ -21,7 +21,7 @@ from perstack.core.definitions.agent_skills import (
 )
 from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, SkippedFile, assemble_agents_md
 from perstack.dataclass import dataclass
-from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, NotRegular, opened, read_below
+from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, NotRegular, open_for_reading, read_below
 
 # AGENTS.md files, from the top of the repository down to the workspace.
 
@@ -157,7 +157,7 @@ def _file(handle: int, name: str, above: str, left: list[int]) -> SkillFile:
     if left[0] < 0:
         raise NotASkill(f"has more than {MOST_FILES} files")
     digest, size = sha256(), 0
-    with opened(name, handle) as file:
+    with open_for_reading(name, handle) as file:
         while piece := os.read(file, _PIECE):
             digest.update(piece)
             size += len(piece)

@@ -114,7 +114,7 @@ INHERITED = frozenset(  # variables that every program inherits from the host, i
 )
 
 
-def inherited(env: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:
+def inherit_variables(env: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:
     """Return the harmless variables of an environment, and the ones named in `more`."""
     wanted = INHERITED.union(more)
     return {name: value for name, value in env.items() if name in wanted or name.startswith("LC_")}

@@ -44,7 +44,7 @@ def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) ->
     for key, paths, is_writable in (("writable", writable, True), ("readable", readable, False)):
         for path in paths:
             try:
-                real = _real(path, changeable)
+                real = _real_path(path, changeable)
             except _Led as led:
                 raise SkillError(
                     f"`{key}` of [sandbox] is {path}, and {led} on the way there is a link that programs may change:"
@@ -102,7 +102,7 @@ class _Led(Exception):
     """A path with a link in a folder where programs may create links."""
 
 
-def _real(path: str, changeable: Sequence[str]) -> str | None:
+def _real_path(path: str, changeable: Sequence[str]) -> str | None:
     """Return a path without links; None if it does not exist. Raises _Led for a link below a `changeable` folder."""
     rest, at, links = deque(path.split("/")), "/", 0
     while rest:

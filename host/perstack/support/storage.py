@@ -91,7 +91,7 @@ def check_redaction(log: Sequence[bytes], seq: int, record: bytes, place: str) -
 # Checks of what was stored.
 
 
-def verified(rows: Sequence[tuple[int, bytes | str]], after: int, place: str, medium: str) -> list[bytes]:
+def verify_rows(rows: Sequence[tuple[int, bytes | str]], after: int, place: str, medium: str) -> list[bytes]:
     """Return the records after `after`, each verified against the one before it.
 
     `rows` are sequence numbers with records, in order, including the record at `after` if there is one. Text in place
@@ -112,7 +112,7 @@ def verified(rows: Sequence[tuple[int, bytes | str]], after: int, place: str, me
             _, head = check(head, line)
             lines.append(line)
     except BrokenSeal as broken:
-        raise damaged(place, head.seq, str(broken), medium) from broken
+        raise damage_error(place, head.seq, str(broken), medium) from broken
     return lines
 
 
@@ -128,7 +128,7 @@ def checked_blob(data: bytes | None, job_id: str, sha256: str, place: str, mediu
 # Errors.
 
 
-def damaged(place: str, readable: int, why: str, medium: str) -> Damaged:
+def damage_error(place: str, readable: int, why: str, medium: str) -> Damaged:
     """Return the error for a log whose record after the first `readable` ones cannot be read."""
     return Damaged(
         f"{place}, record {readable + 1}: {why}; records before it that can be read: {readable}. "
@@ -152,7 +152,7 @@ def is_driven(job_id: str, holder: str) -> Conflict:
     return Conflict(f"job {job_id} is being driven by {holder}: wait until it ends, or stop it")
 
 
-def stale(place: str, expected_seq: int, seq: int) -> Conflict:
+def stale_writer(place: str, expected_seq: int, seq: int) -> Conflict:
     """Return the error for a writer whose expected end of the log is outdated."""
     return Conflict(f"{place}: has {seq} records, not {expected_seq}: another process has written to this run")
 

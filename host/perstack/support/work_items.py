@@ -28,7 +28,7 @@ class _Stored(BaseModel):
 
 
 def order_of(stored: object) -> Order | None:
-    """Return the work item stored in `stored`, or None if it is not one of ours."""
+    """Return the work item stored in `to_json`, or None if it is not one of ours."""
     try:
         found = _Stored.model_validate(stored)
     except ValidationError:
@@ -36,11 +36,13 @@ def order_of(stored: object) -> Order | None:
     return Order(**found.model_dump())
 
 
-def stored(order: Order) -> dict[str, JsonValue]:
+def to_json(order: Order) -> dict[str, JsonValue]:
     """Return the stored form of a work item."""
-    labels: dict[str, JsonValue] = {storable(key): storable(value) for key, value in order.labels.items()}
+    labels: dict[str, JsonValue] = {
+        without_unstorable(key): without_unstorable(value) for key, value in order.labels.items()
+    }
     refused: dict[str, JsonValue] = {
-        storable(key): storable(value)[:_MAX_REASON_CHARS] for key, value in order.refused.items()
+        without_unstorable(key): without_unstorable(value)[:_MAX_REASON_CHARS] for key, value in order.refused.items()
     }
     known = (("run_id", order.run_id), ("storage", order.storage))
     more: dict[str, JsonValue] = {key: value for key, value in known if value is not None}
@@ -62,6 +64,6 @@ def priority_of(order: Order) -> int:
     return max(-MAX_PRIORITY, min(order.priority, MAX_PRIORITY))
 
 
-def storable(text: str) -> str:
+def without_unstorable(text: str) -> str:
     """Return a text that every engine can store: without NUL and lone surrogates."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()

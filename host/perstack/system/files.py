@@ -205,7 +205,7 @@ def open_regular(
 
 
 @contextmanager
-def opened(name: str | bytes | Path, folder: int | None = None, *, follow: bool = False) -> Generator[int]:
+def open_for_reading(name: str | bytes | Path, folder: int | None = None, *, follow: bool = False) -> Generator[int]:
     """Open a regular file for reading, as `open_regular` does, during the block. Raises OSError."""
     file = open_regular(name, folder=folder, follow=follow)
     try:
@@ -227,7 +227,7 @@ def locked_folder(folder: Path) -> Generator[None]:
 
 def read_regular(path: Path, most: int) -> bytes:
     """Return a file's content; it may be a link. Raises OSError, NotRegular, and FileTooLarge above `most` bytes."""
-    with opened(path, follow=True) as file:
+    with open_for_reading(path, follow=True) as file:
         return read_rest(file, most)
 
 
@@ -242,7 +242,7 @@ def read_below(folder: Path, path: str, most: int) -> bytes:
             inner = os.open(part, REAL_FOLDER, dir_fd=handle)
             os.close(handle)
             handle = inner
-        with opened(name, handle) as file:
+        with open_for_reading(name, handle) as file:
             return read_rest(file, most)
     finally:
         os.close(handle)

@@ -110,11 +110,11 @@ def _targets(file: str, top: str, home: str, depth: int) -> Iterator[GitTarget]:
     for section, name, value in _settings(text):
         key = f"{section}.{name}"
         if section in ("include", "includeif") and name == "path":
-            path = _absolute(value, os.path.dirname(file), home)  # noqa: PTH120
+            path = _absolute_path(value, os.path.dirname(file), home)  # noqa: PTH120
             yield GitTarget(path, TargetKind.SETTINGS)
             yield from _targets(path, top, home, depth + 1)
         elif key in _FOLDERS and value:
-            yield GitTarget(_absolute(value, top, home), TargetKind.FOLDER)
+            yield GitTarget(_absolute_path(value, top, home), TargetKind.FOLDER)
         elif section not in _NAMES_NO_FILE and key not in _READS_ONLY:
             yield from _words(value, top, home)
 
@@ -126,12 +126,12 @@ def _words(value: str, top: str, home: str) -> Iterator[GitTarget]:
     except ValueError:
         words = value.split()
     for word in words:
-        path = _absolute(word, top, home)
+        path = _absolute_path(word, top, home)
         if os.path.isfile(path) or ("/" in word and "://" not in word and not os.path.isdir(path)):  # noqa: PTH112, PTH113
             yield GitTarget(path, TargetKind.WORD)
 
 
-def _absolute(name: str, folder: str, home: str) -> str:
+def _absolute_path(name: str, folder: str, home: str) -> str:
     name = name.replace("\0", "")
     if name == "~" or name.startswith("~/"):
         name = home + name[1:]
@@ -143,7 +143,7 @@ def _absolute(name: str, folder: str, home: str) -> str:
 def _settings(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield section, name and value of each setting; the first two in lower case."""
     section = ""
-    for line in _joined(text):
+    for line in _join_continued(text):
         rest = line
         while (header := _SECTION.match(rest)) is not None:
             section = header[1].partition(".")[0].casefold()
@@ -153,7 +153,7 @@ def _settings(text: str) -> Iterator[tuple[str, str, str]]:
             yield section, setting[1].casefold(), _value(setting[2] or "")
 
 
-def _joined(text: str) -> Iterator[str]:
+def _join_continued(text: str) -> Iterator[str]:
     waiting = ""
     for line in text.replace("\r\n", "\n").split("\n"):
         whole = waiting + line

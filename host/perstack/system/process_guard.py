@@ -178,7 +178,7 @@ class ProcessGuard:
         self._numbers = count(1)
 
     @contextmanager
-    def kept(self) -> Generator[None]:
+    def keep_running(self) -> Generator[None]:
         """Keep a started guard running during the block."""
         self._enter()
         try:

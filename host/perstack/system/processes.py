@@ -98,7 +98,7 @@ async def _kill(process: Process) -> None:
 
 
 @asynccontextmanager
-async def owned(process: Process) -> AsyncGenerator[None]:
+async def end_with_block(process: Process) -> AsyncGenerator[None]:
     """End a process from `launch`, and its group, at the end of the block; `setsid` leaves the group."""
     try:
         yield

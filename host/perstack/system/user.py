@@ -23,7 +23,7 @@ def notice(text: str) -> None:
 
 def this_user(door: str = "python", client: str = "", source: str = "") -> By:
     """Return the operating-system user of this process, with the interface (`door`) that was used."""
-    return _by(_user(), door, client, source)
+    return _make_by(_user(), door, client, source)
 
 
 def this_process() -> str:
@@ -51,7 +51,7 @@ def user_directory(kind: Literal["config", "cache", "state"], env: Mapping[str, 
 
 
 @lru_cache(maxsize=64)
-def _by(user: str, door: str, client: str, source: str) -> By:
+def _make_by(user: str, door: str, client: str, source: str) -> By:
     return By(user=user, door=door, client=client, source=source)
 
 

@@ -28,8 +28,8 @@ from perstack.support.storage import (
     no_job,
     page_of,
     run_order,
-    stale,
-    verified,
+    stale_writer,
+    verify_rows,
 )
 
 
@@ -116,7 +116,7 @@ class InMemoryStorage(Storage):
         job = self._job(run.job_id)
         log = job.logs.get(run.run_id, [])
         if len(log) != expected_seq:
-            raise stale(run.run_id, expected_seq, len(log))
+            raise stale_writer(run.run_id, expected_seq, len(log))
         head = head_after(job.heads.get(run.run_id, EMPTY_LOG), records, run.run_id)
         if records:
             job.heads[run.run_id] = head
@@ -127,7 +127,7 @@ class InMemoryStorage(Storage):
         job = self.store.jobs.get(check_job_id(run.job_id))
         log = [] if job is None else job.logs.get(check_id(run.run_id, "run"), [])
         wanted = log[: None if limit is None else after + limit]
-        return verified(list(enumerate(wanted, 1)), 0, f"{self.location}, run {run.run_id}", "the record")[after:]
+        return verify_rows(list(enumerate(wanted, 1)), 0, f"{self.location}, run {run.run_id}", "the record")[after:]
 
     @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
@@ -226,7 +226,7 @@ class InMemoryStorage(Storage):
                 run, seq = expected
                 found = len(self._job(job_id).logs.get(run.run_id, []))
                 if found != seq:
-                    raise stale(run.run_id, seq, found)
+                    raise stale_writer(run.run_id, seq, found)
             del self.store.jobs[job_id]
 
     @override

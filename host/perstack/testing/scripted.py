@@ -306,7 +306,7 @@ class ScriptedProvider(Provider, ProviderFactory):
         self.requests.append(request)
         if self._request_log is not None:
             _append(self._request_log, request)
-        number, played = self._next(request)
+        number, played = self._next_turn(request)
         await _perform(played, on_delta)
         if played.error is not None:
             raise played.error.as_error()
@@ -329,7 +329,7 @@ class ScriptedProvider(Provider, ProviderFactory):
         """Return provider `scripted`."""
         return [self]
 
-    def _next(self, request: GenerationRequest) -> tuple[int, Turn]:
+    def _next_turn(self, request: GenerationRequest) -> tuple[int, Turn]:
         if self._decide is not None:
             return request.step, _as_turn(self._decide(request))
         progress = self._progress_of(request)

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
-from perstack.ports.environment import inherited
+from perstack.ports.environment import inherit_variables
 from perstack.system.files import sync, sync_directory, try_lock
 from perstack.system.processes import ISOLATED
 from perstack.system.user import user_directory
@@ -184,7 +184,7 @@ def pip_download(package: str, version: str, directory: Path, /, deadline: float
         done = subprocess.run(
             [*command, f"{package}=={version}"],
             cwd=directory,
-            env=inherited(os.environ, [name for name in os.environ if _is_of_pip(name)]),
+            env=inherit_variables(os.environ, [name for name in os.environ if _is_of_pip(name)]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

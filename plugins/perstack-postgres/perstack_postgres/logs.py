@@ -11,7 +11,7 @@ from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import NotFound
 from perstack.ports.storage import RunRef
-from perstack.support.storage import check_redaction, damaged, head_after, no_job, stale, verified
+from perstack.support.storage import check_redaction, damage_error, head_after, no_job, stale_writer, verify_rows
 from perstack_postgres import statements
 from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, PostgresLeases
@@ -59,7 +59,7 @@ class RunLogs:
                 if is_again and await self._has(connection, end.run, expected_seq, lines):
                     return end
                 if end.head.seq != expected_seq:
-                    raise stale(self._place(run), expected_seq, end.head.seq)
+                    raise stale_writer(self._place(run), expected_seq, end.head.seq)
                 return await self._added(connection, run, end, lines, fence) or await self._refused(
                     connection, run, end
                 )
@@ -81,7 +81,7 @@ class RunLogs:
             cursor = await connection.execute(statements.READ, values, binary=True)
             return [(int(seq), _TOO_LONG if line is None else line) for seq, line in await cursor.fetchall()]
 
-        return verified(await self._connections.read(work, []), after, self._place(run), MEDIUM)
+        return verify_rows(await self._connections.read(work, []), after, self._place(run), MEDIUM)
 
     async def end(self, run: RunRef, count: int) -> list[bytes]:
         """Return the last `count` records without verifying them."""
@@ -118,7 +118,7 @@ class RunLogs:
         """Raise Conflict unless the log has exactly `seq` records."""
         head = await self._head(connection, number, run)
         if head.seq != seq:
-            raise stale(self._place(run), seq, head.seq)
+            raise stale_writer(self._place(run), seq, head.seq)
 
     def no_job(self, job_id: str) -> NotFound:
         """Return the exception for an unknown Job."""
@@ -148,7 +148,7 @@ class RunLogs:
         return None
 
     async def _refused(self, connection: Connection, run: RunRef, end: _End) -> _End:
-        raise stale(self._place(run), end.head.seq, (await self._head(connection, end.run, run)).seq)
+        raise stale_writer(self._place(run), end.head.seq, (await self._head(connection, end.run, run)).seq)
 
     async def _end(self, connection: Connection, run: RunRef) -> _End:
         number = await self._number(connection, run)
@@ -172,7 +172,7 @@ class RunLogs:
         try:
             return Head(int(row[0]), open_line(bytes(row[1])).hash)
         except BrokenSeal as broken:
-            raise damaged(self._place(run), int(row[0]) - 1, str(broken), MEDIUM) from broken
+            raise damage_error(self._place(run), int(row[0]) - 1, str(broken), MEDIUM) from broken
 
     async def _has(self, connection: Connection, number: int, seq: int, lines: list[bytes]) -> bool:
         """Return whether the log ends with these records, so that an append whose answer was lost has been done."""

@@ -29,7 +29,7 @@ from typing_extensions import override
 from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError, StorageError
 from perstack.ports.dispatcher import Order
-from perstack.support.work_items import priority_of, storable, stored
+from perstack.support.work_items import priority_of, to_json, without_unstorable
 from perstack_postgres.address import PostgresAddress
 from perstack_postgres.connections import FAILURES, Connection, Pool, settings_of
 from perstack_postgres.schema import APPLICATION, key_of
@@ -203,14 +203,14 @@ def job_of(order: Order) -> Job:
         lock=order.key,
         queueing_lock=order.key,
         task_name=TASK,
-        task_kwargs=stored(order),
+        task_kwargs=to_json(order),
         scheduled_at=time_of(order.due),
     )
 
 
 def queue_of(order: Order) -> Queue:
     """Return the queue for an order."""
-    labels, refused = labels_of(order.labels), tuple(sorted(storable(name) for name in order.refused))
+    labels, refused = labels_of(order.labels), tuple(sorted(without_unstorable(name) for name in order.refused))
     if not labels and not refused:
         return Queue(PLAIN, (), ())
     return Queue(sha256(json.dumps([labels, refused]).encode()).hexdigest()[:32], labels, refused)
@@ -218,7 +218,9 @@ def queue_of(order: Order) -> Queue:
 
 def labels_of(labels: Mapping[str, str]) -> tuple[str, ...]:
     """Encode labels as strings that are equal if and only if key and value are."""
-    return tuple(sorted(json.dumps([storable(key), storable(value)]) for key, value in labels.items()))
+    return tuple(
+        sorted(json.dumps([without_unstorable(key), without_unstorable(value)]) for key, value in labels.items())
+    )
 
 
 def time_of(milliseconds: int) -> datetime | None:

@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order, Seat
-from perstack.support.work_items import order_of, stored
-from perstack.system.concurrency import end, uninterrupted
+from perstack.support.work_items import order_of, to_json
+from perstack.system.concurrency import end, finish
 from perstack_postgres.connections import FAILURES, Connection
 from perstack_procrastinate import statements
 from perstack_procrastinate.engine import PLAIN, Engine, engine_here, labels_of, row_on, unwrap_errors
@@ -58,7 +58,7 @@ class ProcrastinateSeat(Seat):
         """Unregister the worker, for at most _LEAVE_TIMEOUT_S; if that fails its heartbeat times out."""
         try:
             with suppress(DispatcherError, TimeoutError):
-                await uninterrupted(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
+                await finish(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
         finally:
             await end(self._listening)
 
@@ -104,7 +104,7 @@ class ProcrastinateSeat(Seat):
     async def change(self, claim: Claim, order: Order) -> Claim:
         changed = Claim(claim.id, order, claim.is_taken_over)
         if claim.id in self._had:
-            await self._engine.row(statements.CHANGE, {**self._claim_key(claim), "args": Jsonb(stored(order))})
+            await self._engine.row(statements.CHANGE, {**self._claim_key(claim), "args": Jsonb(to_json(order))})
             self._had[claim.id] = changed
         return changed
 
@@ -124,7 +124,7 @@ class ProcrastinateSeat(Seat):
 
         self._releasing.add(claim.id)
         try:
-            await uninterrupted(self._engine.use(work))
+            await finish(self._engine.use(work))
             self._had.pop(claim.id, None)
         finally:
             self._releasing.discard(claim.id)

@@ -66,7 +66,7 @@ class Layout:
         """Return the key of an append, numbered from 0."""
         return f"{self.of_incarnation('logs', run.job_id, incarnation)}{check_id(run.run_id, 'run')}/a{number:010d}"
 
-    def merged(self, run: RunRef, incarnation: str, number: int) -> str:
+    def merged_key(self, run: RunRef, incarnation: str, number: int) -> str:
         """Return the key of a merged object; `number` is the number of its first append divided by MERGED."""
         return f"{self.of_incarnation('logs', run.job_id, incarnation)}{check_id(run.run_id, 'run')}/p{number:010d}"
 

@@ -18,7 +18,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import LeaseInfo
 from perstack.support.storage import is_driven
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack_s3.layout import Layout, LeaseState, read
 from perstack_s3.objects import Found, Objects
 
@@ -84,7 +84,7 @@ class S3Leases:
         self._held: dict[str, Held] = {}
         self._clock: tuple[float, float] | None = None
 
-    def held(self, job_id: str) -> Held | None:
+    def held_lease(self, job_id: str) -> Held | None:
         """Return this process's lease on a Job; None without one."""
         return self._held.get(job_id)
 
@@ -108,10 +108,10 @@ class S3Leases:
     async def hold(self, job_id: str, holder: str) -> AsyncGenerator[Held]:
         """Hold the lease. Raises Conflict, naming the holder."""
         try:
-            held = await uninterrupted(self._take(job_id, holder))
+            held = await finish(self._take(job_id, holder))
         except asyncio.CancelledError:
             if (taken := self._held.pop(job_id, None)) is not None:
-                await uninterrupted(self._freed(job_id, taken))
+                await finish(self._freed(job_id, taken))
             raise
         beating = asyncio.create_task(self._beat(job_id, held))
         try:
@@ -121,7 +121,7 @@ class S3Leases:
             with suppress(asyncio.CancelledError):
                 await beating
             self._held.pop(job_id, None)
-            await uninterrupted(self._freed(job_id, held))
+            await finish(self._freed(job_id, held))
 
     async def forget(self, job_id: str) -> None:
         """Remove the lease object of a deleted Job."""

@@ -72,7 +72,7 @@ def stamped(at: int, data: bytes) -> bytes:
     return SummaryStamp(at=at).to_bytes() + b"\n" + data
 
 
-def unstamped(data: bytes) -> tuple[int, bytes]:
+def split_stamp(data: bytes) -> tuple[int, bytes]:
     """Decode a summary and its write time; the time is 0 if it is unreadable."""
     first, _, summary = data.partition(b"\n")
     stamp = read(SummaryStamp, first)
@@ -137,12 +137,12 @@ class WriteOrder:
         unread = [name for name, one in latest.items() if self._said.get(name, ("", 0))[0] != one.tag]
         found = await at_once(self._objects.get(latest[name].key) for name in unread)
         for name, one in zip(unread, found, strict=True):
-            said = 0 if one is None else unstamped(one.data)[0] if name in written else _made(one.data)
+            said = 0 if one is None else split_stamp(one.data)[0] if name in written else _made_at(one.data)
             self._said[name] = (latest[name].tag, said)
         return [(place_in_time(one.written, self._said[name][1]), name) for name, one in latest.items()]
 
 
-def _made(data: bytes) -> int:
+def _made_at(data: bytes) -> int:
     marker = read(Marker, data)
     return 0 if marker is None else marker.made
 

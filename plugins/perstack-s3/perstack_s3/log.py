@@ -14,7 +14,7 @@ from itertools import takewhile
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef
-from perstack.support.storage import check_redaction, damaged, head_after, stale
+from perstack.support.storage import check_redaction, damage_error, head_after, stale_writer
 from perstack_s3.layout import (
     MERGED,
     Append,
@@ -122,7 +122,7 @@ class S3Log:
                 self._recent[number] = body
                 return number
             await self._look(expected_seq)
-        raise stale(self.place, expected_seq, self.end.seq)
+        raise stale_writer(self.place, expected_seq, self.end.seq)
 
     async def put_fence(self, fence: int) -> None:
         """Occupy the next append's number, so that a former holder's write there fails. Not in a damaged log."""
@@ -153,10 +153,10 @@ class S3Log:
         """End the log before a deletion. Raises Conflict unless it has exactly `expected_seq` records."""
         is_ended = await self.refresh()
         if self.end.seq != expected_seq:
-            raise stale(self.place, expected_seq, self.end.seq)
+            raise stale_writer(self.place, expected_seq, self.end.seq)
         if not is_ended and await self._objects.create(self._key(len(self._starts) - 1), end_bytes()) is None:
             await self.refresh()
-            raise stale(self.place, expected_seq, self.end.seq)
+            raise stale_writer(self.place, expected_seq, self.end.seq)
 
     async def merge(self, number: int) -> None:
         """Merge the group of appends that ends with this number, if it is complete.
@@ -199,7 +199,7 @@ class S3Log:
         if await self.refresh():
             raise NotFound(f"job {self.run.job_id} was deleted")
         if self.end.seq != expected_seq:
-            raise stale(self.place, expected_seq, self.end.seq)
+            raise stale_writer(self.place, expected_seq, self.end.seq)
 
     async def _body(self, number: int) -> bytes | None:
         if number in self._recent:
@@ -226,7 +226,7 @@ class S3Log:
                     if not any(found[len(there) :]):
                         return
                     if await self._is_missing(number):
-                        raise self._damaged(number, f"append {number} is missing")
+                        raise self._damage(number, f"append {number} is missing")
                     continue
             for append in self._read_merged(number, many.data)[number % MERGED :]:
                 yield number, self._read_append(number, append)
@@ -275,25 +275,25 @@ class S3Log:
         try:
             return read_append(data)
         except NotAnAppend as wrong:
-            raise self._damaged(number, str(wrong)) from wrong
+            raise self._damage(number, str(wrong)) from wrong
 
     def _read_merged(self, number: int, data: bytes) -> list[bytes]:
         try:
             return read_merged(data)
         except NotAnAppend as wrong:
-            raise self._damaged(number, str(wrong)) from wrong
+            raise self._damage(number, str(wrong)) from wrong
 
-    def _damaged(self, number: int, what: str) -> Damaged:
+    def _damage(self, number: int, what: str) -> Damaged:
         return self._damage_at(self._starts[min(number, len(self._starts) - 1)].seq, what)
 
     def _damage_at(self, readable: int, what: str) -> Damaged:
-        return damaged(self.place, readable, what, "the object")
+        return damage_error(self.place, readable, what, "the object")
 
     def _key(self, number: int) -> str:
         return self._layout.append(self.run, self._incarnation, number)
 
     def _merged_key(self, number: int) -> str:
-        return self._layout.merged(self.run, self._incarnation, number)
+        return self._layout.merged_key(self.run, self._incarnation, number)
 
 
 def _with_record(append: bytes, index: int, record: bytes) -> bytes:

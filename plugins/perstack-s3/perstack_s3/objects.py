@@ -27,7 +27,7 @@ from obstore.store import S3Store
 
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError, UsageError
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 
 T = TypeVar("T")
 
@@ -203,11 +203,11 @@ async def at_once(works: Iterable[Awaitable[T]], limit: int = AT_ONCE) -> list[T
     """Await the works with at most `limit` of them active, and return their results in order."""
     free = asyncio.Semaphore(limit)
 
-    async def one(work: Awaitable[T]) -> T:
+    async def run_one(work: Awaitable[T]) -> T:
         async with free:
             return await work
 
-    return await asyncio.gather(*(one(work) for work in works))
+    return await asyncio.gather(*(run_one(work) for work in works))
 
 
 class Objects:
@@ -250,20 +250,20 @@ class Objects:
 
     async def create(self, key: str, data: bytes) -> str | None:
         """Create an object and return its tag; None if it exists with other bytes, which are kept."""
-        return await uninterrupted(self._written(key, data, None, None))
+        return await finish(self._write(key, data, None, None))
 
     async def replace(self, key: str, data: bytes, tag: str, *, patience: float | None = None) -> str | None:
         """Replace an object that still has `tag` and return its new tag; None if it has changed or is gone."""
-        return await uninterrupted(self._written(key, data, tag, patience))
+        return await finish(self._write(key, data, tag, patience))
 
     async def put(self, key: str, data: bytes) -> None:
         """Write an object unconditionally."""
-        await uninterrupted(self._client.ask(lambda store: obstore.put(store, key, data), size=len(data)))
+        await finish(self._client.ask(lambda store: obstore.put(store, key, data), size=len(data)))
 
     async def remove(self, keys: Sequence[str]) -> None:
         """Remove objects. Missing ones are ignored."""
         if keys:
-            await uninterrupted(self._client.ask(lambda store: obstore.delete(store, list(keys))))
+            await finish(self._client.ask(lambda store: obstore.delete(store, list(keys))))
 
     async def list(self, prefix: str) -> list[Listed]:
         """Return every object below a prefix, by name."""
@@ -281,7 +281,7 @@ class Objects:
         """End the idle threads."""
         self._client.close()
 
-    async def _written(self, key: str, data: bytes, tag: str | None, patience: float | None) -> str | None:
+    async def _write(self, key: str, data: bytes, tag: str | None, patience: float | None) -> str | None:
         """Create an object, or replace it if it has `tag`, and return its tag; None on a conflict."""
         try:
             answer = await self._client.ask(

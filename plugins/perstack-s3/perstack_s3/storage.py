@@ -32,10 +32,10 @@ from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
 from perstack.support.storage import check_space, checked_blob, ends_at, is_id, job_exists, no_job, page_of, run_order
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack_s3.layout import EntryHeader, Layout, Marker, RunList, check_version, checks_of, read
 from perstack_s3.leases import Held, S3Leases
-from perstack_s3.listing import Indexed, S3Watch, WriteOrder, entry_bytes, read_entry, stamped, unstamped
+from perstack_s3.listing import Indexed, S3Watch, WriteOrder, entry_bytes, read_entry, split_stamp, stamped
 from perstack_s3.log import S3Log
 from perstack_s3.objects import Listed, Objects, at_once
 
@@ -96,7 +96,7 @@ class S3Storage(Storage):
 
     @override
     async def create_job(self, job_id: str) -> None:
-        await self._ready()
+        await self._check_for_writing()
         marker = Marker(incarnation=secrets.token_hex(8), made=time.time_ns())
         if await self._objects.create(self._layout.of_job("markers", job_id), marker.to_bytes()) is None:
             raise job_exists(job_id)
@@ -107,12 +107,12 @@ class S3Storage(Storage):
 
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        made, written = await asyncio.gather(self._listed("markers"), self._listed("summaries"))
+        made, written = await asyncio.gather(self._list("markers"), self._list("summaries"))
         return await self._order.page(made, written, limit, after)
 
     @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        incarnation = await self._required(job_id)
+        incarnation = await self._require_incarnation(job_id)
         names = [name for name in (await self._runs(job_id, incarnation))[0] if is_id(name)]
         logs = [self._log(RunRef(job_id, name), incarnation) for name in names]
         begun = await at_once(log.has_records() for log in logs)
@@ -124,8 +124,8 @@ class S3Storage(Storage):
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         if records:
             check_id(run.run_id, "run")
-            await self._ready()
-            await uninterrupted(self._append(run, expected_seq, records))
+            await self._check_for_writing()
+            await finish(self._append(run, expected_seq, records))
 
     @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
@@ -143,11 +143,11 @@ class S3Storage(Storage):
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
         check_id(run.run_id, "run")
         await self._check_lease(run.job_id)
-        await uninterrupted(self._log(run, await self._required(run.job_id)).redact(seq, record))
+        await finish(self._log(run, await self._require_incarnation(run.job_id)).redact(seq, record))
 
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        await self._required(job_id)
+        await self._require_incarnation(job_id)
         await self._check_lease(job_id)
         await self._objects.put(self._layout.of_job("summaries", job_id), stamped(time.time_ns(), summary))
 
@@ -155,12 +155,12 @@ class S3Storage(Storage):
     async def summary(self, job_id: str) -> bytes | None:
         key = self._layout.of_job("summaries", job_id)
         found, is_there = await asyncio.gather(self._objects.get(key), self.has_job(job_id))
-        return None if found is None or not is_there else unstamped(found.data)[1]
+        return None if found is None or not is_there else split_stamp(found.data)[1]
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
-        made, summaries = await asyncio.gather(self._listed("markers"), self._summaries.all())
-        return {name: unstamped(summaries[name])[1] if name in summaries else b"" for name in made}
+        made, summaries = await asyncio.gather(self._list("markers"), self._summaries.all())
+        return {name: split_stamp(summaries[name])[1] if name in summaries else b"" for name in made}
 
     @override
     async def put_entry(
@@ -175,7 +175,7 @@ class S3Storage(Storage):
             there = None if found is None else read_entry(found.data)[0]
             incarnation = self._seen.get(job_id, "")
             if there is None or there.of != incarnation:
-                incarnation = await self._required(job_id)
+                incarnation = await self._require_incarnation(job_id)
             if there is not None and there.of == incarnation and there.seq > seq:
                 return
             data = entry_bytes(EntryHeader(of=incarnation, seq=seq, nonce=nonce), entry)
@@ -189,7 +189,7 @@ class S3Storage(Storage):
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
-        made, entries = await asyncio.gather(self._listed("markers"), self._entries.all())
+        made, entries = await asyncio.gather(self._list("markers"), self._entries.all())
         return {name: read_entry(entries[name])[1] if name in entries else b"" for name in made}
 
     @override
@@ -203,15 +203,15 @@ class S3Storage(Storage):
 
     @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        entries, made = await self._listed("entries"), await self._listed("markers")
-        deleting = {name.rpartition(".")[0] for name in await self._listed("deleting")}
+        entries, made = await self._list("entries"), await self._list("markers")
+        deleting = {name.rpartition(".")[0] for name in await self._list("deleting")}
         return tuple(sorted(set(entries) - set(made) - deleting))
 
     @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
         await self._check_lease(job_id)
         name = new_sha256(data).hexdigest()
-        key = self._layout.blob(job_id, await self._required(job_id), name)
+        key = self._layout.blob(job_id, await self._require_incarnation(job_id), name)
         if await self._objects.create(key, data) is None:
             await self._objects.put(key, data)  # the stored bytes do not match the name
         return name
@@ -219,28 +219,28 @@ class S3Storage(Storage):
     @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
         check_id(sha256, "blob")
-        found = await self._objects.get(self._layout.blob(job_id, await self._required(job_id), sha256))
+        found = await self._objects.get(self._layout.blob(job_id, await self._require_incarnation(job_id), sha256))
         return checked_blob(None if found is None else found.data, job_id, sha256, self.location, "it")
 
     @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        prefix = self._layout.of_incarnation("blobs", job_id, await self._required(job_id))
+        prefix = self._layout.of_incarnation("blobs", job_id, await self._require_incarnation(job_id))
         return tuple([listed.key.removeprefix(prefix) for listed in await self._objects.list(prefix)])
 
     @override
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        await self._objects.remove([self._layout.blob(job_id, await self._required(job_id), sha256)])
+        await self._objects.remove([self._layout.blob(job_id, await self._require_incarnation(job_id), sha256)])
 
     async def erase_traces(self, job_id: str) -> None:
         """Finish interrupted deletions. Old versions are left to the bucket's own rules."""
-        await self._required(job_id)
+        await self._require_incarnation(job_id)
         await finish_deletions(self._objects, self._layout)
 
     @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        made = await self._listed("markers")
+        made = await self._list("markers")
         wanted = list(made) if job_ids is None else [one for one in job_ids if one in made]
-        caches = [await self._listed("summaries"), await self._listed("entries")]
+        caches = [await self._list("summaries"), await self._list("entries")]
         logs = await at_once(self._bytes_of("logs", one) for one in wanted)
         blobs = await at_once(self._bytes_of("blobs", one) for one in wanted)
         kept = [sum(kind[one].size for kind in caches if one in kind) for one in wanted]
@@ -257,12 +257,12 @@ class S3Storage(Storage):
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
         """Hold a Job's lease, which is free 11 seconds after its holder died."""
-        await self._ready()
-        await self._required(job_id)
+        await self._check_for_writing()
+        await self._require_incarnation(job_id)
         async with self._leases.hold(job_id, holder) as held:
-            incarnation = await self._required(job_id)
+            incarnation = await self._require_incarnation(job_id)
             if not held.is_fenced:
-                await uninterrupted(self._fence(job_id, incarnation, held))
+                await finish(self._fence(job_id, incarnation, held))
             yield
 
     @override
@@ -280,11 +280,11 @@ class S3Storage(Storage):
     @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         async with self.lease(job_id, "the deletion of it"):
-            incarnation = await self._required(job_id)
+            incarnation = await self._require_incarnation(job_id)
             if expected is not None:
                 run, seq = expected
                 await self._log(run, incarnation).put_end(seq)
-            await uninterrupted(self._deleted(job_id, incarnation))
+            await finish(self._deleted(job_id, incarnation))
         await self._leases.forget(job_id)
 
     async def close(self) -> None:
@@ -298,7 +298,7 @@ class S3Storage(Storage):
         self._logs = {key: log for key, log in self._logs.items() if key[1] != incarnation}
 
     async def _check_lease(self, job_id: str) -> Held | None:
-        held = self._leases.held(job_id)
+        held = self._leases.held_lease(job_id)
         if held is not None and not held.is_sure and not await self._leases.is_still(job_id, held):
             raise Conflict(f"job {job_id}: the lease was lost: another process may be driving it")
         return held
@@ -313,14 +313,16 @@ class S3Storage(Storage):
     async def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         held = await self._check_lease(run.job_id)
         # Without a lease the marker is checked after the append, which is the check that counts.
-        incarnation = (self._seen.get(run.job_id) if held is None else None) or await self._required(run.job_id)
+        incarnation = (self._seen.get(run.job_id) if held is None else None) or await self._require_incarnation(
+            run.job_id
+        )
         try:
             await self._append_to(incarnation, run, expected_seq, records, held)
         except (Conflict, NotFound):
             if held is not None or await self._marker(run.job_id) in (None, incarnation):
                 raise
             # The Job has been created again under its id since this process looked.
-            await self._append_to(await self._required(run.job_id), run, expected_seq, records, held)
+            await self._append_to(await self._require_incarnation(run.job_id), run, expected_seq, records, held)
 
     async def _append_to(
         self, incarnation: str, run: RunRef, expected_seq: int, records: Sequence[bytes], held: Held | None
@@ -383,7 +385,7 @@ class S3Storage(Storage):
 
     async def _incarnation(self, job_id: str) -> str | None:
         """Return a Job's current incarnation; None if it does not exist. Cached while this process drives the Job."""
-        held = self._leases.held(check_job_id(job_id))
+        held = self._leases.held_lease(check_job_id(job_id))
         known = self._incarnations.get(job_id)
         if held is not None and known is not None and known[0] == held.nonce and held.is_sure:
             return known[1]
@@ -404,13 +406,13 @@ class S3Storage(Storage):
         self._seen[job_id] = marker.incarnation
         return marker.incarnation
 
-    async def _required(self, job_id: str) -> str:
+    async def _require_incarnation(self, job_id: str) -> str:
         incarnation = await self._incarnation(job_id)
         if incarnation is None:
             raise no_job(job_id, self.location)
         return incarnation
 
-    async def _listed(self, kind: str) -> dict[str, Listed]:
+    async def _list(self, kind: str) -> dict[str, Listed]:
         await self._checked()
         prefix = self._layout.below(kind)
         return {listed.key.removeprefix(prefix): listed for listed in await self._objects.list(prefix)}
@@ -422,5 +424,5 @@ class S3Storage(Storage):
     async def _checked(self) -> None:
         await check_version(self._objects, is_for_writing=False)
 
-    async def _ready(self) -> None:
+    async def _check_for_writing(self) -> None:
         await check_version(self._objects, is_for_writing=True)

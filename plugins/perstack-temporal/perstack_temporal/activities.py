@@ -31,7 +31,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perstack.dataclass import dataclass
 from perstack.ports.dispatcher import SILENT_AFTER, WorkerInfo
-from perstack.support.work_items import storable
+from perstack.support.work_items import without_unstorable
 from perstack_temporal import names
 
 _POLL_TIMEOUT_S = 30
@@ -164,8 +164,8 @@ class Presence:
         self._key = key
         self._queue = queue
         self._identity = _Identity(
-            name=storable(name),
-            labels={storable(label): storable(value) for label, value in labels.items()},
+            name=without_unstorable(name),
+            labels={without_unstorable(label): without_unstorable(value) for label, value in labels.items()},
             concurrency=concurrency,
         )
         self._since = time.time()

@@ -58,7 +58,7 @@ class TemporalDispatcher(Dispatcher):
     async def submit(self, order: Order) -> None:
         from temporalio.common import WorkflowIDConflictPolicy
 
-        from perstack.support.work_items import stored
+        from perstack.support.work_items import to_json
         from perstack_temporal import names
         from perstack_temporal.job_workflow import WorkflowState, facts_of_waiting
 
@@ -73,7 +73,7 @@ class TemporalDispatcher(Dispatcher):
                 task_timeout=timedelta(seconds=_WORKFLOW_TASK_TIMEOUT_S),
                 memo={names.FACTS: facts_of_waiting(order.due, order.submitted_at)},
                 start_signal=names.SUBMIT,
-                start_signal_args=[stored(order)],
+                start_signal_args=[to_json(order)],
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             )
 

@@ -18,8 +18,8 @@ from typing_extensions import override
 from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Order, Seat
-from perstack.support.work_items import order_of, storable, stored
-from perstack.system.concurrency import uninterrupted
+from perstack.support.work_items import order_of, to_json, without_unstorable
+from perstack.system.concurrency import finish
 from perstack_temporal import activities, names
 from perstack_temporal.activities import PolledActivity, Presence, poll_activity
 from perstack_temporal.connection import TemporalConnection
@@ -53,9 +53,9 @@ class TemporalSeat(Seat):
     ) -> None:
         """Register nothing yet."""
         self._connection = connection
-        self._name = storable(name)
+        self._name = without_unstorable(name)
         key, prefix = uuid4().hex, connection.address.queue
-        stored_labels = {storable(label): storable(value) for label, value in labels.items()}
+        stored_labels = {without_unstorable(label): without_unstorable(value) for label, value in labels.items()}
         self._presence = Presence(key, prefix, name, labels, concurrency)
         self._queues = names.queues_of_seat(prefix, stored_labels)
         self._polls: dict[str, asyncio.Task[None]] = {}
@@ -76,13 +76,13 @@ class TemporalSeat(Seat):
             poll.cancel()
         await asyncio.gather(*self._polls.values(), return_exceptions=True)
         with suppress(DispatcherError, TimeoutError):
-            await uninterrupted(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
+            await finish(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
 
     @override
     async def claim(self) -> Claim | None:
         async with self._claiming:
             self._failure = None  # from an earlier moment
-            while (ticket := await self._next(time.monotonic() + _CLAIM_TIMEOUT_S)) is not None:
+            while (ticket := await self._next_activity(time.monotonic() + _CLAIM_TIMEOUT_S)) is not None:
                 if (claim := await self._claim(ticket)) is not None:
                     with suppress(DispatcherError):
                         await self._connection.use(self._report)
@@ -99,7 +99,7 @@ class TemporalSeat(Seat):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
 
-    async def _next(self, until: float) -> PolledActivity | None:
+    async def _next_activity(self, until: float) -> PolledActivity | None:
         while not self._inbox:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -124,7 +124,7 @@ class TemporalSeat(Seat):
 
     async def _poll(self, queue: str) -> None:
         try:
-            client = await self._connection.use(_itself, works=True)
+            client = await self._connection.use(_identity, works=True)
             ticket = await poll_activity(client, queue, self._name)
         except RPCError as error:
             self._failure = self._connection.failure(error)
@@ -194,7 +194,7 @@ class TemporalSeat(Seat):
 
             async def send(client: Client) -> None:
                 handle = client.get_workflow_handle(held.workflow_id, run_id=held.run_id)
-                await handle.signal(names.CHANGE, args=[claim.id, stored(order)])
+                await handle.signal(names.CHANGE, args=[claim.id, to_json(order)])
 
             with suppress(LookupError):
                 await self._connection.use(send)
@@ -206,11 +206,11 @@ class TemporalSeat(Seat):
         held = self._had.get(claim.id)
         if held is None:
             return
-        seen: dict[str, JsonValue] = {"again": None if again is None else stored(again)}
+        seen: dict[str, JsonValue] = {"again": None if again is None else to_json(again)}
         held.is_ending = True
         try:
             with suppress(LookupError):
-                await uninterrupted(self._connection.use(lambda client: activities.complete(client, held.token, seen)))
+                await finish(self._connection.use(lambda client: activities.complete(client, held.token, seen)))
             self._had.pop(claim.id, None)
         finally:
             held.is_ending = False
@@ -245,5 +245,5 @@ class TemporalSeat(Seat):
             await self._connection.use(work)
 
 
-async def _itself(client: Client) -> Client:
+async def _identity(client: Client) -> Client:
     return client

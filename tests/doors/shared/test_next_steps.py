@@ -103,16 +103,18 @@ def test_each_phrase_is_of_a_step(phrases: Mapping[str, str]) -> None:
 def test_an_error_is_said_in_the_words_of_the_door() -> None:
     error = UsageError("Job tea waits for an answer", next_steps=(GiveAnswer("tea"),))
     assert str(error) == "Job tea waits for an answer; give the answer to tea"
-    assert error.said(cli.cli_phrase) == 'Job tea waits for an answer; answer with: perstack answer tea "ANSWER"'
-    assert "the tool answer (job tea)" in error.said(mcp.mcp_phrase)
-    assert error.said(acp.acp_phrase) == "Job tea waits for an answer; answer in the next prompt"
+    assert error.text_for(cli.cli_phrase) == 'Job tea waits for an answer; answer with: perstack answer tea "ANSWER"'
+    assert "the tool answer (job tea)" in error.text_for(mcp.mcp_phrase)
+    assert error.text_for(acp.acp_phrase) == "Job tea waits for an answer; answer in the next prompt"
     task = NotFound("there is no task tea", next_steps=(Inspect("tasks"),))
-    assert task.said(http.http_phrase) == "there is no task tea; GET /v1/execution lists what there is"
+    assert task.text_for(http.http_phrase) == "there is no task tea; GET /v1/execution lists what there is"
     assert (error.message, error.next_steps) == ("Job tea waits for an answer", (GiveAnswer("tea"),))
 
 
 def test_an_error_without_steps_is_its_message_alone() -> None:
-    assert str(PerstackError("it is broken")) == PerstackError("it is broken").said(cli.cli_phrase) == "it is broken"
+    assert (
+        str(PerstackError("it is broken")) == PerstackError("it is broken").text_for(cli.cli_phrase) == "it is broken"
+    )
     assert str(PerstackError()) == ""
 
 

@@ -13,7 +13,7 @@ from terminal import Terminal, reply
 
 from perstack.config.load import load_project
 from perstack.core.definitions.skills import AgentSkill
-from perstack.engine.permissions.live_project import matched
+from perstack.engine.permissions.live_project import included_files
 from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
@@ -253,11 +253,11 @@ def test_a_folder_that_comes_to_match_a_pattern_makes_the_definition_another(tmp
     make(tmp_path / "skills" / "pdf")
     (tmp_path / "perstack.toml").write_text('[experts.a]\ninstruction = "x"\nagentSkills = ["skills/*"]\n')
     loaded = load_project(tmp_path / "perstack.toml")
-    before = matched(loaded)
+    before = included_files(loaded)
     (tmp_path / "skills" / "notes").mkdir()
-    assert matched(loaded) == before
+    assert included_files(loaded) == before
     make(tmp_path / "skills" / "web")
-    assert matched(loaded) != before
+    assert included_files(loaded) != before
 
 
 def test_a_pattern_is_seen_from_the_file_that_it_stands_in(terminal: Terminal) -> None:

@@ -395,9 +395,9 @@ def test_a_continued_run_of_the_same_process_uses_placeholders_and_another_conti
 @pytest.mark.parametrize(("given", "secret"), SECRETS)
 def test_what_is_masked_is_filled_in_again_to_the_letter(given: str, secret: str) -> None:
     vault = SecretVault({})
-    masked = vault.masked(given)
+    masked = vault.mask(given)
     assert secret not in masked
-    assert vault.masked(masked) == masked
+    assert vault.mask(masked) == masked
     try:
         value, wanted = json.loads(masked), json.loads(given)
     except json.JSONDecodeError:
@@ -410,8 +410,8 @@ def test_what_is_masked_is_filled_in_again_to_the_letter(given: str, secret: str
 def test_a_process_that_has_given_all_its_numbers_redacts() -> None:
     vault = SecretVault({})
     vault.continue_after((NUMBERS_PER_PROCESS - 2, 3 * NUMBERS_PER_PROCESS))
-    assert vault.masked(f"password: {VALUE}") == f"password: [secret:{NUMBERS_PER_PROCESS - 1}]"
-    assert vault.masked(f"password: {OTHER}") == "password: [redacted]"
+    assert vault.mask(f"password: {VALUE}") == f"password: [secret:{NUMBERS_PER_PROCESS - 1}]"
+    assert vault.mask(f"password: {OTHER}") == "password: [redacted]"
     apart = SecretVault({})
     apart.continue_after((7,), block=4)
-    assert apart.masked(f"password: {OTHER}") == f"password: [secret:{4 * NUMBERS_PER_PROCESS + 1}]"
+    assert apart.mask(f"password: {OTHER}") == f"password: [secret:{4 * NUMBERS_PER_PROCESS + 1}]"

@@ -34,7 +34,7 @@ def test_a_write_that_fails_as_the_job_ends_keeps_nobody_waiting(tmp_path: Path)
         async with bench.host([text("done")], expert("a")) as host:
             storage = Lost(host.storage)
             kept = JobSummaryFile(storage, await host.jobs.load("job"))
-            async with kept.following():
+            async with kept.keep_summary():
                 kept.mark_changed()
                 await storage.writing.wait()
                 asyncio.get_running_loop().call_soon(storage.may_fail.set)

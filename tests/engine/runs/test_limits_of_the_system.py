@@ -187,9 +187,9 @@ def test_a_slot_is_given_on_in_order_and_lost_by_no_cancellation() -> None:
         begun = asyncio.Event()
 
         async def work(number: int) -> None:
-            async with slots.taken():
+            async with slots.hold():
                 order.append(number)
-                async with slots.taken(), slots.taken():  # what it does itself does not wait for it
+                async with slots.hold(), slots.hold():  # what it does itself does not wait for it
                     await begun.wait()
 
         tasks = [asyncio.create_task(work(number)) for number in range(8)]
@@ -201,7 +201,7 @@ def test_a_slot_is_given_on_in_order_and_lost_by_no_cancellation() -> None:
         await asyncio.sleep(0)
         tasks[5].cancel()
         await asyncio.wait(tasks)
-        async with slots.taken():
+        async with slots.hold():
             pass
         return order
 

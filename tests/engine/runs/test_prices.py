@@ -20,7 +20,7 @@ from perstack.testing.scripted import ScriptedProvider, text, tool
 
 def known(provider: str, model: str, usage: Usage) -> tuple[Usage, int | None]:
     prices = Prices(load_plugins().providers)
-    return wait_for(prices.known(provider, model, Generation(ExpertMessage(), usage, "stop")))
+    return wait_for(prices.cost_and_window(provider, model, Generation(ExpertMessage(), usage, "stop")))
 
 
 def test_a_known_model_has_a_cost_and_a_context_size() -> None:
@@ -43,7 +43,7 @@ def test_one_job_may_use_models_with_published_prices_and_without() -> None:
         prices = Prices(load_plugins().providers)
         reply = Generation(ExpertMessage(), Usage.of(1000, 100), "stop")
         asked = [("local", "y"), ("anthropic", "claude-sonnet-4-5"), ("local", "y")]
-        return [(await prices.known(*one, reply))[0].cost_usd for one in asked]
+        return [(await prices.cost_and_window(*one, reply))[0].cost_usd for one in asked]
 
     first, second, third = wait_for(both())
     assert (first, third) == (None, None)

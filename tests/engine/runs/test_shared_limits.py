@@ -161,7 +161,7 @@ async def _line(answers: list[float], limits: ProviderLimits, runs: int) -> tupl
             entered.append(number)
             moments.append(asyncio.get_running_loop().time())
             await asyncio.sleep(answers[number % len(answers)])
-            place.ended(None)
+            place.record_outcome(None)
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         for number in range(runs):
@@ -190,11 +190,11 @@ def test_one_that_is_sent_away_keeps_its_place_and_one_that_is_cancelled_holds_u
             with ticket_for(provider, "p", ProviderLimits(name="p"), lambda waiting: None) as place:
                 await place.enter(1)
                 order.append(name)
-                place.ended(None)
+                place.record_outcome(None)
 
         with ticket_for(provider, "p", ProviderLimits(name="p"), lambda waiting: None) as first:
             await first.enter(1)
-            first.ended(sent_away)
+            first.record_outcome(sent_away)
             async with asyncio.TaskGroup() as group:
                 gone, _ = group.create_task(later("gone")), group.create_task(later("second"))
                 await asyncio.sleep(0)
@@ -202,7 +202,7 @@ def test_one_that_is_sent_away_keeps_its_place_and_one_that_is_cancelled_holds_u
                 await asyncio.sleep(0.06)
                 await first.enter(1)
                 order.append("first")
-                first.ended(None)
+                first.record_outcome(None)
         return order
 
     assert asyncio.run(scenario()) == ["first", "second"]

@@ -14,7 +14,7 @@ from skilled import load, make
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Overrides
 from perstack.engine.plugins import skill_bundles
-from perstack.engine.plugins.agent_skills import UnpackedSkill, relocated
+from perstack.engine.plugins.agent_skills import UnpackedSkill, relocate_policy
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
@@ -221,9 +221,9 @@ def test_programs_may_read_what_they_could_read_where_it_was() -> None:
     inside = UnpackedSkill("/work/csv", Path("/cache/2/csv"), in_workspace=True)
     other = UnpackedSkill("/other/xls", Path("/cache/3/xls"), in_workspace=False)
     policy = SandboxPolicy(runtime="bubblewrap", readable=("/away/pdf", "/data"))
-    there = relocated(policy, (beside, inside, other))
+    there = relocate_policy(policy, (beside, inside, other))
     assert there is not None
     assert there.readable == ("/data", "/cache/1/pdf", "/cache/2/csv")
-    assert relocated(there, (beside, inside, other)) == there
-    assert relocated(None, (beside,)) is None
-    assert relocated(policy, ()) == policy
+    assert relocate_policy(there, (beside, inside, other)) == there
+    assert relocate_policy(None, (beside,)) is None
+    assert relocate_policy(policy, ()) == policy

@@ -13,7 +13,7 @@ from sandboxed import PYTHON, Box
 from perstack.core.definitions.sandbox import Sandbox, bytes_of, policy_of
 from perstack.errors import SkillError, UsageError
 from perstack.ports.runtime import LocalRuntimeFactory, Surroundings
-from perstack.system.processes import owned
+from perstack.system.processes import end_with_block
 from perstack_bubblewrap import cgroups, limits
 from perstack_bubblewrap import limits as pid_max
 from perstack_bubblewrap.plugin import BubblewrapFactory
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def needs(*controllers: str) -> None:
-    missing = set(controllers) - cgroups.enforceable()
+    missing = set(controllers) - cgroups.available_controllers()
     if missing:
         pytest.skip(f"no cgroup can be made here for {', '.join(sorted(missing))}")
 
@@ -143,7 +143,7 @@ def test_without_cgroups_the_number_of_processes_is_bound_for_root_too(
     assert box.run(line, inside=False).output.endswith("all\n")
     few = box.with_policy(processes=64)
     assert limits.enforcement()["processes"].startswith("holds for each program, give or take 300 (pid_max)")
-    assert limits.unenforced(few.policy) == ()
+    assert limits.unenforced_limits(few.policy) == ()
     assert "all" not in few.run(line).output.splitlines()
     assert few.run("for i in $(seq 60); do sleep 5 & done; echo all").output.endswith("all\n")
     assert Path("/proc/sys/kernel/pid_max").read_text() == before
@@ -184,9 +184,9 @@ def test_a_server_that_goes_on_is_not_touched_by_the_bomb_of_another(box: Box) -
         runtime = await BubblewrapFactory().prepare(limited.policy, box.around)
         try:
             quiet = await runtime.start(box.program("sleep 20"))
-            async with owned(quiet):
+            async with end_with_block(quiet):
                 bomb = await runtime.start(box.program(f"{PYTHON} -c \"b'x' * {200 * MIB}\""))
-                async with owned(bomb):
+                async with end_with_block(bomb):
                     await asyncio.wait_for(bomb.wait(), 20)
                 return quiet.returncode, runtime.ending(bomb).limit
         finally:

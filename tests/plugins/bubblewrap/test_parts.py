@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack_bubblewrap.bwrap_arguments import System, View, arguments, environment, inner, open_mount_sources
+from perstack_bubblewrap.bwrap_arguments import System, View, arguments, environment, inner_mounts, open_mount_sources
 from perstack_bubblewrap.file_view import ProtectedFileScanner
 from perstack_bubblewrap.seccomp import MACHINES, Machine, program_of
 
@@ -58,7 +58,7 @@ def test_every_call_gets_a_verdict(number: int, args: list[int]) -> None:
 
 
 def words(view: View, **env: str) -> list[str]:
-    within = inner(view)
+    within = inner_mounts(view)
     handles = dict.fromkeys((*within.changeable, *within.fixed), 9)
     made = arguments(System(hidden="/hidden"), view, cwd="/w", env=env, handles=handles)
     return made.decode().split("\0")[:-1]

@@ -17,7 +17,7 @@ from terminal import Terminal, reply
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.errors import UsageError
 from perstack.ports.runtime import Surroundings
-from perstack.system.processes import await_start, owned
+from perstack.system.processes import await_start, end_with_block
 from perstack.testing.scripted import text, tool, turn
 from perstack_bubblewrap.file_view import FileViewBuilder
 from perstack_bubblewrap.plugin import BubblewrapFactory
@@ -220,11 +220,11 @@ def test_what_a_program_makes_while_another_one_runs_is_set_aside_too(box: Box) 
         server = await start(
             "mkdir -p one/.git; touch ready; while [ ! -e go ]; do sleep 0.02; done; mkdir -p two/.git"
         )
-        async with owned(server):
+        async with end_with_block(server):
             while not (box.workspace / "ready").exists():
                 await asyncio.sleep(0.01)
             other = await start("true")
-            async with owned(other):
+            async with end_with_block(other):
                 await other.wait()
             seen = (box.workspace / "one/.git").exists()
             (box.workspace / "go").touch()
@@ -251,7 +251,7 @@ def test_what_a_person_makes_between_two_programs_stays(box: Box) -> None:
         runtime = await BubblewrapFactory().prepare(box.policy, box.around)
         for number in range(3):
             process = await await_start(asyncio.create_task(runtime.start(box.program("true"))))
-            async with owned(process):
+            async with end_with_block(process):
                 await process.wait()
             assert runtime.ending(process).refused == ()
             (box.workspace / f"{number}/.git").mkdir(parents=True)

@@ -118,7 +118,7 @@ def test_a_server_cannot_take_the_names_of_host_tools_whatever_it_calls_its_own(
     assert [event.skill_name for event in told] == ["evil"], "it is said once, of the server"
     assert "exec as evil_exec_" in told[0].message
     tools = wait_for(host.experts.tools("a"))
-    assert any("exec as evil_exec_" in problem.said(str) for problem in tools.problems)
+    assert any("exec as evil_exec_" in problem.text_for(str) for problem in tools.problems)
 
 
 def test_what_two_servers_call_the_same_belongs_to_neither_and_is_reported(bed: Bed) -> None:

@@ -272,7 +272,7 @@ class Overrides(metaclass=StrictCalls):
             "Play this recording instead of calling the model and the tools; needs no key.", "FILE", is_repeated=False
         ),
     ] = None
-    recorded_tools: JsonValue = Field(default=None, exclude=True)  # `live` or `dump_overrides`, or a table of tools
+    recorded_tools: JsonValue = Field(default=None, exclude=True)  # `live` or `recorded`, or a table of tools
     # `any` accepts an instruction that changed since the recording
     recorded_definition: Literal["same", "any"] | None = Field(default=None, exclude=True)
 
@@ -287,7 +287,7 @@ class Overrides(metaclass=StrictCalls):
         check_budget(**{name: getattr(self, name) for name in Budget.model_fields})
 
     def playing(self, setting: ProviderSetting) -> ProviderSetting:
-        """Return the settings of provider `dump_overrides`, with what the caller asked for."""
+        """Return the settings of provider `recorded`, with what the caller asked for."""
         asked: JsonObject = {
             "recording": self.recording,
             "tools": self.recorded_tools,

@@ -123,7 +123,7 @@ class RewindPlan:
 
 
 def rewind_plan(changes: Iterable[Change], wanted: Callable[[bytes], bool], ignored_then: Set[bytes]) -> RewindPlan:
-    """Return the `is_wanted` changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
+    """Return the `wanted` changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
     made: list[Change] = []
     kept: list[Kept] = []
     for change in changes:

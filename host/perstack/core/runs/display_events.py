@@ -70,7 +70,7 @@ class SkillDisconnected(DisplayEvent):
 
     def reason_text(self, say: Callable[[NextStep], str]) -> str:
         """Return the reason; `say` words the next steps for a door."""
-        return self.reason if self.note is None else self.note.said(say)
+        return self.reason if self.note is None else self.note.text_for(say)
 
 
 class ToolProgress(DisplayEvent):

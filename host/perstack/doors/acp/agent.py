@@ -239,7 +239,7 @@ class PerstackAgent:
                 session.host.use(live.loaded.project)
             return
         live.refuse(held.digest)
-        await self._say(session, f"{held.note.said(acp_phrase)}.\n\n")
+        await self._say(session, f"{held.note.text_for(acp_phrase)}.\n\n")
 
     async def _say(self, session: EditorSession, text: str) -> None:
         await self._client.session_update(session.id, update_agent_message_text(text))
@@ -250,7 +250,9 @@ def _errors() -> Generator[None]:
     try:
         yield
     except PerstackError as error:
-        raise RequestError(-32000 if not isinstance(error, UsageError) else -32602, error.said(acp_phrase)) from error
+        raise RequestError(
+            -32000 if not isinstance(error, UsageError) else -32602, error.text_for(acp_phrase)
+        ) from error
 
 
 def _kind_of(choice: str) -> schema.PermissionOptionKind:

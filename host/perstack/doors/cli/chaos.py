@@ -174,7 +174,7 @@ async def _tools(
         for index, expert in enumerate(experts):
             tools = await host.experts.tools(expert.key)
             for problem in tools.problems:
-                print_err(f"warning: {expert.key}: {one_line(problem.said(cli_phrase))}")
+                print_err(f"warning: {expert.key}: {one_line(problem.text_for(cli_phrase))}")
             later = {one.key for one in experts[index + 1 :]}
             offered.append((expert, tuple(spec for spec in tools.shown if _is_called(spec, index == 0, later))))
     return offered

@@ -58,9 +58,9 @@ async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSumma
         try:
             job = await host.answer(answer, question_id=asking.id, by=this_user("cli"), drive=True, on_event=lines)
         except UsageError as error:
-            print_err(error.said(cli_phrase))
+            print_err(error.text_for(cli_phrase))
         except Conflict as error:
-            print_err(error.said(cli_phrase))
+            print_err(error.text_for(cli_phrase))
             job = await host.job(job.id)
     return job
 

@@ -64,7 +64,7 @@ def show_command(expert: str, as_delegate: bool, as_json: bool, options: HostOpt
         write_json_line(json.dumps(_as_json(expert, sent, as_delegate=as_delegate), ensure_ascii=False).encode())
         return
     for problem in sent.problems:
-        print_err(f"warning: {expert}: {one_line(problem.said(cli_phrase))}")
+        print_err(f"warning: {expert}: {one_line(problem.text_for(cli_phrase))}")
     _print(expert, sent, as_delegate=as_delegate)
 
 
@@ -97,7 +97,7 @@ def _as_json(expert: str, sent: PromptPreview, *, as_delegate: bool) -> JsonObje
         **({"providerTools": [*sent.provider_tools]} if sent.provider_tools else {}),
         **_knowledge(sent),
         "resultSchema": sent.schema,
-        "problems": [problem.said(cli_phrase) for problem in sent.problems],
+        "problems": [problem.text_for(cli_phrase) for problem in sent.problems],
     }
 
 

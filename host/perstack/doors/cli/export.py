@@ -19,7 +19,7 @@ from perstack.doors.shared.export import document_of, folders_of, lines_of, writ
 from perstack.doors.shared.text import count
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
-from perstack.system.files import opened, replace_private_file
+from perstack.system.files import open_for_reading, replace_private_file
 
 
 @click.command("export")
@@ -117,7 +117,7 @@ def _host(options: HostOptions) -> Host:
 
 def _check_replaceable(path: Path) -> None:
     head = b""
-    with suppress(OSError), opened(path, follow=True) as file:
+    with suppress(OSError), open_for_reading(path, follow=True) as file:
         head = os.read(file, _HEAD_BYTES)
     if path.is_dir() or (path.exists() and FORMAT.partition("/")[0].encode() not in head):
         raise UsageError(f"--to {path} is there already, and is no recording: choose another name, or remove it first")

@@ -177,7 +177,7 @@ def entry() -> None:
     except PerstackError as error:
         from perstack.doors.shared.next_steps import cli_phrase as said
 
-        print_err(one_line(f"error: {error.said(said)}"))
+        print_err(one_line(f"error: {error.text_for(said)}"))
         sys.exit(error.exit_code)
     except OSError as error:
         discard_stdout()  # the rest of the output would fail once more at the end

@@ -169,7 +169,7 @@ class HostOptions:
 
         env = environment_of(project, self.find(), self.env_path, confirm=confirm)
         for note in env.warnings:
-            print_err(f"warning: {note.said(cli_phrase)}")
+            print_err(f"warning: {note.text_for(cli_phrase)}")
         return env
 
     def host_of(

@@ -36,7 +36,7 @@ def _state() -> tuple[str, str]:
     try:
         waiting = len(options.look(lambda host: host.inbox()))
     except PerstackError as error:
-        return f"{declared}; its Jobs cannot be read: {error.said(cli_phrase)}.", "perstack doctor"
+        return f"{declared}; its Jobs cannot be read: {error.text_for(cli_phrase)}.", "perstack doctor"
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
         return f"{declared}; {count(waiting, 'question')} {verb} for you.", "perstack inbox"

@@ -47,7 +47,7 @@ def install_command(experts: tuple[str, ...], options: HostOptions) -> None:
         print_err("interrupted: perstack.lock was not written")
         sys.exit(130)
     for step in done.failed:
-        problem = "" if step.problem is None else step.problem.said(cli_phrase)
+        problem = "" if step.problem is None else step.problem.text_for(cli_phrase)
         print_err(f"error: {one_line(f'{step.skill}: {problem}')}")
     ready = len(done.skills) - len(done.failed)
     print_out(f"{done.path}: {count(ready, 'skill')} locked")

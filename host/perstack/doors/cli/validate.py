@@ -65,7 +65,7 @@ def _tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
                 for specs, deferred in ((tools.shown, False), (tools.deferred, True))
                 for spec in specs
             ],
-            "problems": [problem.said(cli_phrase) for problem in tools.problems],
+            "problems": [problem.text_for(cli_phrase) for problem in tools.problems],
         }
         for key, tools in offered.items()
     }
@@ -75,7 +75,7 @@ def _print_tools(offered: Mapping[str, OfferedTools]) -> None:
     screen = Screen.of_stdout()
     for key, tools in offered.items():
         for problem in tools.problems:
-            print_err(f"{'warning' if _can_run(tools) else 'error'}: {key}: {one_line(problem.said(cli_phrase))}")
+            print_err(f"{'warning' if _can_run(tools) else 'error'}: {key}: {one_line(problem.text_for(cli_phrase))}")
         if not _can_run(tools):
             continue
         print_out()

@@ -193,7 +193,7 @@ def _json(fact: Fact, status: int) -> Response:
 
 def _refusal(error: PerstackError) -> Response:
     """Return problem details (RFC 9457): the error and its next steps."""
-    told: JsonObject = {"title": type(error).__name__, "detail": error.said(http_phrase)}
+    told: JsonObject = {"title": type(error).__name__, "detail": error.text_for(http_phrase)}
     if isinstance(error, NotAllowed):
         told["allowed"] = list(error.allowed)
     told["status"] = status = _status(error)

@@ -142,7 +142,7 @@ class ClientCall(OperationCall[Outcome]):
                 try:
                     job, text = await self._answer(job, asking, text, progress), None
                 except UsageError as error:
-                    return reply_job(self, job, f"The answer was not taken: {error.said(mcp_phrase)}")
+                    return reply_job(self, job, f"The answer was not taken: {error.text_for(mcp_phrase)}")
             return reply_job(self, job)
 
     async def _load_pending(self, before: elicitation.PendingAnswer) -> tuple[JobSummary, str | None]:

@@ -89,7 +89,7 @@ async def read(state: ServedProject, uri: str) -> types.ReadResourceResult:
     try:
         text, mime_type = await _read(state, uri)
     except PerstackError as error:
-        raise MCPError(types.INVALID_PARAMS, error.said(mcp_phrase), {"uri": uri}) from error
+        raise MCPError(types.INVALID_PARAMS, error.text_for(mcp_phrase), {"uri": uri}) from error
     return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=mime_type, text=text)])
 
 

@@ -196,7 +196,7 @@ class _Handlers:
         try:
             return await self._workspaces.of(context)
         except PerstackError as error:
-            raise MCPError(types.INTERNAL_ERROR, error.said(mcp_phrase)) from error
+            raise MCPError(types.INTERNAL_ERROR, error.text_for(mcp_phrase)) from error
 
     async def _refreshed(self, context: Context) -> ClientProject:
         state = await self._state(context)
@@ -209,7 +209,7 @@ _ERROR_KEY = "perstack/error"  # in `_meta`: a tool's output schema allows no er
 
 def _error_result(error: PerstackError) -> types.CallToolResult:
     """Return an error for the model to read and correct."""
-    text = error.said(mcp_phrase)
+    text = error.text_for(mcp_phrase)
     told: JsonObject = {"name": type(error).__name__, "message": text}
     if isinstance(error, DefinitionError):
         told["problems"] = [

@@ -33,7 +33,7 @@ from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
 from perstack.doors.served_project import CallKey, Definitions, JobTasks
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack.system.user import notice
 
 # The folders that a client has open. Source: MCP 2025-11-25, roots. The stateless era (2026-07-28) deprecates them:
@@ -93,7 +93,7 @@ async def served_project(
             watching.cancel()
             await state.watching.close()
             # a client may close stdin and send a signal a moment later: it must not leave a Job unrecorded
-            await uninterrupted(state.jobs.close())
+            await finish(state.jobs.close())
 
 
 Workspace: TypeAlias = tuple[Host, LoadedProject]
@@ -237,4 +237,4 @@ async def served_projects(offer: ServeOptions) -> AsyncGenerator[Workspaces]:
         try:
             yield workspaces
         finally:
-            await uninterrupted(workspaces.stop_jobs())
+            await finish(workspaces.stop_jobs())

@@ -337,7 +337,7 @@ class StartApp(App[int]):
         try:
             is_used = await asyncio.to_thread(self.live.agree, held.digest)
         except PerstackError as error:
-            self.notify(error.said(tui_phrase), severity="error", markup=False)
+            self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
         if is_used:
             self._use(self.live)
@@ -453,7 +453,7 @@ class StartApp(App[int]):
             in_force, known = session.model_in_force(), await self.host.experts.models(session.expert_key or "")
         except PerstackError as error:
             session.use_model(None)
-            self.notify(error.said(tui_phrase), severity="error", markup=False)
+            self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
         if doubt := doubt_about(name, known):
             self.notify(doubt, severity="warning", markup=False)

@@ -263,9 +263,9 @@ class Session:
             if self.asking is not None and self.asking.id == asking.id:
                 self.send(text)
             else:
-                self._remark("error", error.said(self._said), "bad")
+                self._remark("error", error.text_for(self._said), "bad")
         except PerstackError as error:
-            self._remark("error", error.said(self._said), "bad")
+            self._remark("error", error.text_for(self._said), "bad")
         self._on_change(self)
 
     async def _until_asked(self, question_id: str) -> None:
@@ -363,11 +363,11 @@ class Session:
     def _say_overtaken(self) -> None:
         error, self._overtaken = self._overtaken, None
         if error is not None:
-            self._remark("error", error.said(self._said), "bad")
+            self._remark("error", error.text_for(self._said), "bad")
 
     async def _show_end(self, job_id: str) -> bool:
         """Show the end of a long Job and return True; False for a short one, or with a listener, which needs all."""
-        logs = () if self._listener is not None else await self.host.jobs.ends(job_id, count=_FIRST_EVENTS)
+        logs = () if self._listener is not None else await self.host.jobs.last_lines(job_id, count=_FIRST_EVENTS)
         if all(len(log.lines) < _FIRST_EVENTS for log in logs):
             return False
         latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
@@ -465,7 +465,7 @@ class Session:
 
     def _says(self, error: PerstackError) -> None:
         self.transcript.rest()
-        self._remark("error", error.said(self._said), "bad")
+        self._remark("error", error.text_for(self._said), "bad")
 
     def _says_how_it_ended(self, job: JobSummary) -> None:
         if job.status == "completed":

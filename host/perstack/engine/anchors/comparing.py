@@ -125,14 +125,14 @@ class AnchorComparison:
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def _records(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
-        reader = await self._opened()
+        reader = await self._open_reader()
         return await self._read(lambda: reader.records(owner), TIMEOUT_S)
 
     async def _owners(self) -> Sequence[Owner]:
-        reader = await self._opened()
+        reader = await self._open_reader()
         return sorted(await self._read(reader.owners, _WHOLE_TIMEOUT_S))
 
-    async def _opened(self) -> AnchorReader:
+    async def _open_reader(self) -> AnchorReader:
         """Return the reader, which has loaded the anchor for a whole store. Raises the first error again."""
         if not isinstance(self._anchor, FileAnchor):
             raise AnchorUnreadable(f"the anchor {self._anchor.name} is only sent to: what it has is not compared")

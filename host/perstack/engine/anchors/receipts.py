@@ -239,16 +239,18 @@ def with_receipt(
         return replace(report, findings=(*report.findings, Finding("", 0, f"the receipt {problem}")))
     unchecked: list[Unchecked] = []
     if record.envelope is None:
-        unchecked.append(_unchecked("receipt", 1, "the receipt is not signed: whoever can write to it can change it"))
+        unchecked.append(
+            _unchecked_entry("receipt", 1, "the receipt is not signed: whoever can write to it can change it")
+        )
     elif key is None:
-        unchecked.append(_unchecked("receipt", 1, "the signature of the receipt: no public key was given"))
+        unchecked.append(_unchecked_entry("receipt", 1, "the signature of the receipt: no public key was given"))
     after = events_after((statement,), logs)
     if after:
-        unchecked.append(_unchecked("receipt", after, f"{after:,} of its events were appended after the receipt"))
+        unchecked.append(_unchecked_entry("receipt", after, f"{after:,} of its events were appended after the receipt"))
     stated = statement.predicate.lock
     if stated is not None and (lock is None or stated.digest.sha256 != lock.hex()):
         words = "perstack.lock is another than when the receipt was written, or gone"
-        unchecked.append(_unchecked("receipt", 1, words))
+        unchecked.append(_unchecked_entry("receipt", 1, words))
     return replace(
         report,
         findings=_with_findings(report, against_receipt(statement, logs, "the receipt")),
@@ -274,14 +276,14 @@ def with_records(
     signed = sum(record.envelope is not None for record in records)
     if key is None and signed:
         words = f"signatures in the anchor: {signed:,}; no public key was given"
-        unchecked.append(_unchecked("anchor", signed, words))
+        unchecked.append(_unchecked_entry("anchor", signed, words))
     if removed_lives(in_force):
         words = f"the anchor {source} says that it was deleted: the deletion was cut short, or it was put back"
-        unchecked.append(_unchecked("anchor", 1, words))
+        unchecked.append(_unchecked_entry("anchor", 1, words))
     after = events_after([record.statement for record in in_force], logs)
     if after:
         words = f"{after:,} of its events are later than the last record in the anchor {source}"
-        unchecked.append(_unchecked("anchor", after, words))
+        unchecked.append(_unchecked_entry("anchor", after, words))
     heads = report.checked.heads + sum(len(one.statement.subject) for one in in_force)
     return replace(
         report,
@@ -320,7 +322,7 @@ def signature_problem(record: AnchorRecord, key: PublicKey | None) -> str | None
 
 def with_unchecked(report: Report, words: str) -> Report:
     """Return the report with a note that a part of the anchor could not be checked."""
-    return replace(report, unchecked=(*report.unchecked, _unchecked("anchor", 1, words)))
+    return replace(report, unchecked=(*report.unchecked, _unchecked_entry("anchor", 1, words)))
 
 
 def _hashes(lines: Sequence[bytes]) -> LogPlaces:
@@ -340,5 +342,5 @@ def _with_findings(report: Report, findings: Sequence[Finding]) -> tuple[Finding
     return tuple(dict.fromkeys((*report.findings, *findings)))
 
 
-def _unchecked(kind: Literal["anchor", "receipt"], count: int, message: str) -> Unchecked:
+def _unchecked_entry(kind: Literal["anchor", "receipt"], count: int, message: str) -> Unchecked:
     return Unchecked(kind, "", count, message)

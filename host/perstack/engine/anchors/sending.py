@@ -121,7 +121,7 @@ class AnchorSender:
         async def keep() -> None:
             await self._keep(owner, await ends_now(self._storage, owner), removed=True)
 
-        await self._try(f"the removal of {_named(owner)}", keep)
+        await self._try(f"the removal of {_owner_name(owner)}", keep)
 
     async def send_kept(self, owner: Owner) -> None:
         """Send the stored records of an owner."""
@@ -187,8 +187,8 @@ def store_digest(storage: Storage) -> bytes:
 
 
 def _heads_of(owner: Owner) -> str:
-    return f"the heads of {_named(owner)}"
+    return f"the heads of {_owner_name(owner)}"
 
 
-def _named(owner: Owner) -> str:
+def _owner_name(owner: Owner) -> str:
     return f"{OWNER_KINDS[owner.kind].singular} {owner.id}"

@@ -20,7 +20,7 @@ from perstack.core.definitions.keys import wrong_anchor
 from perstack.dataclass import dataclass
 from perstack.engine.plugins.programs import run_program
 from perstack.errors import PerstackError, SkillError, UsageError
-from perstack.ports.environment import inherited
+from perstack.ports.environment import inherit_variables
 from perstack.system.concurrency import in_daemon_thread
 from perstack.system.files import sync
 
@@ -226,7 +226,7 @@ class ProgramAnchor:
 
     async def send(self, job_id: str, record: bytes) -> None:
         """Run the program with a reduced environment. Any exit status but 0 is an error."""
-        env = inherited(self.env) | {"PERSTACK_JOB_ID": job_id}
+        env = inherit_variables(self.env) | {"PERSTACK_JOB_ID": job_id}
         try:
             said = await run_program("it", self.argv, self.directory, env, TIMEOUT_S * 1000, record + b"\n")
         except SkillError as error:

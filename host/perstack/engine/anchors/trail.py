@@ -35,7 +35,7 @@ from perstack.core.jobs.job import Job
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 
 if TYPE_CHECKING:
     from perstack.config.trust import Agreement
@@ -143,9 +143,9 @@ class AuditTrail:
             doubtful = True
             raise
         finally:
-            await uninterrupted(at_stop())
+            await finish(at_stop())
             if doubtful:  # a failed write may have reached the disk: a later process sends the actual heads
-                await uninterrupted(sending.expect(owner))
+                await finish(sending.expect(owner))
 
     async def expect(self, owner: Owner) -> None:
         """Announce a stop of a task, series or schedule. If this process dies first, a later one sends the heads."""
@@ -172,9 +172,9 @@ class AuditTrail:
         try:
             yield
         except BaseException:
-            await uninterrupted(sending.send_current(owner))
+            await finish(sending.send_current(owner))
             raise
-        await uninterrupted(sending.send_kept(owner))
+        await finish(sending.send_kept(owner))
 
     # --- comparing ------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, of: s
         findings.append(Finding("", 0, words))
     elif kept.head is not None:
         findings += against_head("", kept.head, log.chain)
-    unchecked = _unchecked(name, kept, log)
+    unchecked = _unchecked_parts(name, kept, log)
     compared = 0
     if log.state is not None and not findings and not log.unknown:
         # a process that was killed right after an append leaves the summary of the previous state
@@ -90,7 +90,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, of: s
     return Report(of, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
 
 
-def _unchecked(name: str, kept: StoredSummary, log: CheckedLog[S]) -> list[Unchecked]:
+def _unchecked_parts(name: str, kept: StoredSummary, log: CheckedLog[S]) -> list[Unchecked]:
     unchecked: list[Unchecked] = []
     if log.unknown:
         first = log.unknown[0]

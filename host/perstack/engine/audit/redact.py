@@ -64,12 +64,12 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
 
 def _forms(text: str) -> tuple[bytes, ...]:
     """Return how a text may be written in a line: as JSON, and as JSON inside a JSON string."""
-    once = _quoted(text)
-    twice = _quoted(once)
+    once = _json_text(text)
+    twice = _json_text(once)
     return (once.encode("utf-8", "surrogatepass"), twice.encode("utf-8", "surrogatepass"))[: 1 + (once != twice)]
 
 
-def _quoted(text: str) -> str:
+def _json_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
@@ -103,7 +103,7 @@ def _contains_text(event: StoredEvent, texts: Iterable[str]) -> bool:
     own = texts_taken(event, fields_taken(event))
     whole = (text for text in texts if len(text) < _MIN_CONTAINED_CHARACTERS)
     within = [text for text in texts if len(text) >= _MIN_CONTAINED_CHARACTERS]
-    return not own.isdisjoint(whole) or any(text in one or _quoted(text) in one for text in within for one in own)
+    return not own.isdisjoint(whole) or any(text in one or _json_text(text) in one for text in within for one in own)
 
 
 def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:

@@ -69,7 +69,7 @@ async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
         return (StorageCheck("state", False, error.message),)
     found = [StorageCheck("state", True, storage.location)]
     for place in storage.places[:1]:
-        there = _nearest(place)
+        there = _nearest_existing(place)
         if os.access(there, os.W_OK):
             found.append(StorageCheck("rights", True, "this user may write there"))
         else:
@@ -77,7 +77,7 @@ async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
     return tuple(found)
 
 
-def _nearest(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     return next(one for one in (path, *path.parents) if one.exists())
 
 
@@ -174,7 +174,7 @@ class _Copying:
         await self._check_no_delegate_driven(self._source)
 
     async def _check_no_delegate_driven(self, storage: Storage) -> None:
-        driven = await DelegateLeases(storage).driven(self._owner.id) if self._owner.kind == "job" else ()
+        driven = await DelegateLeases(storage).driven_delegates(self._owner.id) if self._owner.kind == "job" else ()
         if driven:
             words = f"{driven[0]}, a delegate of it, is being driven by another worker"
             raise Conflict(f"{words}: copy it when it has ended")
@@ -207,7 +207,7 @@ class _Copying:
                     await self._redact(run, at, old, new)
             seq += len(there)
             if len(here) < len(there):
-                raise self._other(run, seq - len(there) + len(here))
+                raise self._other_records(run, seq - len(there) + len(here))
         while True:
             records = await self._source.read(run, seq, _RECORDS_PER_READ)
             if not records:
@@ -223,11 +223,11 @@ class _Copying:
 
     async def _redact(self, run: RunRef, seq: int, old: bytes, new: bytes) -> None:
         if not is_redaction_of(old, new):
-            raise self._other(run, seq - 1)
+            raise self._other_records(run, seq - 1)
         await self._target.redact(run, seq, new)
         self._records += 1
 
-    def _other(self, run: RunRef, seq: int) -> Conflict:
+    def _other_records(self, run: RunRef, seq: int) -> Conflict:
         return Conflict(
             f"{self._target.location}, run {run.run_id}: other records follow record {seq}: it was continued there, or"
             " is of another Job; what is there stays"

@@ -127,7 +127,7 @@ class JobCheck:
         self.blobs.setdefault(name, (run_id, seq, size))
         self.naming.setdefault(name, []).append((run_id, seq))
 
-    def found(self, run_id: str, seq: int, message: str) -> None:
+    def add_finding(self, run_id: str, seq: int, message: str) -> None:
         """Add a finding."""
         self.findings.append(Finding(run_id, seq, message))
 
@@ -182,7 +182,7 @@ async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None,
     if check.findings:
         return
     if isinstance(check.misfit, InvalidTransition):
-        check.found(check.misfit.ref.run_id, check.misfit.seq, check.misfit.reason)
+        check.add_finding(check.misfit.ref.run_id, check.misfit.seq, check.misfit.reason)
         return
     if check.misfit is not None:
         words = "what it says cannot be derived from logs that do not read as a whole"
@@ -208,7 +208,7 @@ async def _check_copies(check: JobCheck, storage: Storage, checkpoints: Files) -
     for checkpoint_id, data in checkpoints.items():
         file = check.checkpoints.get(checkpoint_id)
         if file is None:
-            check.found("", 0, f"checkpoint {checkpoint_id} is of no event in these logs")
+            check.add_finding("", 0, f"checkpoint {checkpoint_id} is of no event in these logs")
         else:
             _compare(check, f"checkpoint {checkpoint_id}", file.run_id, data, file)
 
@@ -217,9 +217,9 @@ def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Fac
     check.caches += 1
     try:
         for words in cache_contradictions(data, expected):
-            check.found(run_id, 0, f"{name} {words}")
+            check.add_finding(run_id, 0, f"{name} {words}")
     except ValueError:
-        check.found(run_id, 0, f"{name} does not read; delete it: what it says is in the log")
+        check.add_finding(run_id, 0, f"{name} does not read; delete it: what it says is in the log")
 
 
 def _read_summary(check: JobCheck, written: bytes | None) -> JobSummary | None:
@@ -232,7 +232,7 @@ def _read_summary(check: JobCheck, written: bytes | None) -> JobSummary | None:
         if check.unsealed:
             check.passed_over("summary", "", 1, "job.json is of another shape; nothing is taken from it")
         else:
-            check.found("", 0, "job.json does not read; delete it: what it says is in the logs")
+            check.add_finding("", 0, "job.json does not read; delete it: what it says is in the logs")
         return None
 
 
@@ -248,7 +248,7 @@ def _check_summary(check: JobCheck, written: bytes, summary: JobSummary, *, is_d
         return
     check.summaries += 1
     for words in against_logs(written, job):
-        check.found("", 0, f"job.json {words}")
+        check.add_finding("", 0, f"job.json {words}")
 
 
 _BLOB_MENTION = re.compile(r"blob:([0-9a-f]{64})\b")
@@ -294,7 +294,7 @@ async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints
         check.states[ref.run_id] = log.state
     check.heads[ref.run_id] = log.chain
     for seq, words in log.wrong:
-        check.found(ref.run_id, seq, words)
+        check.add_finding(ref.run_id, seq, words)
     redactions = redactions_in(ref, log.lines)
     for event_id, seq in redacted.items():
         check.redactions += [redaction_of(one, seq) for one in redactions if one.event_id == event_id][:1]
@@ -306,7 +306,7 @@ async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints
 
 def _report_extent(check: JobCheck, ref: RunRef, log: CheckedLog[Run]) -> None:
     if log.damage is not None:
-        check.found(ref.run_id, log.damage.readable + 1, str(log.damage))
+        check.add_finding(ref.run_id, log.damage.readable + 1, str(log.damage))
     if log.unknown:
         words = f"a newer version has written what this one cannot read ({len(log.unknown)} of {len(log.lines)} events)"
         check.passed_over("content", ref.run_id, len(log.unknown), words)
@@ -322,9 +322,9 @@ def _collect(check: JobCheck, ref: RunRef, seq: int, event: StoredEvent) -> None
         check.starts[ref.run_id] = event
         _collect_blobs(check, ref, seq, event.attachments)
         if seq > 1:
-            check.found(ref.run_id, seq, "a second startRun")
+            check.add_finding(ref.run_id, seq, "a second startRun")
     elif seq == 1:
-        check.found(ref.run_id, 1, "the log does not begin with startRun")
+        check.add_finding(ref.run_id, 1, "the log does not begin with startRun")
     match event:
         case CallDelegate():
             for one in event.delegates:
@@ -373,12 +373,12 @@ def _check_redaction(check: JobCheck, ref: RunRef, redaction: RedactEvent, lines
     except UsageError:
         run_id, seq = "", 0
     if run_id != ref.run_id or not 0 < seq < at:
-        check.found(ref.run_id, at, f"it redacts {redaction.event_id}, which is not an earlier event of this log")
+        check.add_finding(ref.run_id, at, f"it redacts {redaction.event_id}, which is not an earlier event of this log")
     elif parse_remains(redaction) is None:
-        check.found(ref.run_id, at, "it puts something in the place of an event that a redaction does not leave")
+        check.add_finding(ref.run_id, at, "it puts something in the place of an event that a redaction does not leave")
     elif not lines[seq - 1].startswith(b'{"type":"%b","id":"%b","redacted":' % (_ids_of(redaction))):
         words = f"the redaction of event {seq} was decided on and not carried out: its content is there still"
-        check.found(ref.run_id, at, f"{words}; redact it again")
+        check.add_finding(ref.run_id, at, f"{words}; redact it again")
 
 
 def _ids_of(redaction: RedactEvent) -> tuple[bytes, bytes]:
@@ -394,9 +394,9 @@ def _check_relations(check: JobCheck) -> None:
         if by is not None and run_id not in check.unsealed:
             place = check.named.get(run_id)
             if place is None or (place[0], place[2]) != (by.run_id, by.tool_call_id):
-                check.found(run_id, 1, f"it says that {by.run_id} started it, and the log of that Run does not")
+                check.add_finding(run_id, 1, f"it says that {by.run_id} started it, and the log of that Run does not")
         if base is not None and base.run_id not in check.starts:
-            check.found(run_id, 1, f"it continues from {base.run_id}, which has no log")
+            check.add_finding(run_id, 1, f"it continues from {base.run_id}, which has no log")
     anchored = {run_id for run_id, _ in check.anchors}
     for run_id, (parent, seq, call_id) in check.named.items():
         # a delegate that could not be set up has a result, but no log, and its result names no head
@@ -437,7 +437,7 @@ async def _check_blobs(check: JobCheck, storage: Storage) -> None:
     for run_id, seq, event in check.offers:
         problem = await tools.problem(event)
         if problem is not None:
-            check.found(run_id, seq, problem)
+            check.add_finding(run_id, seq, problem)
             right.discard(event.tools_digest)
     check.right_blobs += len(right)
     await _check_trees(check, storage)
@@ -447,13 +447,13 @@ async def _check_blobs(check: JobCheck, storage: Storage) -> None:
             found = len(await storage.blob(check.job_id, name))
         except NotFound:
             if name not in check.removed:
-                check.found(run_id, seq, f"the blob {name}, which it names, is missing")
+                check.add_finding(run_id, seq, f"the blob {name}, which it names, is missing")
         except (StorageError, UsageError) as error:
-            check.found(run_id, seq, str(error))
+            check.add_finding(run_id, seq, str(error))
         else:
             check.right_blobs += size in (None, found)
             if size is not None and found != size:
-                check.found(run_id, seq, f"the blob {name} has {found:,} bytes, and it says {size:,}")
+                check.add_finding(run_id, seq, f"the blob {name} has {found:,} bytes, and it says {size:,}")
     await _check_mentions(check, storage)
     await _check_removed(check, storage)
 
@@ -469,7 +469,7 @@ async def _check_mentions(check: JobCheck, storage: Storage) -> None:
             words = f"event {seq} refers to the blob {name}, which is not there: it was lost, or never kept"
             check.passed_over("blobs", run_id, 1, words)
         except (StorageError, UsageError) as error:
-            check.found(run_id, seq, str(error))
+            check.add_finding(run_id, seq, str(error))
         else:
             check.right_blobs += 1
 
@@ -485,7 +485,7 @@ async def _check_trees(check: JobCheck, storage: Storage) -> None:
     async for part in blobs_of_trees(Trees(storage, check.job_id), check.trees):
         run_id, seq = check.trees[part.tree]
         if part.problem and not (part.is_missing and part.digest in check.removed):
-            check.found(run_id, seq, f"its snapshot: {part.problem}")
+            check.add_finding(run_id, seq, f"its snapshot: {part.problem}")
         elif not part.problem:
             check.names_blob(part.digest, run_id, seq, part.size)
 
@@ -510,4 +510,4 @@ async def _check_removed(check: JobCheck, storage: Storage) -> None:
         with suppress(UsageError, StorageError):
             await storage.blob(check.job_id, name)
             words = f"the redaction was not carried out to its end: the blob {name} is there still; redact it again"
-            check.found(run_id, seq, words)
+            check.add_finding(run_id, seq, words)

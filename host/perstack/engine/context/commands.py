@@ -21,7 +21,7 @@ from perstack.engine.context.host_context import HostContext
 from perstack.engine.plugins.programs import run_program
 from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox
 from perstack.errors import PerstackError, SkillError
-from perstack.ports.environment import inherited
+from perstack.ports.environment import inherit_variables
 from perstack.ports.evaluator import Artifact
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 from perstack.support.variables import variables_in
@@ -57,7 +57,7 @@ async def measure_by_command(
     argv = argv_of(command)
     if has_masked(argv):
         raise SkillError(f"{name}: its secrets are not recorded, and the Expert is not in perstack.toml any more")
-    child_env = inherited(env, (*variables_in(argv), *ground.variables)) | {
+    child_env = inherit_variables(env, (*variables_in(argv), *ground.variables)) | {
         "PWD": str(made.workspace),
         "PERSTACK_ITERATION": str(made.iteration),
     }
@@ -85,7 +85,7 @@ async def measure_by_function(
     name = name_of(evaluator)
     if missing := ", ".join(variable for variable in evaluator.required_env if not env.get(variable)):
         raise SkillError(f"{name} needs {missing}: set it in the environment or in a .env file")
-    child_env = inherited(env, (*evaluator.required_env, *ground.variables))
+    child_env = inherit_variables(env, (*evaluator.required_env, *ground.variables))
     start, directory = Path("/"), Path.cwd()
     readable: tuple[Path, ...] = ()
     if ground.confines:
@@ -126,7 +126,7 @@ async def why_it_fails(
     argv = argv_of(command)
     try:
         async with setup.ground(expert_key) as ground:
-            env = inherited(setup.env.without_stored, (*variables_in(argv), *ground.variables))
+            env = inherit_variables(setup.env.without_stored, (*variables_in(argv), *ground.variables))
             env = {**env, "PWD": str(setup.workspace), **variables}
             programs = setup.storage.programs
             said = await run_program(

@@ -123,7 +123,7 @@ class Dispatching:
             self._opened = self._open()
         return self._opened
 
-    def required(self) -> Dispatcher:
+    def require(self) -> Dispatcher:
         """Return the dispatcher. Raises UsageError without one."""
         found = self.dispatcher
         if found is None:
@@ -138,7 +138,7 @@ class Dispatching:
         """
         from perstack.engine.log.storage import ensure_storage_name
 
-        dispatcher = self.required()
+        dispatcher = self.require()
         if self._storage_name is None:
             with suppress(StorageError):  # the name is optional in an order
                 self._storage_name = await ensure_storage_name(storage)
@@ -171,18 +171,18 @@ def dispatching_of(
         return Dispatching(lambda: given, is_chosen=True)
     written = project.workers.dispatcher if project.workers is not None else None
     if named:
-        return Dispatching(lambda: _opened(plugins, named, env), is_chosen=True)
+        return Dispatching(lambda: _open_dispatcher(plugins, named, env), is_chosen=True)
     if written is not None:
 
         def open_written() -> Dispatcher:
             agreement.check(dispatcher_items(project))
-            return _opened(plugins, written, env)
+            return _open_dispatcher(plugins, written, env)
 
         return Dispatching(open_written, is_chosen=True)
     if storage.partition(":")[0] in plugins.dispatchers:
-        return Dispatching(lambda: _opened(plugins, storage, env), is_chosen=project.workers is not None)
+        return Dispatching(lambda: _open_dispatcher(plugins, storage, env), is_chosen=project.workers is not None)
     return Dispatching()
 
 
-def _opened(plugins: Plugins, address: str, env: Mapping[str, str]) -> Dispatcher:
+def _open_dispatcher(plugins: Plugins, address: str, env: Mapping[str, str]) -> Dispatcher:
     return plugins.open_dispatcher(dispatcher_address(plugins, address, env))

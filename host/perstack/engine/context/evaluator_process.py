@@ -55,14 +55,14 @@ def _answer(given: dict[str, object]) -> JsonObject:
         return {"missing": str(error)}
     try:
         answer = function(made)
-        found = measurement_of(asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer)
+        found = measurement_of(asyncio.run(_await(answer)) if inspect.isawaitable(answer) else answer)
     except Exception as error:  # noqa: BLE001 - whatever it raises is reported
         return {"raised": f"{type(error).__name__}: {error}"}
     cases: list[JsonObject] = [{"name": case.name, "passed": case.passed} for case in found.cases]
     return {"measured": {"metrics": dict(found.metrics), "analysis": found.analysis, "cases": list(cases)}}
 
 
-async def _awaited(answer: Awaitable[object]) -> object:
+async def _await(answer: Awaitable[object]) -> object:
     return await answer
 
 

@@ -33,7 +33,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.log.run_session import Emitter, EventListener
-from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocated
+from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocate_policy
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
@@ -163,7 +163,7 @@ class HostContext:
 
     async def check_policies(self, policies: Iterable[SandboxPolicy | None]) -> None:
         """Raise UsageError if this machine cannot apply one of these policies."""
-        here = [relocated(policy, self.laid_out or ()) for policy in policies]
+        here = [relocate_policy(policy, self.laid_out or ()) for policy in policies]
         await check_policies(self.plugins, here, lambda: self.surroundings(""))
 
     def runtimes(self, job_id: str) -> Runtimes:
@@ -173,7 +173,7 @@ class HostContext:
     def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[CommandSandbox]:
         """Prepare the sandbox for a program that is no tool's: of an Expert, or with None of no Expert."""
         expert = None if expert_key is None else self.project.expert(expert_key)
-        policy = relocated(self.policy(expert), self.laid_out or ())
+        policy = relocate_policy(self.policy(expert), self.laid_out or ())
         return command_sandbox(self.plugins, policy, self.surroundings(""))
 
     def surroundings(self, job_id: str) -> Surroundings:

@@ -34,7 +34,7 @@ class Slots:
         self._turn = Lock()
 
     @asynccontextmanager
-    async def taken(self) -> AsyncGenerator[None]:
+    async def hold(self) -> AsyncGenerator[None]:
         """Hold a slot for the block. Nested use inside the block takes none, because it would wait for itself."""
         if _IS_INSIDE.get():
             yield

@@ -23,12 +23,12 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
-from perstack.ports.environment import inherited, is_address_name, unconfirmed_in
+from perstack.ports.environment import inherit_variables, is_address_name, unconfirmed_in
 from perstack.ports.provider import OfferedModel, ProviderConfig, ProviderFactory
 from perstack.ports.runtime import Ending, Program, RuntimeFactory
 from perstack.ports.storage import Storage
 from perstack.support.http.provider import HttpProvider
-from perstack.system.processes import await_start, owned
+from perstack.system.processes import await_start, end_with_block
 from perstack.version import VERSION
 
 # Programs run as a tool of an Expert would, for a person who wants to see what a sandbox allows.
@@ -77,14 +77,14 @@ async def run_program(setup: HostContext, expert: Expert, argv: Sequence[str]) -
     Raises UsageError if it cannot be started, and the errors of `HostContext.check_sandbox`.
     """
     async with leftover_programs_ended(setup.storage), setup.ground(expert.key) as ground:
-        env = {**inherited(setup.env.without_stored, ground.variables), "PWD": str(setup.workspace)}
+        env = {**inherit_variables(setup.env.without_stored, ground.variables), "PWD": str(setup.workspace)}
         program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=setup.storage.programs)
         try:
             process = await await_start(asyncio.create_task(ground.runtime.start(program)))
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise UsageError(f"{argv[0]} cannot be started: {reason.lower()}") from error
-        async with owned(process):
+        async with end_with_block(process):
             status = await process.wait()
         return ProgramExit(status, ground.runtime.ending(process))
 

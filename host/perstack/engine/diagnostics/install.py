@@ -14,7 +14,7 @@ from perstack.config.trust import Agreement
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, Skill, is_base_skill, with_tools
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.skills import opened
+from perstack.engine.plugins.skills import open_skill
 from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Note, SetOption
 from perstack.ports.skill import SkillContext, SkillFactory, Toolset
@@ -119,7 +119,7 @@ async def _toolset(
     seconds = 2 * (getattr(definition, "timeout", None) or _ANSWER_TIMEOUT_MS // 2) / 1000
     try:
         async with asyncio.timeout(seconds):
-            session = await opened(factories, definition, context, agreement)
+            session = await open_skill(factories, definition, context, agreement)
             try:
                 return await session.tools()
             finally:

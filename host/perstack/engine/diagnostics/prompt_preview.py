@@ -143,13 +143,13 @@ async def sent_to_model(setup: HostContext, expert: Expert, *, as_delegate: bool
         schema=schema,
         provider=None if settings is None else settings.provider.provider_name,
         model=None if settings is None else settings.model,
-        knowledge=tuple(map(_shown, knowledge.folders(expert))),
+        knowledge=tuple(map(_skill_info, knowledge.folders(expert))),
         window=await _window(setup, expert, settings),
         provider_tools=tuple(one.name for one in offer.tools),
     )
 
 
-def _shown(folder: SkillFolder) -> SkillInfo:
+def _skill_info(folder: SkillFolder) -> SkillInfo:
     head = folder.head
     return SkillInfo(
         name=head.name,
@@ -188,5 +188,5 @@ async def _window(setup: HostContext, expert: Expert, settings: RunSettings | No
         return None
     prices = Prices(setup.providers.factories, setup.project.prices)
     nothing = Generation(ExpertMessage(contents=()), NO_USAGE, "stop")
-    _, window = await prices.known(settings.provider.provider_name, settings.model, nothing)
+    _, window = await prices.cost_and_window(settings.provider.provider_name, settings.model, nothing)
     return window

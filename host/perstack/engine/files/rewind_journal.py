@@ -18,8 +18,8 @@ from perstack.system.files import (
     FOLDER_MODE,
     REAL_FOLDER,
     FileTooLarge,
+    open_for_reading,
     open_regular,
-    opened,
     read_regular,
     read_rest,
     sync,
@@ -72,7 +72,7 @@ def status_at(handle: int, name: bytes) -> os.stat_result | None:
 def read_file(handle: int, name: bytes, most: int) -> bytes | None:
     """Return the content of a regular file; None if it has more than `most` bytes. Raises OSError."""
     try:
-        with opened(name, handle) as file:
+        with open_for_reading(name, handle) as file:
             return read_rest(file, most)
     except FileTooLarge:
         return None

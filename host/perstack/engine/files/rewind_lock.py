@@ -29,7 +29,7 @@ class RewindInProgress(Conflict):
 @contextmanager
 def rewound_in(workspace: Path, lock: Path) -> Generator[None]:
     """Hold the lock for a rewind. Raises Occupied while another process holds it, and StorageError."""
-    handle = _taken(workspace, lock)
+    handle = _take(workspace, lock)
     try:
         yield
     finally:
@@ -53,7 +53,7 @@ def is_rewound(lock: Path) -> bool:
         os.close(handle)
 
 
-def _taken(workspace: Path, lock: Path) -> int:
+def _take(workspace: Path, lock: Path) -> int:
     try:
         while True:
             lock.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)

@@ -72,7 +72,7 @@ class RewindSteps:
 
     def _clear_folder(self, change: Change, folder: int, name: bytes, found: os.stat_result | None) -> bool:
         if found is None or not stat.S_ISDIR(found.st_mode):
-            raise _changed(change.path)
+            raise _changed_meanwhile(change.path)
         handle = os.open(name, REAL_FOLDER, dir_fd=folder)
         try:
             with os.scandir(handle) as entries:
@@ -141,7 +141,7 @@ class RewindSteps:
 
     def _check(self, change: Change, folder: int, name: bytes, found: os.stat_result | None) -> None:
         if found is None or change.old is None or not _matches(change.old, folder, name, found):
-            raise _changed(change.path)
+            raise _changed_meanwhile(change.path)
 
     def _mkdir(self, path: bytes) -> None:
         self._made.add(path)
@@ -195,7 +195,7 @@ def _parents(path: bytes) -> Iterator[bytes]:
         at = path.find(b"/", at + 1)
 
 
-def _changed(path: bytes) -> Conflict:
+def _changed_meanwhile(path: bytes) -> Conflict:
     return Conflict(
         f"{spell(path)} was changed while it was read: something else is at work there; try again when that has ended"
     )
@@ -386,7 +386,7 @@ class StagedRewind:
         os.mkdir(name, 0o700, dir_fd=self._root)
         self._staging = os.open(name, REAL_FOLDER, dir_fd=self._root)
 
-    def ready(self, files: Iterable[tuple[Step, bytes, int]], links: Iterable[tuple[Step, bytes]] = ()) -> None:
+    def stage(self, files: Iterable[tuple[Step, bytes, int]], links: Iterable[tuple[Step, bytes]] = ()) -> None:
         """Stage files, with content and permissions, and links, with their targets. Raises OSError."""
         for step, content, mode in files:
             write_file(self._staging_handle, b"new-%d" % step.number, content, mode)

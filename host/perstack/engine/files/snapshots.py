@@ -18,7 +18,7 @@ from perstack.engine.files.trees import Trees
 from perstack.engine.files.workspace_walk import Batch, SnapshotUnavailable, Walker, WorkspaceTree
 from perstack.errors import PerstackError
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 
 _MAX_COUNTED_FILES = 500
 _MAX_COUNTED_BYTES = 16 << 20  # above this many changed files, or bytes in them, lines are not counted
@@ -71,7 +71,7 @@ class WorkspaceSnapshots:
             walker = self._walkers.pop(policy.max_file_size, None) or self._new_walker(policy)
             walk = walker.walk()
             try:
-                while not isinstance(found := await uninterrupted(asyncio.to_thread(_next, walk)), WorkspaceTree):
+                while not isinstance(found := await finish(asyncio.to_thread(_next_batch, walk)), WorkspaceTree):
                     await self._keep(found)
             finally:
                 walk.close()
@@ -106,13 +106,13 @@ class WorkspaceSnapshots:
             pairs = [(await self._text(one.old), await self._text(one.new)) for one in counted]
         except PerstackError:
             return None
-        return await asyncio.to_thread(_counted, pairs) if pairs else (0, 0)
+        return await asyncio.to_thread(_count_lines, pairs) if pairs else (0, 0)
 
     async def _text(self, entry: Entry | None) -> bytes:
         return await self._trees.content(entry.digest) if isinstance(entry, File) else b""
 
 
-def _next(walk: Generator[Batch, None, WorkspaceTree]) -> Batch | WorkspaceTree:
+def _next_batch(walk: Generator[Batch, None, WorkspaceTree]) -> Batch | WorkspaceTree:
     try:
         return next(walk)
     except StopIteration as end:
@@ -120,6 +120,6 @@ def _next(walk: Generator[Batch, None, WorkspaceTree]) -> Batch | WorkspaceTree:
         return found
 
 
-def _counted(pairs: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:
+def _count_lines(pairs: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:
     found = [changed_lines(old, new) or (0, 0) for old, new in pairs]
     return sum(added for added, _ in found), sum(removed for _, removed in found)

@@ -262,7 +262,9 @@ class _WalkState:
         stamp: Stamp | None = stamp_of(os.fstat(handle))
         is_same = known is not None and known.stamp == stamp and known.rules == rules
         before = {} if known is None else known.children
-        children, to_look_at = _unchanged(before if is_same else self._names(handle, place, rules), before, handle)
+        children, to_look_at = _unchanged_entries(
+            before if is_same else self._names(handle, place, rules), before, handle
+        )
         for name in to_look_at:
             was = before.get(name)
             now = yield from self._look(name, handle, place, was, rules, depth)
@@ -318,26 +320,26 @@ class _WalkState:
             return None
         mode, stamp = found.st_mode, stamp_of(found)
         if stat.S_ISDIR(mode):
-            return (yield from self._below(name, handle, place, was, rules, depth))
+            return (yield from self._walk_folder(name, handle, place, was, rules, depth))
         if stat.S_ISLNK(mode):
             target = read_link(name, handle)
-            return None if target is None else _seen(was, _Known(Link(name, target), None, is_file=True))
+            return None if target is None else _same_if_equal(was, _Known(Link(name, target), None, is_file=True))
         if not stat.S_ISREG(mode):
-            return _seen(was, _left_out(name, "special", self._steady(stamp)))
+            return _same_if_equal(was, _left_out(name, "special", self._steady(stamp)))
         content = read_file(name, handle, self._most)
         if not isinstance(content, Content):
             reason = content.reason
             if reason is None:
                 return None
-            return _seen(was, _left_out(name, reason, self._steady(content.stamp), content.size))
+            return _same_if_equal(was, _left_out(name, reason, self._steady(content.stamp), content.size))
         digest = digest_of(content.data)
         yield from self._keep(digest, content.data)
         is_program = bool(content.stamp[4] & stat.S_IXUSR)
         entry = File(name, len(content.data), digest, is_program)
         steady = self._steady(content.stamp) if content.is_steady else None
-        return _seen(was, _Known(entry, steady, is_file=True))
+        return _same_if_equal(was, _Known(entry, steady, is_file=True))
 
-    def _below(
+    def _walk_folder(
         self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _Known | None]:
         if depth >= DEEPEST or len(place) + len(name) + 2 > LONGEST_PATH:
@@ -362,7 +364,7 @@ class _WalkState:
                 return _left_out(name, "unreadable")
         finally:
             os.close(inner)
-        return _seen(was, _Known(Below(name, now.digest), None, inner=now))
+        return _same_if_equal(was, _Known(Below(name, now.digest), None, inner=now))
 
     def _name(self, path: bytes, reason: Reason, size: int | None) -> None:
         self.left_out_count += 1
@@ -398,14 +400,14 @@ class _WalkState:
         return latest + tick >= self._began
 
 
-def _seen(was: _Known | None, now: _Known) -> _Known:
+def _same_if_equal(was: _Known | None, now: _Known) -> _Known:
     """Return `now` with the previous entry object if it is equal, so that changes can be detected by identity."""
     if was is not None and was.entry == now.entry:
         now.entry = was.entry
     return now
 
 
-def _unchanged(
+def _unchanged_entries(
     names: Iterable[bytes], before: dict[bytes, _Known], handle: int
 ) -> tuple[dict[bytes, _Known], list[bytes]]:
     """Return the unchanged entries, and the names to examine. Nearly all the work of a walk without changes."""

@@ -61,7 +61,7 @@ from perstack.errors import Conflict, NotFound, PerstackError, SkillError, Stora
 from perstack.next_steps import Inspect, Resume
 from perstack.ports.evaluator import Artifact
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack.system.user import this_process
 
 # Store series of iterations: each is the single log of a Job in the space `iterations`.
@@ -209,7 +209,7 @@ class SeriesDriver:
 
     async def record(self, event: StoredSeriesEvent) -> None:
         """Append an event and show it. Raises Conflict if another driver wrote first."""
-        await uninterrupted(self._record(event))
+        await finish(self._record(event))
 
     async def drive(self) -> SeriesState:
         """Drive until nothing is pending. A cancellation is recorded as a pause."""
@@ -271,9 +271,9 @@ class SeriesDriver:
         recorded, left = series.definition, share(series)
         if isinstance(left, UsedUp):
             return used_up(left, self._stamp)
-        plain = self._under(recorded)
+        plain = self._setup_for(recorded)
         new = plain.with_budget(series.expert_key, left)
-        begun = self._under(None if recorded is None else for_begun(recorded))
+        begun = self._setup_for(None if recorded is None else for_begun(recorded))
         begun = begun.with_budget(series.expert_key, left, plain.overrides)
         job = await self._run_job(
             self._jobs.with_context(ContextSource(new)),
@@ -293,11 +293,11 @@ class SeriesDriver:
             assumed=job.assumed,
         )
 
-    def _under(self, definition: SeriesDefinition | None) -> HostContext:
+    def _setup_for(self, definition: SeriesDefinition | None) -> HostContext:
         return self._setup if definition is None else self._setup.with_recorded(definition)
 
     def _sandbox(self) -> AbstractAsyncContextManager[CommandSandbox]:
-        return self._under(self.series.definition).ground(self.series.expert_key)
+        return self._setup_for(self.series.definition).ground(self.series.expert_key)
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
         series, began, usage, assumed = self.series, self._setup.clock.now(), NO_USAGE, None

@@ -88,7 +88,7 @@ def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
     if run.status != "stoppedByInteractiveTool":
         return None
     provider = _recorded_provider(context, asked)
-    answer = None if provider is None else _recorded(provider, loaded, asking, asked)
+    answer = None if provider is None else _recorded_answer(provider, loaded, asking, asked)
     if answer is None:
         return None
     decisions = PersonDecisions(answers={asking.run_id: PersonAnswer(answer, By(door=DOOR))})
@@ -117,7 +117,7 @@ def _recorded_provider(context: HostContext, run: Run) -> Provider | None:
     return provider if provider.player is not None else None
 
 
-def _recorded(provider: Provider, loaded: Job, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
+def _recorded_answer(provider: Provider, loaded: Job, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
     from perstack.core.recordings.model import SaidApproval, SaidForm, SaidText
 
     player = provider.player

@@ -23,11 +23,11 @@ Attachable: TypeAlias = "str | Path | bytes | Blob"
 """A file that the caller may read, by its path, or bytes. The name and type of a Blob are not trusted."""
 
 
-async def attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
+async def read_attachments(given: Sequence[Attachable]) -> tuple[Attached, ...]:
     """Read attachments. Raises UsageError for one that cannot be read, or is of a kind that models are not sent."""
     if not given:
         return ()
-    return await asyncio.to_thread(_attached, given)
+    return await asyncio.to_thread(_read_all, given)
 
 
 def check_taken(host: HostContext, expert_key: str, found: Sequence[Attached]) -> None:
@@ -59,7 +59,7 @@ async def in_workspace(host: HostContext, place: str) -> Blob:
     return await asyncio.to_thread(_in_workspace, host, place)
 
 
-def _attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
+def _read_all(given: Sequence[Attachable]) -> tuple[Attached, ...]:
     found: list[Attached] = []
     for number, one in enumerate(given, start=1):
         match one:
@@ -81,7 +81,7 @@ def _read(path: Path) -> bytes:
     try:
         return read_regular(path, LARGEST)
     except OSError as error:
-        raise UsageError(f"{path} cannot be attached: {_why(error)}") from None
+        raise UsageError(f"{path} cannot be attached: {_reason(error)}") from None
     except ValueError:
         raise UsageError(f"{str(path)!r} cannot be attached: no file has such a name") from None
 
@@ -96,7 +96,7 @@ def _in_workspace(host: HostContext, place: str) -> Blob:
         top = Path(os.path.realpath(host.workspace))
         return Blob(read_below(top, "/".join(parts), LARGEST), name=real.name)
     except OSError as error:
-        raise UsageError(f"{place} cannot be attached: {_why(error)}") from None
+        raise UsageError(f"{place} cannot be attached: {_reason(error)}") from None
 
 
 def is_hidden(host: HostContext, path: str) -> bool:
@@ -145,5 +145,5 @@ def _is_same(real: Path, path: str) -> bool:
         return False
 
 
-def _why(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()

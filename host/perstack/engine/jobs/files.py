@@ -59,7 +59,7 @@ class JobFiles:
 
         job_id = job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.resolve(job_id)
         if what is not None and ".." in what:
-            of, changes = await self._between(job_id, *_ends(what), run_id)
+            of, changes = await self._between(job_id, *_split_range(what), run_id)
         else:
             of, changes = await self._done(job_id, what, run_id)
         return FilesDiff(job_id, of, await file_diffs(Trees(self._reader.storage, job_id), changes))
@@ -72,8 +72,8 @@ class JobFiles:
         `only` are globs of paths. A Job that worked in another folder is refused unless `elsewhere`. Raises UsageError
         if there is no snapshot, Conflict while a Job is driven in the workspace, NotFound and StorageError.
         """
-        at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
-        return await self._rewinder().seen(job_id, at, checkpoint_id, only)
+        at = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
+        return await self._rewinder().preview(job_id, at, checkpoint_id, only)
 
     async def rewind(
         self,
@@ -90,7 +90,7 @@ class JobFiles:
         The current files are recorded first: `undo` of the result names them. `expected` is the `digest` of the plan:
         any other change is refused. Raises as `plan_rewind`.
         """
-        at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
+        at = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
         who = by or this_user()
         return await self._rewinder().rewind(job_id, at, checkpoint_id, only, who, expected)
 
@@ -101,7 +101,7 @@ class JobFiles:
         """
         job_id = place_of(checkpoint_id)[0] if job_id is None else job_id
         at = await self._reader.state_at(checkpoint_id, job_id)
-        return await self._rewinder(_made(Path(folder))).write(job_id, at, checkpoint_id)
+        return await self._rewinder(_make_folder(Path(folder))).write(job_id, at, checkpoint_id)
 
     async def is_recorded(self, job_id: str) -> bool:
         """Return whether the latest snapshot has all current files that are not ignored.
@@ -182,7 +182,7 @@ class JobFiles:
     def _workspace(self) -> Path:
         return self._source.current.workspace
 
-    async def _at(self, job_id: str, checkpoint_id: str, *, elsewhere: bool) -> Run:
+    async def _state_at(self, job_id: str, checkpoint_id: str, *, elsewhere: bool) -> Run:
         at = await self._reader.state_at(checkpoint_id, job_id)
         if not elsewhere and not _works_in(at.start, self._workspace):
             raise UsageError(
@@ -195,7 +195,7 @@ class JobFiles:
         for job_id in await every_id(lambda after: self._reader.storage.jobs(limit=_PAGE, after=after)):
             if await self._reader.storage.lease_info(job_id) is not None and await self._may_work_here(job_id):
                 raise Conflict(f"Job {job_id} is driven in {self._workspace}: cancel it, or wait for its end")
-        for run_id in await DelegateLeases(self._reader.storage).driven():
+        for run_id in await DelegateLeases(self._reader.storage).driven_delegates():
             if await self._may_work_here(job_of_run(run_id)):
                 words = f"{run_id}, a delegate, is driven in {self._workspace}"
                 raise Conflict(f"{words}: cancel Job {job_of_run(run_id)}, or wait for its end")
@@ -260,7 +260,7 @@ class JobFiles:
         return await self._rewinder().present(job_id)
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -268,7 +268,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _ends(what: str) -> tuple[str, str]:
+def _split_range(what: str) -> tuple[str, str]:
     first, _, last = what.partition("..")
     return first.strip(), last.strip(".").strip()
 

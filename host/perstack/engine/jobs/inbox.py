@@ -43,7 +43,7 @@ class InboxItem:
 
 async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
     """Return the open questions of Jobs, and Jobs that cannot be read and may have asked something, oldest first."""
-    return tuple(sorted((item for one in await reader.waiting() for item in _of_job(one)), key=_age))
+    return tuple(sorted((item for one in await reader.jobs_needing_attention() for item in _of_job(one)), key=_age))
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
@@ -54,7 +54,7 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
             if task.pause_reason in _ASKING and not task.answered:
                 found.append(_of_task(task))
             elif any(one.is_stuck for one in task.blocked_by):
-                found.append(_stuck(task))
+                found.append(_stuck_item(task))
     return tuple(sorted(found, key=_age))
 
 
@@ -62,7 +62,7 @@ async def damaged_tasks(memory: ExecutionMemory) -> tuple[InboxItem, ...]:
     """Return tasks that cannot be read and may have asked something."""
     return tuple(
         InboxItem(one.task_id, one.agent_id, one.error or "", one.updated_at, False, task_id=one.task_id, damaged=True)
-        for one in await memory.damaged()
+        for one in await memory.damaged_tasks()
     )
 
 
@@ -100,7 +100,7 @@ def _of_task(task: TaskSummary) -> InboxItem:
     return InboxItem(task.task_id, task.agent_id, text, task.updated_at, is_approval, task_id=task.task_id)
 
 
-def _stuck(task: TaskSummary) -> InboxItem:
+def _stuck_item(task: TaskSummary) -> InboxItem:
     stuck = [one for one in task.blocked_by if one.is_stuck]
     helps = [TryAgain(one.task_id) for one in stuck if one.status == "failed" and not one.archived]
     return InboxItem(

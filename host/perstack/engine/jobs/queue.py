@@ -63,7 +63,7 @@ class JobQueue:
         could not be queued: a worker finds it later.
         """
         context, labels = self._source.current, check_labels(labels or {})
-        context.dispatching.required()
+        context.dispatching.require()
         _check_order(at, priority)
         request = self._request(context, expert_key, by, due=at or 0, priority=priority)
         job = await self._runner.run_new(context, expert_key, query, job_id, attachments, labels, None, request)
@@ -72,7 +72,7 @@ class JobQueue:
 
     async def requeue_lost(self) -> tuple[str, ...]:
         """Order recorded Jobs without an order, and return their ids: a process may end between record and order."""
-        dispatcher, ordered = self._source.current.dispatching.required(), list[str]()
+        dispatcher, ordered = self._source.current.dispatching.require(), list[str]()
         for job_id in await self._queued_once():
             try:
                 if not await self._is_left(job_id) or await dispatcher.order(job_id) is not None:
@@ -122,7 +122,7 @@ class JobQueue:
     async def withdraw(self, job_id: str, run_id: str | None = None) -> None:
         """Withdraw the order of a Job, or of a delegate of it, as far as the dispatcher can be reached."""
         with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
-            await self._source.current.dispatching.required().withdraw(job_id, run_id)
+            await self._source.current.dispatching.require().withdraw(job_id, run_id)
 
     async def _queued_once(self) -> list[str]:
         summaries = await self._reader.storage.summaries()
@@ -151,7 +151,7 @@ class JobQueue:
                 return None
             if drive or (drive is None and dispatching.dispatcher is None):
                 return None
-            dispatching.required()
+            dispatching.require()
             priority = 0 if run.queued is None else run.queued.priority
             return self._request(context, run.start.expert_key, by, priority=priority)
 

@@ -117,15 +117,15 @@ class JobReader:
         """
         return None if typed is None else await resolve_id(self.storage, typed, kinds)
 
-    async def waiting(self) -> Sequence[JobNeedingAttention]:
+    async def jobs_needing_attention(self) -> Sequence[JobNeedingAttention]:
         """Return every Job that asks a person something or cannot be read, in no order.
 
         The logs of a Job with an intact summary are not read: `verify` finds their damage.
         """
         found: list[JobNeedingAttention] = []
         for job_id, written in (await self.storage.summaries()).items():
-            kept = _kept(job_id, written)
-            found += map(_waiting, (kept,) if kept is not None else await self._summaries((job_id,)))
+            kept = _read_summary(job_id, written)
+            found += map(_as_needing_attention, (kept,) if kept is not None else await self._summaries((job_id,)))
         return [one for one in found if one.asking is not None or one.damaged is not None]
 
     async def _summaries(self, job_ids: Sequence[str]) -> Sequence[JobSummary]:
@@ -141,7 +141,7 @@ class JobReader:
         except NotFound:
             return None
         except StorageError as error:
-            return _unreadable(job_id, error)
+            return _unreadable_job(job_id, error)
 
     async def row_to_delete(self, job_id: str) -> JobSummary:
         """Return the row of a Job to delete, which need not read nor have an event. Raises NotFound."""
@@ -150,7 +150,7 @@ class JobReader:
         except NotFound as error:
             if not await self.storage.has_job(job_id):
                 raise
-            return _unreadable(job_id, error)
+            return _unreadable_job(job_id, error)
 
     async def resolve(self, job_id: str | None) -> str:
         """Return the checked id, or without one the id of the latest Job. Raises NotFound and UsageError."""
@@ -165,14 +165,14 @@ class JobReader:
                 f"Job {job_id}: the log of the Run that began it is empty or gone; put it back from a copy", readable=0
             )
         if not loaded.runs:
-            if await self.begun(job_id) == "removed":
+            if await self.has_begun(job_id) == "removed":
                 raise StorageError(
                     f"Job {job_id} had events, and its logs are gone or empty: put them back from a copy"
                 )
             raise NotFound(f"Job {job_id} ended before its first event", next_steps=(Start(job_id),))
         return loaded
 
-    async def begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
+    async def has_begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
         """Return whether an existing Job has events; `removed` if job.json names some that do not exist."""
         for run_id in await run_ids(self.storage, job_id):
             with suppress(Damaged):
@@ -202,7 +202,7 @@ class JobReader:
         while True:
             page = await self.storage.jobs(limit=1, after=place)
             for job in await self._summaries(page.ids):
-                runs = _after(job.runs, run_id)
+                runs = _runs_after(job.runs, run_id)
                 room = limit - len(found)
                 found += [run.model_copy(update={"job_id": job.id}) for run in runs[:room]]
                 if len(runs) > room:
@@ -236,7 +236,7 @@ class JobReader:
         wanted = ids if run_id is None else [run_id]
         return [RunLog(one, *await readable(self.storage, RunRef(job_id, one))) for one in wanted]
 
-    async def ends(self, job_id: str | None = None, *, count: int) -> Sequence[RunLog]:
+    async def last_lines(self, job_id: str | None = None, *, count: int) -> Sequence[RunLog]:
         """Return the last lines of each log, at most `count`, unparsed and possibly unchecked."""
         job_id = await self.resolve(job_id)
         ids = await run_ids(self.storage, job_id)
@@ -375,8 +375,8 @@ class JobReader:
                 known[run_id] = found.loaded.state
                 job.take(known[run_id])
         if not job.coordinators:
-            return _unreadable(job_id, damage)
-        failed = _unreadable(job_id, damage).model_dump(include={"status", "lifecycle", "error", "damaged"})
+            return _unreadable_job(job_id, damage)
+        failed = _unreadable_job(job_id, damage).model_dump(include={"status", "lifecycle", "error", "damaged"})
         unset = {"pause_reason": None, "text": None, "question": None, "finished_at": None}
         return summarize(job, is_driven=False).model_copy(update={**failed, **unset})
 
@@ -410,7 +410,7 @@ def _cursor(after: str | None) -> tuple[str | None, str | None]:
     return place or None, run_id or None
 
 
-def _after(runs: tuple[RunSummary, ...], run_id: str | None) -> tuple[RunSummary, ...]:
+def _runs_after(runs: tuple[RunSummary, ...], run_id: str | None) -> tuple[RunSummary, ...]:
     begin = next((n for n, run in enumerate(runs, 1) if run.id == run_id), 0)
     return runs[begin:]
 
@@ -425,7 +425,7 @@ class _Kept(Fact):
     unpriced_tokens: int = 0
 
 
-def _kept(job_id: str, written: bytes) -> _Kept | None:
+def _read_summary(job_id: str, written: bytes) -> _Kept | None:
     """Return what job.json says; None if the logs must be read."""
     try:
         kept = _Kept.model_validate_json(written)
@@ -434,7 +434,7 @@ def _kept(job_id: str, written: bytes) -> _Kept | None:
     return kept if kept.id == job_id and kept.status != "running" else None
 
 
-def _unreadable(job_id: str, error: StorageError | NotFound) -> JobSummary:
+def _unreadable_job(job_id: str, error: StorageError | NotFound) -> JobSummary:
     return JobSummary(
         id=job_id,
         expert_key="",
@@ -447,7 +447,7 @@ def _unreadable(job_id: str, error: StorageError | NotFound) -> JobSummary:
     )
 
 
-def _waiting(job: JobSummary | _Kept) -> JobNeedingAttention:
+def _as_needing_attention(job: JobSummary | _Kept) -> JobNeedingAttention:
     if isinstance(job, JobSummary) and job.damaged:
         return JobNeedingAttention(job.id, damaged=job)
     return JobNeedingAttention(job.id, job.asking, cost=cost(job.usage, job.unpriced_tokens))

@@ -30,7 +30,7 @@ from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import Clock
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack.system.user import this_process
 
 # Files that the ignore rules of an earlier tree excluded from it.
@@ -118,13 +118,13 @@ class Rewinder:
         self._lock = lock_path(storage, self._workspace)
         self._journal = JournalFile(journal_path(storage, self._workspace), self._workspace)
 
-    async def seen(self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str]) -> Rewind:
+    async def preview(self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str]) -> Rewind:
         """Return what a rewind to a Run's snapshot would change. Raises UsageError, StorageError, Conflict."""
         await self._check_not_driven()
         loaded = await load_job(self._storage, job_id)
         present = await self._present(loaded)
         changes, _, found = await self._look(job_id, at, checkpoint_id, present, only)
-        return await self._told(job_id, checkpoint_id, present, changes, found)
+        return await self._result_of(job_id, checkpoint_id, present, changes, found)
 
     async def rewind(
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
@@ -133,7 +133,7 @@ class Rewinder:
         with self._alone():
             await self._check_not_driven()
             async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
-                return await uninterrupted(self._rewind(job_id, at, checkpoint_id, only, by, expected))
+                return await finish(self._restore(job_id, at, checkpoint_id, only, by, expected))
 
     async def present(self, job_id: str) -> str:
         """Store the tree of the current files with the Job, and return its digest. Raises StorageError."""
@@ -150,7 +150,7 @@ class Rewinder:
             trees = Trees(self._storage, job_id)
             changes = await trees.changes(None, _tree_of(at, checkpoint_id))
             looked = await asyncio.to_thread(self._looked, rewind_plan(changes, wanted_paths(()), frozenset()))
-            await uninterrupted(self._put(looked.steps, looked.plan.changes, trees, None))
+            await finish(self._put(looked.steps, looked.plan.changes, trees, None))
         return len(looked.plan.changes)
 
     async def settle(self) -> str | None:
@@ -161,9 +161,9 @@ class Rewinder:
         if not self._journal.is_there():
             return None
         with self._alone():
-            return await uninterrupted(self._settled())
+            return await finish(self._recover())
 
-    async def _rewind(
+    async def _restore(
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
     ) -> Rewind:
         loaded = await load_job(self._storage, job_id)
@@ -171,7 +171,7 @@ class Rewinder:
             session = self._session(loaded)
             tree = await self._present(loaded)
             changes, looked, found = await self._look(job_id, at, checkpoint_id, tree, only)
-            told = await self._told(job_id, checkpoint_id, tree, changes, found)
+            told = await self._result_of(job_id, checkpoint_id, tree, changes, found)
             if expected is not None and told.digest != expected:
                 raise Conflict("files have changed since you were shown what would be done: look at it again")
             if not changes:
@@ -216,7 +216,7 @@ class Rewinder:
         with restorer:
             try:
                 await asyncio.to_thread(restorer.begin)
-                await self._ready(restorer, steps, changes, trees)
+                await self._stage(restorer, steps, changes, trees)
                 await asyncio.to_thread(restorer.put_in_place, steps, rewound)
                 if record is not None:
                     await record()
@@ -232,7 +232,7 @@ class Rewinder:
         with suppress(OSError):  # the next opening of the workspace continues
             await asyncio.to_thread(restorer.undo)
 
-    async def _ready(
+    async def _stage(
         self, restorer: StagedRewind, steps: Sequence[Step], changes: Sequence[Change], trees: Trees
     ) -> None:
         wanted = {change.path: change.new for change in changes}
@@ -251,9 +251,9 @@ class Rewinder:
                 files.append((step, content, mode_of(restorer.root, path, is_program=entry.is_program)))
                 size += len(content)
             if size > _BATCH_BYTES:
-                await asyncio.to_thread(restorer.ready, files, links)
+                await asyncio.to_thread(restorer.stage, files, links)
                 files, links, size = [], [], 0
-        await asyncio.to_thread(restorer.ready, files, links)
+        await asyncio.to_thread(restorer.stage, files, links)
 
     async def _look(
         self, job_id: str, at: Run, checkpoint_id: str, present: str, only: Sequence[str]
@@ -272,7 +272,7 @@ class Rewinder:
         except OSError as error:
             raise self._failed(error) from error
 
-    async def _told(
+    async def _result_of(
         self, job_id: str, checkpoint_id: str, present: str, changes: Sequence[Change], plan: RewindPlan
     ) -> Rewind:
         files = await file_diffs(Trees(self._storage, job_id), changes)
@@ -300,7 +300,7 @@ class Rewinder:
         with suppress(StorageError):  # it is a cache
             await JobSummaryFile(self._storage, loaded).write(is_driven=False)
 
-    async def _settled(self) -> str | None:
+    async def _recover(self) -> str | None:
         try:
             with await asyncio.to_thread(StagedRewind, self._journal) as restorer:
                 journal = await asyncio.to_thread(restorer.resume)

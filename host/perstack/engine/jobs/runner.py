@@ -114,7 +114,7 @@ class JobRunner:
         async def work() -> JobSummary:
             from perstack.engine.runs.beginning import NewRun
 
-            async with job_slots().taken():
+            async with job_slots().hold():
                 made = await self._new_job(job_id)
                 async with self._leased(made) as stop:
                     if made == job_id:
@@ -145,7 +145,7 @@ class JobRunner:
         lock = context.lock()  # report a broken lock before the lease is taken
 
         async def work() -> JobSummary:
-            async with job_slots().taken(), self._leased(job_id) as stop:
+            async with job_slots().hold(), self._leased(job_id) as stop:
                 loaded = await self._reader.load(job_id)
                 check_not_closed(loaded)
                 start = await decide(loaded)
@@ -162,7 +162,7 @@ class JobRunner:
     @asynccontextmanager
     async def leased_queued(self, job_id: str) -> AsyncGenerator[StopFlags]:
         """Hold a slot and the lease of a queued Job that a worker drives."""
-        async with job_slots().taken(), self._leased(job_id) as stop:
+        async with job_slots().hold(), self._leased(job_id) as stop:
             yield stop
 
     async def context_of(self, context: HostContext, loaded: Job, lock: Lock | None = None) -> RunnableContext:
@@ -322,7 +322,7 @@ class JobRunner:
 
     async def _check_not_begun(self, job_id: str) -> None:
         """Raise UsageError for a Job with an event, or whose logs were removed: its id must not be used again."""
-        begun = await self._reader.begun(job_id)
+        begun = await self._reader.has_begun(job_id)
         if begun == "begun":
             raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), SetOption("job_id")))
         if begun == "removed":
@@ -336,8 +336,8 @@ async def read_attachments(
     """Read the attachments, and check that the Expert's model takes them. Raises UsageError."""
     if not attachments:
         return ()
-    from perstack.engine.jobs.attachments import attached, check_taken
+    from perstack.engine.jobs.attachments import check_taken, read_attachments
 
-    found = await attached(attachments)
+    found = await read_attachments(attachments)
     check_taken(context, expert_key, found)
     return found

@@ -62,9 +62,9 @@ class _Feed:
 
     def ask(self, asking: OpenQuestion) -> None:
         """Queue a question of a delegate, which is asked while other Runs are active."""
-        self.queue.put_nowait(self.opened(asking))
+        self.queue.put_nowait(self.open_question(asking))
 
-    def opened(self, asking: OpenQuestion) -> Question:
+    def open_question(self, asking: OpenQuestion) -> Question:
         """Return the event of a question, which is open from now on."""
         question = self.open[asking.id] = self.reader.question(asking)
         return question
@@ -156,7 +156,7 @@ class JobStream:
         if self._task is not None and not self._task.done():
             self._streams.leave(self._task)
 
-    def asks(self, question_id: str) -> bool:
+    def is_asking(self, question_id: str) -> bool:
         """Return whether this stream has shown the question, and it is not answered."""
         return not self._is_over and question_id in self._feed.open
 
@@ -230,7 +230,7 @@ class JobStream:
         if job.asking is None:
             return self._feed.reader.finished(self._read(job))
         self._is_over, self._rested = False, task
-        return None if job.asking.id in self._feed.open else self._feed.opened(job.asking)
+        return None if job.asking.id in self._feed.open else self._feed.open_question(job.asking)
 
 
 def _unchanged(job: JobSummary) -> JobSummary:
@@ -265,7 +265,7 @@ class Streams:
 
     def asking(self, question_id: str) -> JobStream | None:
         """Return the stream that waits for the answer to this question; None without one."""
-        return next((one for one in self._streams if one.asks(question_id)), None)
+        return next((one for one in self._streams if one.is_asking(question_id)), None)
 
     def leave(self, task: _DriveTask) -> None:
         """Cancel the task of a stream that was collected, in any thread."""

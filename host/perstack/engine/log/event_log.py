@@ -208,14 +208,14 @@ class EventLog(Generic[S, E]):
             if len(lines) < size:
                 return
 
-    async def folded(
+    async def fold(
         self, ref: RunRef, *, limit: int | None = None, since: Loaded[S] | None = None
     ) -> AsyncGenerator[tuple[StoredLine[E], S]]:
         """Yield each event after `since` with its state. Raises what `events` and `LogFormat.follow` raise."""
         state, after = (None, 0) if since is None else (since.state, since.head.seq)
         async with aclosing(self.events(ref, after=after, limit=limit)) as events:
             async for one in events:
-                state = await self._after(ref, state, one.event, one.head)
+                state = await self._follow(ref, state, one.event, one.head)
                 yield one, state
                 if one.head.seq % _EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
                     await asyncio.sleep(0)
@@ -224,7 +224,7 @@ class EventLog(Generic[S, E]):
         """Read a log as far as it can be read."""
         found = PartialLog[S, E]()
         try:
-            async for line, state in self.folded(ref):
+            async for line, state in self.fold(ref):
                 found.loaded = Loaded(state, line.head)
                 found.lines.append(line)
         except Damaged as damage:
@@ -240,7 +240,7 @@ class EventLog(Generic[S, E]):
         lines, _ = seal(start, [event.to_json() for event in events])
         for seq, (event, line) in enumerate(zip(events, lines, strict=True), start.seq + 1):
             head = Head(seq, open_line(line).hash)
-            loaded = Loaded(await self._after(ref, loaded.state if loaded else None, event, head), head)
+            loaded = Loaded(await self._follow(ref, loaded.state if loaded else None, event, head), head)
         if loaded is None:
             raise ValueError("a log begins with an event")
         await self._storage.append(ref, start.seq, lines)
@@ -266,7 +266,7 @@ class EventLog(Generic[S, E]):
                     continue
                 if found.first_invalid is None:
                     try:
-                        found.state = await self._after(ref, found.state, event, head)
+                        found.state = await self._follow(ref, found.state, event, head)
                     except (Damaged, NotFound) as error:
                         found.first_invalid = error
                 line = StoredLine(head, event, found.lines[head.seq - 1])
@@ -275,7 +275,7 @@ class EventLog(Generic[S, E]):
             found.wrong.append((len(found.chain) + 1, str(error)))
         return found
 
-    async def _after(self, ref: RunRef, state: S | None, event: E, head: Head) -> S:
+    async def _follow(self, ref: RunRef, state: S | None, event: E, head: Head) -> S:
         try:
             return await self._definition.follow(state, event, head)
         except NotFound:

@@ -102,7 +102,7 @@ class IndexedLog(Generic[S, E, M]):
     async def append(self, of: str, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
         """Append events, and store the new summary. Raises Conflict if the log has grown since `loaded`."""
         definition = self._definition
-        await definition.store.before(self._space, of, EMPTY_LOG if loaded is None else loaded.head)
+        await definition.store.before_append(self._space, of, EMPTY_LOG if loaded is None else loaded.head)
         appended = await self._log.append(log_of(of), loaded, events)
         await definition.store.put(self._space, of, definition.summary(appended.state), appended.head)
         return appended

@@ -23,7 +23,7 @@ async def leftover_programs_ended(storage: Storage) -> AsyncGenerator[None]:
     """
     if storage.programs is not None:
         await end_orphaned_programs(storage.programs)
-    with GUARD.kept():
+    with GUARD.keep_running():
         yield
 
 
@@ -106,15 +106,15 @@ class DelegateLeases:
             return None if info is None else info.holder
         return None
 
-    async def driven(self, job_id: str | None = None) -> tuple[str, ...]:
+    async def driven_delegates(self, job_id: str | None = None) -> tuple[str, ...]:
         """Return the delegates, of all Jobs or of one, that are driven now. Raises StorageError."""
-        known = await self._known(job_id)
+        known = await self._known_runs(job_id)
         return tuple([run_id for run_id in known if await self.holder(run_id) is not None])
 
     @asynccontextmanager
     async def lease_all_idle(self, job_id: str, holder: str, also: Iterable[str] = ()) -> AsyncGenerator[None]:
         """Hold the leases of all delegates ever driven apart, and of `also`. Raises Conflict, naming the holder."""
-        known = await self._known(job_id)
+        known = await self._known_runs(job_id)
         new = [run_id for run_id in also if run_id not in known]
         async with AsyncExitStack() as stack:
             for run_id in new:
@@ -141,9 +141,9 @@ class DelegateLeases:
     async def forget_job(self, job_id: str) -> None:
         """Request drivers of a deleted Job's delegates to stop, and delete the leases."""
         with suppress(StorageError):
-            await asyncio.gather(*(self._end(run_id) for run_id in await self._known(job_id)))
+            await asyncio.gather(*(self._end(run_id) for run_id in await self._known_runs(job_id)))
 
-    async def _known(self, job_id: str | None) -> list[str]:
+    async def _known_runs(self, job_id: str | None) -> list[str]:
         every = await job_ids(self._space)
         return [run_id for run_id in every if job_id is None or job_of_run(run_id) == job_id]
 

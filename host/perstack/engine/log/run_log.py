@@ -62,7 +62,7 @@ class RunLogFormat:
         try:
             return stand_in(left, sealed.digest, seq, self._redactions[ref])
         except NotVouchedFor as error:
-            raise _invalid(InvalidEvent, ref, seq, str(error)) from error
+            raise _invalid_event(InvalidEvent, ref, seq, str(error)) from error
 
     async def follow(self, state: Run | None, event: StoredEvent, head: Head) -> Run:
         """Return the Run's state after one more event. Raises Damaged if the log does not begin with `startRun`."""
@@ -115,7 +115,7 @@ async def load_run(
     log = run_logs(storage, known)
     run: Run | None = None
     place = _max_events(ref, through)
-    async with aclosing(log.folded(ref, limit=place)) as lines:
+    async with aclosing(log.fold(ref, limit=place)) as lines:
         async for line, run in lines:
             observe(line.event, run)
             if through is not None and place in (None, line.seq) and is_checkpoint(line.event, through):
@@ -130,12 +130,12 @@ def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
     try:
         event = upgrade(parse_event(payload))
     except TooNew as error:
-        raise _invalid(UnknownEvent, ref, seq, str(error)) from error
+        raise _invalid_event(UnknownEvent, ref, seq, str(error)) from error
     except ValueError as error:
         reason = "this version does not know such an event: a newer one has written it"
-        raise _invalid(UnknownEvent, ref, seq, reason) from error
+        raise _invalid_event(UnknownEvent, ref, seq, reason) from error
     if not is_at_home(event, ref.job_id, ref.run_id, seq):
-        raise _invalid(InvalidEvent, ref, seq, "its ids do not say this place, so it was not written here")
+        raise _invalid_event(InvalidEvent, ref, seq, "its ids do not say this place, so it was not written here")
     return event
 
 
@@ -161,7 +161,7 @@ def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:
     return checkpoint_id in (event.id, getattr(event, "checkpoint_id", None)) and event.type != "resumeRun"
 
 
-def _invalid(kind: type[InvalidEvent], ref: RunRef, seq: int, reason: str) -> InvalidEvent:
+def _invalid_event(kind: type[InvalidEvent], ref: RunRef, seq: int, reason: str) -> InvalidEvent:
     return kind(ref, ref.run_id, seq, reason, f"; events before it that can be read: {seq - 1}")
 
 

@@ -26,7 +26,7 @@ from perstack.errors import StorageError, UsageError
 from perstack.ports.hooks import Listener
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack.system.user import notice
 from perstack.version import VERSION
 
@@ -48,9 +48,9 @@ def as_listener(on_event: OnEvent | None) -> EventListener | None:
         form = signature(on_event)
     except ValueError:  # some functions written in C have none
         return cast("EventListener", on_event)
-    if _takes(form, 2):
+    if _accepts(form, 2):
         return cast("EventListener", on_event)
-    if not _takes(form, 1):
+    if not _accepts(form, 1):
         raise UsageError(f"on_event is called with an event, or with an event and its line, and takes {form}")
     of_event = cast("Callable[[Event], None]", on_event)
 
@@ -61,7 +61,7 @@ def as_listener(on_event: OnEvent | None) -> EventListener | None:
     return listener
 
 
-def _takes(form: Signature, count: int) -> bool:
+def _accepts(form: Signature, count: int) -> bool:
     try:
         form.bind(*(None,) * count)
     except TypeError:
@@ -139,7 +139,7 @@ class JobSummaryFile:
         self._has_changed.set()
 
     @asynccontextmanager
-    async def following(self) -> AsyncGenerator[None]:
+    async def keep_summary(self) -> AsyncGenerator[None]:
         """Update the stored summary in the background while the block runs."""
         updates = asyncio.create_task(self._follow())
         try:
@@ -153,7 +153,7 @@ class JobSummaryFile:
             await self._has_changed.wait()
             self._has_changed.clear()
             with suppress(StorageError):  # a cache; the logs and the last summary report problems of the disk
-                await uninterrupted(self.write(is_driven=True))
+                await finish(self.write(is_driven=True))
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 return  # a failed write hides the cancellation
@@ -306,7 +306,7 @@ class RunSession:
         """
         # Events that another task is writing are not on disk yet.
         if self._writing.locked() or (self._waiting and not self._write_now()):
-            await uninterrupted(self._write())
+            await finish(self._write())
         if self._unshown or self._failure is not None:
             self._sync()
 
@@ -352,7 +352,7 @@ class RunSession:
         """Write without waiting. Return False, and write nothing, if the storage has to wait."""
         if self._is_redefined:  # a copy of the definition follows its append
             return False
-        batch, lines = self._sealed()
+        batch, lines = self._seal()
         try:
             if not self._storage.append_now(self.ref, self._written.seq, lines, synced=synced):
                 return False
@@ -369,7 +369,7 @@ class RunSession:
         async with self._writing:
             if not self._waiting:
                 return
-            batch, lines = self._sealed()
+            batch, lines = self._seal()
             is_redefined = self._is_redefined
             self._waiting, self._is_redefined = [], False
             try:
@@ -382,7 +382,7 @@ class RunSession:
             self._take_written(batch, lines)
             self._show()
 
-    def _sealed(self) -> tuple[list[_Unwritten], SealedBatch]:
+    def _seal(self) -> tuple[list[_Unwritten], SealedBatch]:
         if self._failure is not None:
             raise self._failure
         batch = self._waiting

@@ -102,7 +102,7 @@ class IndexEntries:
                 return StoredSummary(text, seq)
         return StoredSummary(text)  # an invalid entry counts as lost
 
-    async def before(self, space: Storage, of: str, head: Head) -> None:
+    async def before_append(self, space: Storage, of: str, head: Head) -> None:
         """Empty the entry before the log is appended to after `head`."""
         expected = (log_of(of), head) if head.seq else None
         await space.put_entry(of, head.seq + 1, b"", synced=True, expected=expected)
@@ -123,7 +123,7 @@ class SummaryFiles:
         """Return the stored summary of a log."""
         return StoredSummary(await space.summary(of))
 
-    async def before(self, space: Storage, of: str, head: Head) -> None:
+    async def before_append(self, space: Storage, of: str, head: Head) -> None:
         """Do nothing: a log of this kind needs no preparation."""
 
     async def put(self, space: Storage, of: str, summary: Fact, head: Head) -> None:

@@ -29,12 +29,12 @@ def stamps(files: Iterable[Path]) -> tuple[Stamp, ...]:
     return tuple(_stamp(path) for path in files)
 
 
-def matched(loaded: LoadedProject) -> tuple[tuple[str, ...], ...]:
+def included_files(loaded: LoadedProject) -> tuple[tuple[str, ...], ...]:
     """Return the files that the patterns of `include` match now. As slow as a search of the folders."""
-    return tuple(_matched(folder, pattern) for folder, pattern in loaded.patterns)
+    return tuple(_matching_files(folder, pattern) for folder, pattern in loaded.patterns)
 
 
-def _matched(folder: Path, pattern: str) -> tuple[str, ...]:
+def _matching_files(folder: Path, pattern: str) -> tuple[str, ...]:
     try:
         return tuple(matches(pattern, folder))
     except TooMuch:
@@ -99,7 +99,7 @@ class ReloadedProject:
         self._watched = self._watching(loaded.files)
         self._seen: tuple[Stamp, ...] = ()
         """Empty at first, because the files may have changed after they were read, while the process was starting."""
-        self._matched = matched(loaded)
+        self._matched = included_files(loaded)
 
     def refresh(self) -> bool:
         """Read the files again if one has changed. Return whether the definition in use was replaced."""
@@ -111,7 +111,7 @@ class ReloadedProject:
         def look() -> tuple[tuple[tuple[str, ...], ...], float]:
             began = time.monotonic()  # measured in the thread, so that a busy event loop does not count
             current = self.loaded if self.pending_change is None else self.pending_change.loaded
-            return matched(current), time.monotonic() - began
+            return included_files(current), time.monotonic() - began
 
         while True:
             found, took = await asyncio.to_thread(look)
@@ -148,13 +148,13 @@ class ReloadedProject:
         except DefinitionError as error:
             self.pending_change = None
             self._report(
-                f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error))
+                f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken_note(str(error))
             )
             self._watch((*self.loaded.files, *(Path(problem.file) for problem in error.problems)))
             return False
         loaded = self._with_last_good_experts(loaded)
         self._watch(loaded.files)
-        self._matched = matched(loaded)
+        self._matched = included_files(loaded)
         known = self._agreed | self._store.digests(self._folder)
         new = tuple(item for item in executed(loaded.project) if item.digest not in known)
         if not new:
@@ -175,7 +175,7 @@ class ReloadedProject:
             every = (problem for problems in loaded.project.broken.values() for problem in problems)
             error = DefinitionError(tuple(dict.fromkeys(every)))
             self._report(
-                f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error))
+                f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken_note(str(error))
             )
 
     def _with_last_good_experts(self, loaded: LoadedProject) -> LoadedProject:
@@ -197,5 +197,5 @@ class ReloadedProject:
             notice(line)
 
 
-def _broken(problem: str) -> Note:
+def _broken_note(problem: str) -> Note:
     return Note(f"perstack.toml is broken, so the last good one is used.\n{problem}")

@@ -88,14 +88,14 @@ def names_and_subjects(
         (spec.skill_name, spec.name): (spec.name, spec.subject) for spec in own
     }
     for skill, specs in known_tools(factories, expert).items():
-        found.update(_named(skill, ((spec.name, spec.subject) for spec in specs or ())))
+        found.update(_names_of_tools(skill, ((spec.name, spec.subject) for spec in specs or ())))
     for one in (*expert.skills, *(() if today is None else today.skills)):
         if isinstance(one, McpStdioSkill | McpSseSkill):
-            found.update(_named(one.name, ((tool.name, tool) for tool in one.tools)))
+            found.update(_names_of_tools(one.name, ((tool.name, tool) for tool in one.tools)))
     return found
 
 
-def _named(
+def _names_of_tools(
     skill: str, tools: Iterable[tuple[str, Subject | None]]
 ) -> Iterator[tuple[tuple[str, str], tuple[str, Subject | None]]]:
     for name, subject in tools:
@@ -170,7 +170,7 @@ class RulingReplay:
     ) -> str | None:
         from perstack.core.permissions.call_rulings import difference_of
 
-        readings = self._readings(run, decided, part)
+        readings = self._possible_calls(run, decided, part)
         if readings is None:
             self._pass_over(_NO_TOOL)
             return None
@@ -203,7 +203,7 @@ class RulingReplay:
     def _pass_over(self, why: str) -> None:
         self.unchecked[why] = self.unchecked.get(why, 0) + 1
 
-    def _readings(self, run: Run, decided: DecidedCall, part: ToolCallPart) -> list[PolicyCall] | None:
+    def _possible_calls(self, run: Run, decided: DecidedCall, part: ToolCallPart) -> list[PolicyCall] | None:
         """Return the call in each form that rules may have seen; None if the meaning of its arguments is unknown."""
         from perstack.core.permissions.call_rulings import own_names
 
@@ -321,7 +321,7 @@ class RecordedCalls:
         """Return a function that converts a call of the Run, with its arguments, to what rules see."""
         tools = self._tools_of(key_of(run), run.expert)
 
-        def seen(call: PastCall, args: JsonObject) -> PolicyCall:
+        def policy_call(call: PastCall, args: JsonObject) -> PolicyCall:
             own, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
             recorded = PolicyCall(
                 tool=own,
@@ -336,7 +336,7 @@ class RecordedCalls:
             )
             return _as_delegation(recorded, call.target) or recorded
 
-        return seen
+        return policy_call
 
     def _tools_of(self, key: str, definition: JsonObject) -> _Tools:
         written = json.dumps([key, definition.get("skills")])

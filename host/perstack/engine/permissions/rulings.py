@@ -91,7 +91,7 @@ class Rulings:
         args = {part.tool_call_id: part for part in parts}
 
         def rule() -> list[DecidedCall]:
-            return [self._ruled(args[one.id], one, catalogue, chain, standing) for one in decided]
+            return [self._apply_rules(args[one.id], one, catalogue, chain, standing) for one in decided]
 
         return await asyncio.to_thread(rule)
 
@@ -126,7 +126,7 @@ class Rulings:
         seen = self._policy_call(call.part, call.decided, catalogue)
         return seen is not None and (await asyncio.to_thread(decide_call, chain, seen)).decision == "allow"
 
-    async def granted(
+    async def granted_rule(
         self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet], rules: Sequence[str]
     ) -> str | None:
         """Return the first of a project's granted rules that covers a call; None without one."""
@@ -144,7 +144,7 @@ class Rulings:
         seen = self._policy_call(call.part, call.decided, catalogue)
         return () if seen is None else await asyncio.to_thread(leads_to, seen)
 
-    def _ruled(
+    def _apply_rules(
         self,
         part: ToolCallPart,
         decided: DecidedCall,

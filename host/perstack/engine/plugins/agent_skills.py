@@ -54,7 +54,7 @@ class SkillLibrary:
 
         def look() -> None:
             for skill in missing:
-                self._known(skill)
+                self._find(skill)
             if wanted:
                 self.agents_md()
 
@@ -76,25 +76,27 @@ class SkillLibrary:
         """
         if not agent_skills(expert.skills):
             return expert
-        skills = tuple(self._described(one, expert) if isinstance(one, AgentSkill) else one for one in expert.skills)
+        skills = tuple(
+            self._with_description(one, expert) if isinstance(one, AgentSkill) else one for one in expert.skills
+        )
         return expert.model_copy(update={"skills": skills})
 
     def folder(self, skill: AgentSkill) -> SkillFolder | None:
         """Return the skill's folder if it is unchanged since the Run began; otherwise None. May read from disk."""
-        known = self._known(skill)
+        known = self._find(skill)
         return None if isinstance(known, UsageError) or known.digest != skill.digest else known
 
     def folders(self, expert: Expert) -> list[SkillFolder]:
         """Return the Expert's skills as they are now; invalid ones are left out."""
-        known = (self._known(skill) for skill in agent_skills(expert.skills))
+        known = (self._find(skill) for skill in agent_skills(expert.skills))
         return [one for one in known if not isinstance(one, UsageError)]
 
-    def known(self, experts: Iterable[Expert]) -> dict[str, SkillFolder]:
+    def valid_folders(self, experts: Iterable[Expert]) -> dict[str, SkillFolder]:
         """Return the Experts' skills by the path that these name; invalid ones are left out."""
-        each = {one.path: self._known(one) for expert in experts for one in agent_skills(expert.skills)}
+        each = {one.path: self._find(one) for expert in experts for one in agent_skills(expert.skills)}
         return {path: one for path, one in each.items() if not isinstance(one, UsageError)}
 
-    def _known(self, skill: AgentSkill) -> SkillFolder | UsageError:
+    def _find(self, skill: AgentSkill) -> SkillFolder | UsageError:
         found = self._folders.get(skill.path)
         if found is None:
             found = self._folders[skill.path] = self._look_at(skill)
@@ -108,8 +110,8 @@ class SkillLibrary:
             return UsageError(f"skill {skill.name}: {skill.path} was not kept with the Job: submit it again")
         return _read(skill.model_copy(update={"path": str(folder)}))
 
-    def _described(self, skill: AgentSkill, expert: Expert) -> AgentSkill:
-        found = self._known(skill)
+    def _with_description(self, skill: AgentSkill, expert: Expert) -> AgentSkill:
+        found = self._find(skill)
         if isinstance(found, UsageError):
             raise UsageError(f"Expert {expert.key}: {found}")
         file = self._project.path
@@ -149,7 +151,7 @@ def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> S
     return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
 
 
-def relocated(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
+def relocate_policy(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
     """Return a policy with this machine's paths of those skills that it lets programs read at their original paths."""
     skills = tuple(laid_out)
     if policy is None or not skills:

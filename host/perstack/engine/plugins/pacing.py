@@ -176,7 +176,7 @@ class QueueTicket:
             if timer is not None:
                 timer.cancel()
 
-    def ended(self, outcome: Generation | ProviderError | None) -> None:
+    def record_outcome(self, outcome: Generation | ProviderError | None) -> None:
         """Record the outcome of an attempt: a reply, an error, or None if it ended for another reason."""
         gate = self._gate
         if outcome is None:
@@ -201,7 +201,7 @@ class QueueTicket:
             self._on_wait(Waiting(later.reason, self._gate.ahead_of(self), seconds))
 
 
-async def through(place: QueueTicket, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
+async def run_in_turn(place: QueueTicket, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
     """Run one attempt in its turn, and record its outcome for all that wait. Raises ProviderError."""
     await place.enter(tokens)
     outcome: Generation | ProviderError | None = None
@@ -212,7 +212,7 @@ async def through(place: QueueTicket, tokens: int, work: Callable[[], Awaitable[
         outcome = error
         raise
     finally:
-        place.ended(outcome)
+        place.record_outcome(outcome)
 
 
 def _circuit_open(name: str, found: CircuitOpen) -> ProviderError:

@@ -15,7 +15,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
 from perstack.system.process_groups import signal_group
-from perstack.system.processes import await_start, owned
+from perstack.system.processes import await_start, end_with_block
 
 MOST_OUTPUT = 16 << 20  # maximum bytes that a program may write to stdout
 
@@ -65,17 +65,19 @@ async def run_program(
         out.read(MOST_OUTPUT, lambda: signal_group(process.pid, signal.SIGKILL))
         err.read_end()
         try:
-            async with owned(process), asyncio.timeout(timeout / 1000):
+            async with end_with_block(process), asyncio.timeout(timeout / 1000):
                 status = await process.wait()
         except TimeoutError as error:
-            raise SkillError(f"{name} was ended after its timeout of {timeout} ms{_and(_words(err))}") from error
-        said, limit = out.finished(), runtime.ending(process).limit
+            raise SkillError(
+                f"{name} was ended after its timeout of {timeout} ms{_after_colon(_words(err))}"
+            ) from error
+        said, limit = out.read_rest(), runtime.ending(process).limit
         if limit:
-            raise SkillError(f"{name} was ended by the sandbox: {limit}{_and(_words(err))}")
+            raise SkillError(f"{name} was ended by the sandbox: {limit}{_after_colon(_words(err))}")
         if len(said) > MOST_OUTPUT:
             raise SkillError(f"{name} wrote more than {MOST_OUTPUT:,} bytes to stdout: let it write its answer alone")
         if status < 0:
-            raise SkillError(f"{name} was ended by signal {-status}{_and(_words(err))}")
+            raise SkillError(f"{name} was ended by signal {-status}{_after_colon(_words(err))}")
         return ProgramResult(status, said, _words(err))
 
 
@@ -118,7 +120,7 @@ class _Output:
 
         self._begin(keep)
 
-    def finished(self) -> bytes:
+    def read_rest(self) -> bytes:
         for _ in range(_MAX_CHUNKS_AFTER_END):
             if self._is_full or not self._take():
                 break
@@ -146,10 +148,10 @@ class _Output:
         asyncio.get_running_loop().remove_reader(self._pipe)
 
 
-def _and(words: str) -> str:
+def _after_colon(words: str) -> str:
     return words and f": {words}"
 
 
 def _words(err: _Output) -> str:
-    lines = err.finished().decode("utf-8", "replace").strip().splitlines()
+    lines = err.read_rest().decode("utf-8", "replace").strip().splitlines()
     return lines[-1][-_MAX_ERROR_CHARACTERS:] if lines else ""

@@ -54,7 +54,7 @@ class Prices:
             # an import may be slow: do it in a thread while the model generates
             self._loading[provider] = asyncio.get_running_loop().run_in_executor(None, source.load)
 
-    async def known(self, provider: str, model: str, generation: Generation) -> tuple[Usage, int | None]:
+    async def cost_and_window(self, provider: str, model: str, generation: Generation) -> tuple[Usage, int | None]:
         """Return the usage with its cost, and the model's context size in tokens; None where unknown."""
         self.prepare(provider)
         usage = generation.usage.plausible()
@@ -188,7 +188,7 @@ class ProviderPool:
     def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
         """Resolve a Run's settings. Raises UsageError, or MissingCredential that lists how to configure a provider."""
         chosen = resolve_settings(project, expert, overrides, steps_before=steps_before)
-        found = next((kept for one in chosen.models if (kept := self._kept(one, chosen.provider))), ())
+        found = next((kept for one in chosen.models if (kept := self._keep_usable(one, chosen.provider))), ())
         own = chosen.provider
         if own is None and not (found and all(name is not None for name, _ in found)):
             own = ProviderSetting(provider_name=self._first_configured().name)
@@ -204,7 +204,7 @@ class ProviderPool:
         fallbacks = tuple(name for name in dict.fromkeys(names) if name != first)
         return RunSettings(model, setting, fallbacks, chosen.reasoning_budget, chosen.limits)
 
-    def _kept(self, written: Candidates, provider: ProviderSetting | None) -> tuple[tuple[str | None, str], ...]:
+    def _keep_usable(self, written: Candidates, provider: ProviderSetting | None) -> tuple[tuple[str | None, str], ...]:
         kept: list[tuple[str | None, str]] = []
         for one in written.models:
             name, model = split_name(one.name, self.factories) if one.may_name_provider else (None, one.name)

@@ -100,7 +100,7 @@ class Plugins:
 
     def storage(self, scheme: str) -> StorageFactory:
         """Return the storage factory of a scheme. Raises UsageError, listing the known schemes, if there is none."""
-        return _registered("storage", scheme, self.storages)
+        return _find("storage", scheme, self.storages)
 
     def open_storage(self, address: str, folder: Path, setting: JsonObject | None = None) -> Storage:
         """Open the storage at an address such as `file:perstack`, relative to a folder. Raises UsageError."""
@@ -132,23 +132,23 @@ class Plugins:
 
     def format(self, name: str) -> JobFormat:
         """Return the format of a name. Raises UsageError, listing the known formats, if there is none."""
-        return _registered("format", name, self.formats)
+        return _find("format", name, self.formats)
 
     def runtime(self, name: str) -> RuntimeFactory:
         """Return the runtime factory of a name. Raises UsageError, listing the known runtimes, if there is none."""
-        return _registered("runtime", name, self.runtimes)
+        return _find("runtime", name, self.runtimes)
 
     def provider(self, name: str) -> ProviderFactory:
         """Return the provider factory of a name. Raises UsageError, listing the known providers, if there is none."""
         if name in _NOT_EVERYWHERE and name not in self.providers:
             raise UsageError(f"no provider {name!r} is installed; {_NOT_EVERYWHERE[name]}")
-        return _registered("provider", name, self.providers)
+        return _find("provider", name, self.providers)
 
 
 _T = TypeVar("_T")
 
 
-def _registered(kind: str, name: str, registered: Mapping[str, _T]) -> _T:
+def _find(kind: str, name: str, registered: Mapping[str, _T]) -> _T:
     found = registered.get(name)
     if found is None:
         known = ", ".join(sorted(registered)) or "none"
@@ -186,7 +186,7 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
     manager = _Manager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
     found = _without_duplicates(
-        [*_installed(), *_from_environment(env or {}), *(_from_python(plugin) for plugin in extra)]
+        [*_installed_plugins(), *_from_environment(env or {}), *(_from_python(plugin) for plugin in extra)]
     )
     for one in found:
         if one.plugin is not None:
@@ -198,7 +198,7 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
     return _collect(manager, found)
 
 
-def _installed() -> list[_Found]:
+def _installed_plugins() -> list[_Found]:
     result: list[_Found] = []
     for point, package, version in _entry_points(tuple(sys.path)):
         try:

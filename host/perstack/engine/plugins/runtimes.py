@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.agent_skills import UnpackedSkill, relocated
+from perstack.engine.plugins.agent_skills import UnpackedSkill, relocate_policy
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import UsageError
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime, Surroundings
@@ -43,7 +43,7 @@ class Runtimes:
 
     async def of(self, policy: SandboxPolicy | None) -> Runtime:
         """Return the runtime of a policy. Raises UsageError if there is no runtime of that name, and SkillError."""
-        policy = relocated(policy, self._laid_out)
+        policy = relocate_policy(policy, self._laid_out)
         if policy is None:
             return LOCAL_RUNTIME
         key = policy.to_json()
@@ -55,7 +55,7 @@ class Runtimes:
 
     async def context(self, context: SkillContext, policy: SandboxPolicy | None) -> SkillContext:
         """Return the context with which a skill is opened under a policy. Raises the errors of `of`."""
-        policy = relocated(policy, self._laid_out)
+        policy = relocate_policy(policy, self._laid_out)
         if policy is None:
             return context
         return replace(

@@ -59,19 +59,19 @@ class SecretVault:
         own = range(self._first, self._first + NUMBERS_PER_PROCESS)
         self.highest = max(self._first, self.highest, *(number for number in recorded if number in own))
 
-    def masked(self, text: str) -> str:
+    def mask(self, text: str) -> str:
         """Return the text with a placeholder in place of each secret."""
-        return SecretMasker(self._known(), self._numbered).text(text)
+        return SecretMasker(self._known_secrets(), self._numbered).text(text)
 
     def masked_in_passing(self, text: str) -> str:
         """Return a masked text that is not recorded: values without a number, and very long texts, are `[redacted]`."""
         if len(text) > _MAX_INLINE_CHARACTERS:
             return REDACTED
-        return SecretMasker(self._known(), self._number_of).text(text)
+        return SecretMasker(self._known_secrets(), self._number_of).text(text)
 
     def is_in(self, data: bytes) -> bool:
         """Return whether these bytes contain a known secret."""
-        return SecretMasker(self._known()).is_in(data)
+        return SecretMasker(self._known_secrets()).is_in(data)
 
     def filled(self, args: JsonObject, subject: Subject | None) -> JsonObject:
         """Return the arguments with values in place of placeholders.
@@ -97,7 +97,7 @@ class SecretVault:
         """Return the stricter of two rulings on a call, with texts masked. An approval in `filled` never counts."""
         if _strictness(filled) <= _strictness(shown):
             return shown
-        texts = {"problem": filled.problem and self.masked(filled.problem), "rule": self.masked(filled.rule)}
+        texts = {"problem": filled.problem and self.mask(filled.problem), "rule": self.mask(filled.rule)}
         return shown.model_copy(update={"kind": filled.kind, "asks": filled.asks, "approved_by": "", **texts})
 
     def _value(self, found: re.Match[str], *, is_line: bool) -> str:
@@ -128,7 +128,7 @@ class SecretVault:
         number = self._numbers.get(value)
         return REDACTED if number is None else f"[secret:{number}]"
 
-    def _known(self) -> list[str]:
+    def _known_secrets(self) -> list[str]:
         with self._lock:
             found = [value for value in self._numbers if _is_telling(value)]
         return sorted({*found, *self._of_env}, key=lambda value: (-len(value), value))
@@ -147,7 +147,7 @@ class MaskedBlobs:
         """Store bytes, masked if text. Raises SkillError for an image or a PDF that contains a known secret."""
         if image_type(data) is None and pdf_type(data) is None:
             text = data.decode("utf-8", "surrogateescape")
-            data = (await asyncio.to_thread(self._vault.masked, text)).encode("utf-8", "surrogateescape")
+            data = (await asyncio.to_thread(self._vault.mask, text)).encode("utf-8", "surrogateescape")
         elif self._vault.is_in(data):
             raise SkillError("Not shown: a secret stands in this file, and files of its kind cannot be masked.")
         name = await self._blobs.put(data)
@@ -194,22 +194,22 @@ class MaskedCall:
         if isinstance(part, TextPart):
             text = part.text
             masked = (
-                self._vault.masked(text)
+                self._vault.mask(text)
                 if len(text) < _LONG_TEXT_CHARACTERS
-                else await asyncio.to_thread(self._vault.masked, text)
+                else await asyncio.to_thread(self._vault.mask, text)
             )
             return part if masked == text else TextPart(text=masked)
         return self._file(part)
 
     def _file(self, part: BlobPart) -> BlobPart:
-        name = None if part.name is None else self._vault.masked(part.name)
+        name = None if part.name is None else self._vault.mask(part.name)
         return part.model_copy(update={"name": name, "size": self._blobs.sizes.get(part.sha256, part.size)})
 
     def _masked_sampler(self, sample: Sampler) -> Sampler:
-        async def masked(request: SampleRequest) -> Sample:
+        async def masked_sample(request: SampleRequest) -> Sample:
             return await sample(await asyncio.to_thread(self._masked_request, request))
 
-        return masked
+        return masked_sample
 
     def _masked_request(self, request: SampleRequest) -> SampleRequest:
         mask = self._vault.masked_in_passing

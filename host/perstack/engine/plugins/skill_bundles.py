@@ -22,7 +22,7 @@ from perstack.core.definitions.sandbox import is_below
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack.system.files import FileTooLarge, read_below
 from perstack.system.user import user_directory
 
@@ -68,14 +68,14 @@ def check_bundle(knowledge: SkillLibrary, team: Iterable[Expert]) -> None:
     experts = tuple(team)
     for expert in experts:
         knowledge.with_skill_digests(expert)
-    _check_size(knowledge.known(experts).values())
+    _check_size(knowledge.valid_folders(experts).values())
 
 
 async def bundle_skills(
     storage: Storage, job_id: str, knowledge: SkillLibrary, team: Iterable[Expert]
 ) -> tuple[BundledSkill, ...]:
     """Store the valid skills of a team with a Job. Raises UsageError if too large or changed, and StorageError."""
-    known = knowledge.known(tuple(team))
+    known = knowledge.valid_folders(tuple(team))
     _check_size(known.values())
     carried: list[BundledSkill] = []
     for path, folder in known.items():
@@ -99,7 +99,7 @@ async def unpack_skills(
         folder = skill.folder_in(user_directory("cache", env).absolute() / "skills")
         if not await asyncio.to_thread(_is_whole, folder, skill):
             contents = await _blobs(storage, job_id, skill)
-            await uninterrupted(asyncio.to_thread(partial(_write, folder, skill, contents)))
+            await finish(asyncio.to_thread(partial(_write, folder, skill, contents)))
         laid.append(UnpackedSkill(skill.path, folder, skill.in_workspace))
     return tuple(laid)
 
@@ -179,7 +179,7 @@ def _write(folder: Path, skill: BundledSkill, contents: list[bytes]) -> None:
                 path.chmod(_PROGRAM_MODE if file.is_executable else _FILE_MODE)
             if folder.parent.exists():
                 folder.parent.rename(made / ".old")
-            (made / folder.name).rename(_made(folder.parent) / folder.name)
+            (made / folder.name).rename(_make_folder(folder.parent) / folder.name)
         finally:
             shutil.rmtree(made, ignore_errors=True)
     except OSError as error:
@@ -188,6 +188,6 @@ def _write(folder: Path, skill: BundledSkill, contents: list[bytes]) -> None:
             raise UsageError(f"{folder}: the files of the skill cannot be laid out: {words}") from error
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     folder.mkdir(mode=0o700)
     return folder

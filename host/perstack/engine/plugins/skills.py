@@ -297,10 +297,10 @@ class JobSkills:
         if played is not None:  # recorded toolsets differ between Experts
             key += b"".join(spec.to_json() for spec in played.specs) + b"played"
         if key not in self._open:
-            self._open[key] = self._begun(definition, run_id, sandbox, played)
+            self._open[key] = self._begin(definition, run_id, sandbox, played)
         return self._open[key]
 
-    def _begun(
+    def _begin(
         self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
     ) -> _SkillConnection:
         def show_stderr(line: str) -> None:
@@ -308,14 +308,14 @@ class JobSkills:
             line = line if self._vault is None else self._vault.masked_in_passing(line)
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
 
-        async def made() -> SkillSession:
+        async def make_session() -> SkillSession:
             if played is not None:
                 return PlayedSession(played)
             there = await self._runtimes.context(context, sandbox)
-            return await opened(self._factories, definition, there, self._agreement)
+            return await open_skill(self._factories, definition, there, self._agreement)
 
         context = replace(self._context, on_stderr=show_stderr)
-        opening = _SkillConnection(definition.name, run_id, asyncio.create_task(made()), asyncio.Event())
+        opening = _SkillConnection(definition.name, run_id, asyncio.create_task(make_session()), asyncio.Event())
         opening.work = asyncio.create_task(self._start(definition, opening, show_stderr))
         return opening
 
@@ -453,12 +453,12 @@ class RunSkills:
         """Return the current catalogue, without skills that cannot be reached. Raises the errors of opening a skill."""
         now = {name: await _toolset(work) for name, work in self._work.items()}
         if not self._known or any(now[name] is not known for name, known in self._known.items()):
-            self.catalogue = self._made(now)
+            self.catalogue = self._make_catalogue(now)
             self._known = now
             self._notify(self.catalogue.renamed)
         return self.catalogue
 
-    def _made(self, toolsets: Mapping[str, Toolset | None]) -> Catalogue:
+    def _make_catalogue(self, toolsets: Mapping[str, Toolset | None]) -> Catalogue:
         offered: list[OfferedTool] = []
         missing: dict[str, str] = {}
         unreachable: dict[str, str] = {}
@@ -480,7 +480,7 @@ class RunSkills:
             tools = skill_tools(definition, session, toolset.specs)
             offered += tools
             if tools and toolset.instructions.strip():
-                guidance.append(f"What skill {name} says of its tools:\n{_bounded(toolset.instructions.strip())}")
+                guidance.append(f"What skill {name} says of its tools:\n{_cut_guidance(toolset.instructions.strip())}")
         return Catalogue(
             [*offered, *self._loading, *delegate_tools(self._expert, self._project.experts), *self._own],
             missing,
@@ -539,7 +539,7 @@ def _result(task: asyncio.Task[_T]) -> _T | None:
     return None if task.cancelled() or task.exception() is not None else task.result()
 
 
-def _bounded(text: str) -> str:
+def _cut_guidance(text: str) -> str:
     return text if len(text) <= _MAX_GUIDANCE_CHARACTERS else text[:_MAX_GUIDANCE_CHARACTERS] + " …"
 
 
@@ -557,7 +557,7 @@ def _is_required(definition: Skill) -> bool:
     return not isinstance(definition, InteractiveSkill) and definition.required
 
 
-async def opened(
+async def open_skill(
     factories: Sequence[SkillFactory], definition: Skill, context: SkillContext, agreement: Agreement
 ) -> SkillSession:
     """Open a skill with its plugin, with `${NAME}` in settings filled in. Raises SkillError, also if not agreed to."""

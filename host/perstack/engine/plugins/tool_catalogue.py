@@ -138,7 +138,7 @@ class Catalogue:
     ) -> None:
         """Assign names, and divide the tools; `revealed` are tools found by searches no longer in the context."""
         named = _with_unique_names(offered)
-        self.renamed = _renamed(offered, named)
+        self.renamed = _new_names(offered, named)
         """Notices about tools that are offered under other names than their own, by skill."""
         self._division = divide(((one.spec, one.may_wait) for one in named), tool_search)
         self._revealed = RevealedTools(self._division.deferred, revealed)
@@ -169,7 +169,7 @@ class Catalogue:
             else self._division.shown
         )
 
-    def kept(self, messages: History) -> KeptTools:
+    def kept_tools(self, messages: History) -> KeptTools:
         """Return `specs` in serialized form, cached until the tools change."""
         specs = self.specs(messages)
         if self._kept is None or self._kept.specs != specs:
@@ -197,13 +197,13 @@ class Catalogue:
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
             problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
-            return _refused(call, " ".join((problem, *(f"Not there now: {why}." for why in self._missing.values()))))
+            return _refuse(call, " ".join((problem, *(f"Not there now: {why}." for why in self._missing.values()))))
         if call.raw_args is not None:
-            return _refused(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)
+            return _refuse(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)
         found = await violation_of(offered.checker, named_arguments(offered.spec.subject, call.args))
         if found is not None:
             place = f" at {found.place}" if found.place else ""
-            return _refused(call, f"Wrong arguments{place}: {found.message}", offered.spec)
+            return _refuse(call, f"Wrong arguments{place}: {found.message}", offered.spec)
         spec = offered.spec
         return DecidedCall(
             id=call.tool_call_id,
@@ -227,7 +227,7 @@ def builtin_tool(spec: ToolSpec, answer: Callable[[ToolCall], Awaitable[ToolResu
     return OfferedTool(spec, BuiltinSession(Toolset((spec,)), answer), spec.name)
 
 
-def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> DecidedCall:
+def _refuse(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> DecidedCall:
     skill = spec.skill_name if spec is not None else ""
     return DecidedCall(
         id=call.tool_call_id, tool_name=call.tool_name, skill_name=skill, kind="refused", problem=problem
@@ -342,7 +342,7 @@ def _digest_name(one: OfferedTool, taken: Collection[str]) -> str:
     raise AssertionError("unreachable")
 
 
-def _renamed(offered: Sequence[OfferedTool], named: Sequence[OfferedTool]) -> Mapping[str, str]:
+def _new_names(offered: Sequence[OfferedTool], named: Sequence[OfferedTool]) -> Mapping[str, str]:
     found: dict[str, list[str]] = {}
     for before, after in zip(offered, named, strict=True):
         if before.spec.name != after.spec.name:

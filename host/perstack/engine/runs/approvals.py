@@ -32,7 +32,7 @@ async def ask_approval(context: RunContext, call: Call) -> None:
     session, job = context.session, context.job
     places = await job.rulings.leads_to(call, context.catalogue)
     offers = await job.rulings.offers(call, context.catalogue, session.run.rules)
-    settled = await _granted(context, call) or await _settled(context, call)
+    settled = await _decision_by_grant(context, call) or await _decision_without_person(context, call)
     if settled is not None and settled.approval.rule:
         offers = tuple(dict.fromkeys((*offers, settled.approval.rule)))
     if settled is not None and settled.approval.decision == "sandboxed" and not job.has_sandboxed:
@@ -70,16 +70,18 @@ async def sandboxed_session(context: RunContext) -> SkillSession:
     return await context.job.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
 
 
-async def _granted(context: RunContext, call: Call) -> SettledApproval | None:
+async def _decision_by_grant(context: RunContext, call: Call) -> SettledApproval | None:
     """Return the decision that a person has made for the whole project, if it covers the call."""
     if context.plays_recording:
         return None
     job, run = context.job, context.session.run
-    rule = await job.rulings.granted(call, context.catalogue, run.rules, await asyncio.to_thread(job.host.grants.rules))
+    rule = await job.rulings.granted_rule(
+        call, context.catalogue, run.rules, await asyncio.to_thread(job.host.grants.rules)
+    )
     return None if rule is None else SettledApproval(Approval(decision="job", rule=rule), GRANT)
 
 
-async def _settled(context: RunContext, call: Call) -> SettledApproval | None:
+async def _decision_without_person(context: RunContext, call: Call) -> SettledApproval | None:
     """Return the decision without a person; None to ask one."""
     run, host = context.session.run, context.job.host
     if run.asks_exec and await context.job.rulings.is_allowed(call, context.catalogue, run.permissions):

@@ -108,7 +108,7 @@ class RunStarter:
                 model=settings.model,
                 provider=settings.provider.provider_name,
                 fallbacks=settings.fallbacks,
-                **_told(job, expert, output, is_coordinator=by is None, masks_secrets=masks),
+                **_read_instruction(job, expert, output, is_coordinator=by is None, masks_secrets=masks),
                 expert=without_secrets(expert),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
@@ -219,7 +219,7 @@ class _Instruction(TypedDict):
     mask_secrets: bool
 
 
-def _told(
+def _read_instruction(
     job: JobContext, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
 ) -> _Instruction:
     wants = wants_agents_md(job.host.project, expert, is_coordinator=is_coordinator)
@@ -293,7 +293,7 @@ def _redefinition(job: JobContext, run: Run, limits: Limits | None) -> tuple[Def
     today = Definition(
         model=settings.model,
         provider=settings.provider.provider_name,
-        **_told(job, expert, run.start.output, is_coordinator=run.is_coordinator, masks_secrets=masks),
+        **_read_instruction(job, expert, run.start.output, is_coordinator=run.is_coordinator, masks_secrets=masks),
         expert=without_secrets(expert),
         reasoning_budget=settings.reasoning_budget,
         fallbacks=settings.fallbacks,

@@ -104,7 +104,7 @@ class JobBudget:
         given = settings.get("maxTokens")
         most = given if isinstance(given, int) and given > 0 else None
         thinks = run.start.reasoning_budget not in (None, "none", 0)
-        wanted = _wanted(run, thinks=thinks) if most is None else most
+        wanted = _wanted_tokens(run, thinks=thinks) if most is None else most
         least = max(LEAST_THINKING if thinks else LEAST, 2 * (run.cut_at or 0))
         sent = await self._most_sent(run, tools, instruction)
         bound = await self._bound(run, sent, max(wanted, 2 * (run.cut_at or 0)), least)
@@ -259,7 +259,7 @@ class JobBudget:
         has_room.set()
 
 
-def _wanted(run: Run, *, thinks: bool) -> int:
+def _wanted_tokens(run: Run, *, thinks: bool) -> int:
     if not thinks:
         return WANTED
     budget = run.start.reasoning_budget

@@ -116,7 +116,7 @@ async def _compact(context: RunContext, command: Compact) -> None:
         name = ""
     else:
         name = summarizer.name
-        found = await _summarized(context, command, summarizer, window)
+        found = await _summarize(context, command, summarizer, window)
     if found is None:
         return
     run = session.run
@@ -128,7 +128,7 @@ async def _compact(context: RunContext, command: Compact) -> None:
     await session.flush()
 
 
-async def _summarized(context: RunContext, command: Compact, summarizer: Summarizer, window: int) -> _Summary | None:
+async def _summarize(context: RunContext, command: Compact, summarizer: Summarizer, window: int) -> _Summary | None:
     """Return the summary, or why there is none; None if the Run has stopped or its next model is to be asked."""
     session, prices = context.session, context.job.prices
     text = transcript(session.run, command, window)
@@ -171,9 +171,9 @@ async def _summarized(context: RunContext, command: Compact, summarizer: Summari
                     return None  # with an outline in its place the replayed Job would differ from the recorded one
                 return _Summary(spent=SummaryCost(assumed=None if is_uncharged(info) else reserved), error=info)
             session.first_try = None
-            usage, _ = await prices.known(summarizer.provider_name, summarizer.model, generation)
+            usage, _ = await prices.cost_and_window(summarizer.provider_name, summarizer.model, generation)
             duration = round((time.monotonic() - trying.try_began) * 1000)
-            spent = SummaryCost(usage, _assumed(session.run, usage, generation), duration)
+            spent = SummaryCost(usage, _assumed_charge(session.run, usage, generation), duration)
             return _Summary(generation.reply.text.strip(), spent)
     raise AssertionError("count never ends")
 
@@ -195,7 +195,7 @@ async def _begin(
     return True
 
 
-def _assumed(run: Run, usage: Usage, generation: Generation) -> Charge | None:
+def _assumed_charge(run: Run, usage: Usage, generation: Generation) -> Charge | None:
     """Return the charge to add to the usage, so that the total is what was reserved; None if the usage was reported."""
     reserved = run.spending.reserved
     if reserved is None or is_reported(usage, reserved, has_reply=bool(generation.reply.contents)):

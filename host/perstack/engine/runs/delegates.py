@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from perstack.engine.runs.remote_delegates import RemoteDelegates  # most Jobs are driven in one process
 
 
-async def _shown(result: DelegateResult, blobs: BlobStore, most: int) -> str:
+async def _text_for_caller(result: DelegateResult, blobs: BlobStore, most: int) -> str:
     """Return the result as the caller sees it. A long text is stored as a blob before the cut text names it."""
     text = result.text or ""
     own = None if result.run is None else result.run.start.expert.result_limit
@@ -38,7 +38,7 @@ async def _shown(result: DelegateResult, blobs: BlobStore, most: int) -> str:
     return head_and_tail(text, most, await blobs.put(text.encode("utf-8", "replace")))
 
 
-def _asks(run: Run | None) -> Run | None:
+def _asking_run(run: Run | None) -> Run | None:
     return run if run is not None and run.status == "stoppedByInteractiveTool" and run.questions else None
 
 
@@ -84,9 +84,9 @@ class Delegates:
         questions = self._job.questions
         questions.begin(left)
 
-        async def one(delegation: Delegation) -> None:
+        async def drive_one(delegation: Delegation) -> None:
             nonlocal left
-            result = await self._driven(parent, delegation)
+            result = await self._drive_delegate(parent, delegation)
             if result.stopped is not None:
                 stopped.append(result.stopped)
             else:
@@ -95,11 +95,11 @@ class Delegates:
             questions.end(left)
 
         if len(delegations) == 1:
-            await one(delegations[0])
+            await drive_one(delegations[0])
             return stopped
         async with asyncio.TaskGroup() as group:
             for delegation in delegations:
-                group.create_task(one(delegation))
+                group.create_task(drive_one(delegation))
         return stopped
 
     async def _await_remote(self, remote: RemoteDelegates, parent: RunSession) -> tuple[list[Run], bool]:
@@ -119,7 +119,7 @@ class Delegates:
 
     async def _record(self, parent: RunSession, delegation: Delegation, result: DelegateResult) -> None:
         most = self._job.host.project.result_limit or RESULT_LIMIT
-        text = await _shown(result, self._job.blobs, most)
+        text = await _text_for_caller(result, self._job.blobs, most)
         report = None if result.run is None else report_of(result.run, delegation.tool_name)
         finished = FinishToolCall(
             **parent.stamp(),
@@ -135,7 +135,7 @@ class Delegates:
 
     # --- one delegate in this process -----------------------------------------------------------------------------
 
-    async def _driven(self, parent: RunSession, delegation: Delegation) -> DelegateResult:
+    async def _drive_delegate(self, parent: RunSession, delegation: Delegation) -> DelegateResult:
         known = self._job.runs.pop(delegation.run_id, None)
         if known is not None and not has_ended(known) and known.queued is not None:
             return await self._reclaimed(parent, delegation, known)
@@ -163,11 +163,11 @@ class Delegates:
             if known is None:
                 session = self._starter.begin_delegate(parent, delegation, self._allowance.limits)
             else:
-                session = self._resumed(parent, known)
+                session = self._resume(parent, known)
         except PerstackError as error:
             return DelegateResult.failed(str(error))
         result = await self._driven_until_it_stops(parent, session)
-        while (asks := _asks(result.stopped)) is not None:
+        while (asks := _asking_run(result.stopped)) is not None:
             further = await self._answered(parent, asks)
             if further is None:
                 break
@@ -186,7 +186,7 @@ class Delegates:
             answer = await self._job.questions.answer_to(question)
             if answer is None:
                 return None
-            session = self._resumed(parent, asks, answer)
+            session = self._resume(parent, asks, answer)
             await session.flush()
             question.recorded.set_result(None)
         except PerstackError as error:
@@ -198,7 +198,7 @@ class Delegates:
             question.recorded.cancel()
         return await self._driven_until_it_stops(parent, session)
 
-    def _resumed(self, parent: RunSession, known: Run, answer: PersonAnswer | None = None) -> RunSession:
+    def _resume(self, parent: RunSession, known: Run, answer: PersonAnswer | None = None) -> RunSession:
         limits = limits_of_delegate(known, self._job.host.overrides)
         return self._starter.resume(ResumedRun(known, "parent", limits, parent.run.permissions, answer))
 

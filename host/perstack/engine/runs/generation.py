@@ -47,7 +47,7 @@ from perstack.core.runs.retries_and_fallbacks import (
 )
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import Emitter, RunSession
-from perstack.engine.plugins.pacing import OnWait, Waiting, through
+from perstack.engine.plugins.pacing import OnWait, Waiting, run_in_turn
 from perstack.engine.plugins.provider_tools import ProviderToolOffer, offered
 from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
@@ -94,9 +94,9 @@ class Trying:
             self._began += self.try_began - asked
             if self._session.first_try is not None:
                 self._session.first_try += self.try_began - asked
-            return await _tried(self._provider, request, show, *time_for_try(self.limits, self.spent))
+            return await _try_once(self._provider, request, show, *time_for_try(self.limits, self.spent))
 
-        return await through(self.ticket, tokens, work)
+        return await run_in_turn(self.ticket, tokens, work)
 
 
 async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
@@ -168,7 +168,7 @@ def error_info(error: ProviderError) -> ErrorInfo:
     )
 
 
-async def _tried(
+async def _try_once(
     provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], seconds: float, is_last: bool
 ) -> Generation:
     try:
@@ -231,7 +231,7 @@ async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
 async def generate(context: RunContext, command: Generate) -> None:
     """Call the model until it replies or a further try is useless, paused or over budget. Record each outcome."""
     session, job, endpoint = context.session, context.job, context.endpoint
-    tools = context.catalogue.kept(session.run.messages)
+    tools = context.catalogue.kept_tools(session.run.messages)
     await job.blobs.keep(tools.sha256, tools.blob)
     offer = offered(session.run.start.expert, endpoint.name, endpoint.provider.tools, session.run.rules)
 
@@ -270,7 +270,7 @@ async def generate(context: RunContext, command: Generate) -> None:
     session.first_try = None
     if not context.plays_recording:
         generation = _without_others(generation, offer, run)
-    usage, window = await job.prices.known(run.provider, request.model, generation)
+    usage, window = await job.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     above = excess_over(usage, reserved)
     if above is not None:
@@ -335,7 +335,7 @@ async def _begin(context: RunContext, command: Generate, tools: KeptTools, offer
         granted = await reserve_or_stop(session, reserving)
         if granted is None:
             return False
-    event = _started(session, command, context.catalogue, tools.digest, settings, granted)
+    event = _start_event(session, command, context.catalogue, tools.digest, settings, granted)
     if offer.withheld != session.withheld:
         session.withheld = offer.withheld
         event = event.model_copy(update={"unreachable": {**event.unreachable, **offer.withheld}})
@@ -347,7 +347,7 @@ async def _begin(context: RunContext, command: Generate, tools: KeptTools, offer
     return True
 
 
-def _started(
+def _start_event(
     session: RunSession,
     command: Generate,
     catalogue: Catalogue,
@@ -375,7 +375,7 @@ def _started(
 async def _goes_on(session: RunSession, error: ProviderError, attempt: int, trying: Trying, prices: Prices) -> bool:
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
-        await _overflowed(session, error, attempt)
+        await _record_overflow(session, error, attempt)
         return False
     decision = await retry_or_give_up(session, error, attempt, trying)
     if isinstance(decision, bool):
@@ -389,7 +389,7 @@ async def _goes_on(session: RunSession, error: ProviderError, attempt: int, tryi
     return False
 
 
-async def _overflowed(session: RunSession, error: ProviderError, attempt: int) -> None:
+async def _record_overflow(session: RunSession, error: ProviderError, attempt: int) -> None:
     run, info = session.run, error_info(error)
     uncharged = releases_reservation(run, info)
     if run.context.is_relieved:

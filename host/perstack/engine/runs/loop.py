@@ -71,7 +71,7 @@ from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
 from perstack.engine.runs.tool_calls import decide_calls, differs_from_recording, played_skills, refuse_calls, run_tools
-from perstack.system.concurrency import leaves, uninterrupted
+from perstack.system.concurrency import finish, leaves
 
 _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the event loop
 
@@ -91,10 +91,10 @@ class RunLoop:
         await summary_file.write(is_driven=True)  # also after an error it says "running": readers trust only the logs
         await session.flush()
         try:
-            async with summary_file.following():
+            async with summary_file.keep_summary():
                 await self.drive_apart(session)
         except asyncio.CancelledError:
-            await uninterrupted(summary_file.write(is_driven=False))
+            await finish(summary_file.write(is_driven=False))
             raise
         return await summary_file.write(is_driven=False)
 
@@ -131,7 +131,7 @@ class RunLoop:
                     run = await self._with_model(session, run.skills)
             await session.flush()
         except asyncio.CancelledError:
-            await uninterrupted(self._stop_cancelled(session))
+            await finish(self._stop_cancelled(session))
             raise
         await session.write_checkpoint()
 

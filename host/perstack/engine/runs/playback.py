@@ -58,7 +58,7 @@ async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[
             for call in calls
             if not _is_live(player, call.decided, subjects[call.decided.id], base)
         }
-        return {key: await _played(player, session, call, context.job.blobs) for key, call in wanted.items()}
+        return {key: await _play_call(player, session, call, context.job.blobs) for key, call in wanted.items()}
     except ProviderError as error:
         await fail(session, error_info(error))
         return None
@@ -110,7 +110,7 @@ def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base
     return player.tools.is_live(decided.skill_name, decided.tool_name, changes_files=changes_files)
 
 
-async def _played(player: Player, session: RunSession, call: Call, blobs: BlobStore) -> Played:
+async def _play_call(player: Player, session: RunSession, call: Call, blobs: BlobStore) -> Played:
     place, step = session.place, session.run.step
     asked = AskedCall(place, step, call.decided.id, call.part.tool_name, call.decided.skill_name, call.part.args)
     question = player.question(asked, len(call.answers))

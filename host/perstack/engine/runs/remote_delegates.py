@@ -34,7 +34,7 @@ from perstack.errors import Conflict, DispatcherError, PerstackError, StorageErr
 from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import Clock
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack.system.user import this_user
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ class RemoteRuns:
         """Return the latest known state of a Run."""
         return self._runs.get(run_id)
 
-    def whole(self, run_id: str) -> tuple[str, ...]:
+    def with_descendants(self, run_id: str) -> tuple[str, ...]:
         """Return the ids of a Run and its descendants, each after its parent."""
         below = sorted(self._below.get(run_id, ()))
-        return (run_id, *(one for child in below for one in self.whole(child)))
+        return (run_id, *(one for child in below for one in self.with_descendants(child)))
 
     async def look(self, run_id: str) -> Run | None:
         """Read new events of a Run and its descendants; return its state, if any. Raises Damaged, StorageError."""
@@ -87,7 +87,7 @@ class RemoteRuns:
     async def _further(self, run_id: str, run: Run | None) -> Run | None:
         since = None if run is None else Loaded(run, run.head)
         changed = False
-        async with aclosing(self._logs.folded(RunRef(self._job.id, run_id), since=since)) as lines:
+        async with aclosing(self._logs.fold(RunRef(self._job.id, run_id), since=since)) as lines:
             async for line, state in lines:
                 run, changed = state, True
                 if isinstance(line.event, CallDelegate):
@@ -123,7 +123,7 @@ class Stopping:
 
     async def stop(self, following: RemoteRuns, run_ids: Iterable[str]) -> None:
         """Stop these Runs and all their descendants, wherever they are driven. Raises StorageError."""
-        every = {one: None for run_id in run_ids for one in following.whole(run_id)}
+        every = {one: None for run_id in run_ids for one in following.with_descendants(run_id)}
         await asyncio.gather(*(self._stop(following, run_id) for run_id in every))
 
     async def _stop(self, following: RemoteRuns, run_id: str) -> None:
@@ -140,13 +140,13 @@ class Stopping:
                 return
             with suppress(Conflict):  # another worker has just begun to drive it
                 if await self._holders.holder(run_id) is None:
-                    following.put(await self._recorded(run))
+                    following.put(await self._record_in(run))
                     return
             if time.monotonic() > until:
                 return  # its worker does not respond; the next worker that claims the Run sees that it is stopped
             await asyncio.sleep(_RELEASE_POLL_INTERVAL_S)
 
-    async def _recorded(self, run: Run) -> Run:
+    async def _record_in(self, run: Run) -> Run:
         session = RunSession.of(self._storage, self._job, run, self._emit, clock=self._clock)
         session.record_all(interrupt_events(run, session.stamp))
         await session.flush()
@@ -169,13 +169,15 @@ async def stop_elsewhere(
     `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
     """
     following = RemoteRuns(storage, job, runs)
-    among = [*runs] if only is None else following.whole(only)
+    among = [*runs] if only is None else following.with_descendants(only)
     if below is not None:
-        among = following.whole(below)[1:]
+        among = following.with_descendants(below)[1:]
     away = [run_id for run_id in among if run_id in runs and is_elsewhere(runs[run_id])]
     if away:
         await Stopping(storage, job, emit, clock, dispatching).stop(following, away)
-        runs.update({one: run for run_id in away for one in following.whole(run_id) if (run := following.run(one))})
+        runs.update(
+            {one: run for run_id in away for one in following.with_descendants(run_id) if (run := following.run(one))}
+        )
 
 
 _READ_INTERVAL_S = 0.5  # maximum time between two reads of the logs, if the storage reports no new event
@@ -248,7 +250,7 @@ class RemoteDelegates:
         budget = self._allowance.budget
         is_over = budget is not None and budget.time_over(self._parent.run) is not None
         if isinstance(error, asyncio.CancelledError) and (is_over or self._job.stop.requested):
-            await uninterrupted(self._stop())
+            await finish(self._stop())
 
     # --- facts about the Job and its Experts ----------------------------------------------------------------------
 
@@ -313,7 +315,7 @@ class RemoteDelegates:
 
     def _waits_for_a_person(self, run: Run) -> bool:
         """Return whether a Run waits for a person, and must not be driven because a descendant was answered."""
-        below = (self._following.run(one) for one in self._following.whole(run.id)[1:])
+        below = (self._following.run(one) for one in self._following.with_descendants(run.id)[1:])
         is_answered = any(one is not None and one.status in ACTIVE for one in below)
         return run.status == "stoppedByInteractiveTool" and not is_answered
 
@@ -338,7 +340,7 @@ class RemoteDelegates:
             return
         for member in waiting:
             self._learn_needs(member)
-        left = self._left(open_now)
+        left = self._remaining_amounts(open_now)
         caps = grant_caps(left, [self._sharer(member) for member in open_now])
         for member in waiting:
             if member.id in caps:
@@ -347,7 +349,7 @@ class RemoteDelegates:
             for member in waiting:
                 member.result = self._at_the_end(member, left)
 
-    def _left(self, members: Sequence[_Member]) -> dict[str, Amounts]:
+    def _remaining_amounts(self, members: Sequence[_Member]) -> dict[str, Amounts]:
         budget, left = self._allowance.budget, dict[str, Amounts]({WHOLE: {}})
         if budget is not None:
             for member in members:
@@ -364,7 +366,7 @@ class RemoteDelegates:
         return Sharer(member.id, account, self._used(member), cap, member.needs)
 
     def _used(self, member: _Member) -> Amounts:
-        whole, runs = self._following.whole(member.id), self._job.job.runs
+        whole, runs = self._following.with_descendants(member.id), self._job.job.runs
         steps: dict[What, int] = {"steps": sum(runs[one].step for one in whole if one in runs)}
         budget = self._allowance.budget
         return steps if budget is None else {**budget.ledger.used_by(whole), **steps}
@@ -452,7 +454,7 @@ class RemoteDelegates:
             with suppress(DispatcherError, StorageError):
                 if await self._holders.holder(member.id) is not None:
                     continue
-                if await self._job.host.dispatching.required().order(self._job.job.id, member.id) is None:
+                if await self._job.host.dispatching.require().order(self._job.job.id, member.id) is None:
                     await self._order(member)
 
     async def _stop(self) -> None:

@@ -20,7 +20,7 @@ from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimat
 from perstack.core.runs.state import Run, call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.pacing import through
+from perstack.engine.plugins.pacing import run_in_turn
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import SANDBOXED, sandboxed_session, show_progress
 from perstack.engine.runs.generation import error_info
@@ -99,14 +99,14 @@ class Sampling:
         )
         try:
             with context.endpoint.place() as place:
-                reply = await through(place, estimated_tokens(sent), lambda: self._tried(generation))
+                reply = await run_in_turn(place, estimated_tokens(sent), lambda: self._try_once(generation))
         except ProviderError as error:
             if is_uncharged(error_info(error)):
                 self._settle(key, NO_USAGE, granted)
             else:
                 self._assume(granted)
             raise
-        usage, _ = await context.job.prices.known(self._run.provider, self._run.model, reply)
+        usage, _ = await context.job.prices.cost_and_window(self._run.provider, self._run.model, reply)
         self.usage = (self.usage or NO_USAGE) + usage
         has_reply = bool(reply.reply.contents)
         if granted is not None and not is_reported(usage, granted.amount.as_charge(), has_reply=has_reply):
@@ -115,7 +115,7 @@ class Sampling:
             self._settle(key, usage, granted)
         return Sample(reply.reply, self._run.model, reply.finish_reason)
 
-    async def _tried(self, request: GenerationRequest) -> Generation:
+    async def _try_once(self, request: GenerationRequest) -> Generation:
         limit = self._run.limits.timeout
         try:
             async with asyncio.timeout(limit / 1000):
@@ -123,7 +123,7 @@ class Sampling:
         except TimeoutError as error:
             raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
 
-    def recorded(self) -> None:
+    def confirm_recorded(self) -> None:
         """Tell the ledger that the Run's log contains the usage of this call."""
         budget = self._context.budget
         if budget is not None:
@@ -172,7 +172,7 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
 
     Intent before effect: if one of them may have a side effect, all are on disk before any begins.
     """
-    session, played = context.session, await _played(context, command.calls)
+    session, played = context.session, await _play_calls(context, command.calls)
     if played is None:
         return
     calls = [call for call in command.calls if not call.decided.asks or await _begins(context, call)]
@@ -182,7 +182,7 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
         outcome = await _despite_swallowed_cancellation(_result_of(context, calls[0], played))
         _record(session, calls[0], outcome)
         if outcome.sampling is not None:
-            outcome.sampling.recorded()
+            outcome.sampling.confirm_recorded()
         return
     async with asyncio.TaskGroup() as group:
         running = {group.create_task(_result_of(context, call, played)): call for call in calls}
@@ -196,7 +196,7 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
                 _record(session, call, task.result())
                 sampling = task.result().sampling
                 if sampling is not None:
-                    sampling.recorded()
+                    sampling.confirm_recorded()
             if running and (effects or not done):
                 await session.flush()
 
@@ -211,7 +211,7 @@ async def _despite_swallowed_cancellation(work: Awaitable[ToolOutcome]) -> ToolO
     return outcome
 
 
-async def _played(context: RunContext, calls: Sequence[Call]) -> Mapping[str, ToolOutcome] | None:
+async def _play_calls(context: RunContext, calls: Sequence[Call]) -> Mapping[str, ToolOutcome] | None:
     """Return the recorded results of these calls; None, and fail the Run, if one is missing from the recording."""
     if not context.plays_recording:
         return {}
@@ -321,7 +321,7 @@ async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
     except PerstackError as error:
         return ToolOutcome(ToolResult.text(f"Not run: {error}", is_error=True))
     if context.vault is None:
-        result = await _called(session, request)
+        result = await _call_skill(session, request)
     else:
         result = await _called_masked(offered, session, request, context.vault)
     if is_confined and isinstance(result, ToolResult):
@@ -331,7 +331,7 @@ async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
     return ToolOutcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)
 
 
-async def _called(skill: SkillSession, request: ToolCall) -> ToolResult | Question:
+async def _call_skill(skill: SkillSession, request: ToolCall) -> ToolResult | Question:
     try:
         return await skill.call(request)
     except PerstackError as error:
@@ -349,4 +349,4 @@ async def _called_masked(
         call = MaskedCall(vault, request, offered.spec.subject)
     except SkillError as error:
         return ToolResult.text(str(error), is_error=True)
-    return await call.outcome(await _called(skill, call.request))
+    return await call.outcome(await _call_skill(skill, call.request))

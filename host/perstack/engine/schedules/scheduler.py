@@ -45,7 +45,7 @@ from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.schedules.schedules import DueWorkResult, JobLauncher, error_line, job_if_any
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
-from perstack.ports.environment import inherited
+from perstack.ports.environment import inherit_variables
 from perstack.support.storage import pages
 from perstack.support.variables import variables_in
 from perstack.system.clock import new_ulid
@@ -278,7 +278,7 @@ class Scheduler:
         setup = self._source.current
         expert_key = agent_id if agent_id in setup.project.experts else None
         async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as ground:
-            env = inherited(setup.env.without_stored, (*variables_in(command), *ground.variables))
+            env = inherit_variables(setup.env.without_stored, (*variables_in(command), *ground.variables))
             return await ask_command(command, setup.workspace, env, setup.storage.programs, ground.runtime)
 
     async def _apply(self, task: TaskState, step: GoOn, known: TaskContext) -> DueWorkResult:

@@ -47,7 +47,7 @@ from perstack.engine.log.storage import IndexEntries, StoredSummary, log_of
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import leaves, uninterrupted
+from perstack.system.concurrency import finish, leaves
 
 if TYPE_CHECKING:
     from perstack.engine.iterations.iterations import Iterations
@@ -147,7 +147,7 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
         super().__init__(storage, SCHEDULES)
         self._audit = audit
 
-    async def latest(self, name: str) -> Loaded[ScheduleState] | None:
+    async def load_state(self, name: str) -> Loaded[ScheduleState] | None:
         """Return a schedule's state, folded from its index entry on; None if nothing has happened. Raises Damaged."""
         kept = await SCHEDULES.store.read(self._space, name)
         return await self._since(name, kept) or (await self.readable(name)).or_raise().loaded
@@ -159,7 +159,7 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
         if loaded is None:
             with suppress(Conflict):  # a process that died before the first event has left an empty log
                 await self._space.create_job(name)
-        return await uninterrupted(self.append(name, loaded, events))
+        return await finish(self.append(name, loaded, events))
 
     async def append(
         self, of: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
@@ -275,7 +275,7 @@ class Schedules:
         if schedule is None:
             return None
         calendar = calendar_of(schedule)
-        loaded, known = await self._log.latest(name), ScheduleContext(resumes=self._launcher.resumes)
+        loaded, known = await self._log.load_state(name), ScheduleContext(resumes=self._launcher.resumes)
         done: DueWorkResult | None = None
         while (step := next_step(_state(loaded), schedule, calendar, known, self._now())) is not None:
             match step:
@@ -306,7 +306,7 @@ class Schedules:
     async def _status(self, schedule: Schedule) -> ScheduleStatus:
         try:
             calendar = calendar_of(schedule)
-            loaded = await self._log.latest(schedule.name)
+            loaded = await self._log.load_state(schedule.name)
             now = self._now()
             if loaded is None:
                 return ScheduleStatus(schedule, calendar.next_after(now))
@@ -335,7 +335,7 @@ class Schedules:
         self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence, job: JobSummary, did: Did
     ) -> DueWorkResult:
         """Record that the occurrence's Job has ended, if it has, unless another process does."""
-        loaded = await self._log.latest(schedule.name)
+        loaded = await self._log.load_state(schedule.name)
         current = None if loaded is None else loaded.state.current
         if loaded is not None and current is not None and current.job_id == occurrence.job_id:
             step = settle_occurrence(loaded.state, schedule, calendar, job, self._now())

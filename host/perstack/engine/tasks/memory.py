@@ -151,9 +151,9 @@ class ExecutionMemory(TaskMemory):
             case ResumeCommand():
                 wanted = command.checkpoint
                 back_to = None if wanted is None else await self.checkpoint_of(command.task_id, wanted)
-                return await self._change(command, replace(self._given(), back_to=back_to))
+                return await self._change(command, replace(self._decision_input(), back_to=back_to))
             case ChangeCommand():
-                return await self._change(command, self._given())
+                return await self._change(command, self._decision_input())
             case DeleteCommand():
                 check_unneeded(command.task_id, await self.log.rows())
                 await self.log.delete(command.task_id, command.expected_version)
@@ -161,14 +161,14 @@ class ExecutionMemory(TaskMemory):
             case _:
                 raise TypeError(f"{type(command).__name__} is not an operation on tasks")
 
-    def _given(self) -> DecisionInput:
+    def _decision_input(self) -> DecisionInput:
         return DecisionInput(self._clock.now(), self._by or this_user())
 
     async def _create(self, command: CreateCommand) -> TaskState:
         check_task_id(command.task_id)
         command.check()
         waits_for = await check_dependencies(self.log, command.task_id, command.depends_on)
-        events = command.decide(replace(self._given(), depends_on=waits_for))
+        events = command.decide(replace(self._decision_input(), depends_on=waits_for))
         try:
             return await with_blockers(self.log, await self.log.create(events))
         except Conflict as conflict:
@@ -184,7 +184,7 @@ class ExecutionMemory(TaskMemory):
 
     async def _pause(self, command: PauseCommand) -> TaskState:
         waits_for = await check_dependencies(self.log, command.task_id, command.depends_on)
-        given = replace(self._given(), depends_on=waits_for)
+        given = replace(self._decision_input(), depends_on=waits_for)
         needs_token = command.needs_token(given)
         token = f"{command.task_id}.{secrets.token_urlsafe(32)}" if needs_token else None
         given = replace(given, token_hash=None if token is None else _hash(token))
@@ -208,20 +208,20 @@ class ExecutionMemory(TaskMemory):
         latest = now - asked.older_than if asked.older_than is not None else now + _EVER_MS
         earliest = now - asked.newer_than if asked.newer_than is not None else -1
 
-        def fits(row: Row) -> bool:
+        def is_match(row: Row) -> bool:
             for key, value in wanted:  # a plain loop: `all` takes twice the time, and there may be thousands of rows
                 if row.get(key) != value:
                     return False
             return (row.get("archivedAt") is not None) is asked.archived and earliest < _changed_at(row) <= latest
 
         rows = by_id(await self.log.rows())
-        fitting = ((_changed_at(row), task_id) for task_id, row in rows.items() if fits(row))
+        fitting = ((_changed_at(row), task_id) for task_id, row in rows.items() if is_match(row))
         page = newest_first(fitting, asked.limit, asked.after)
         listing = BlockerSearch(self.log, rows)
         tasks = [await listing.with_blockers(await self.log.of_row(rows[one])) for one in page.ids]
         return TaskPage(tasks=tuple(tasks), next=page.next)
 
-    async def damaged(self) -> tuple[TaskSummary, ...]:
+    async def damaged_tasks(self) -> tuple[TaskSummary, ...]:
         """Return the tasks that are not archived and whose logs cannot be read, as far as lists have noticed."""
         rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
         return tuple([await self.log.of_row(row) for row in rows])

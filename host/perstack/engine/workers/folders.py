@@ -15,7 +15,7 @@ from perstack.engine.files.changes import snapshots_of
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
-from perstack.system.concurrency import uninterrupted
+from perstack.system.concurrency import finish
 from perstack.system.user import this_process
 
 _MARKER_FILE = ".perstack-workspaces"  # marker file in a root that belongs to workers
@@ -34,7 +34,7 @@ class WorkerFolders:
                 raise UsageError(f"{root} is not empty: name a folder that is for workers alone")
             (self.root / _MARKER_FILE).touch()
         except OSError as error:
-            raise _unusable(root, error) from error
+            raise _unusable_error(root, error) from error
 
     async def serve(
         self,
@@ -61,14 +61,14 @@ class WorkerFolders:
             return await jobs.server.serve(job_id, worker=worker, on_event=on_event, apart=False)
         finally:
             with suppress(PerstackError):  # deleted, or leased by another worker: keep the folder
-                await uninterrupted(self._remove_recorded(job_id, folder))
+                await finish(self._remove_recorded(job_id, folder))
 
     async def remove_leftovers(self) -> tuple[str, ...]:
         """Remove the folders of Jobs that nobody drives, if a snapshot has their content; name the others."""
         strange: list[str] = []
         for folder in await asyncio.to_thread(self._folders):
             try:
-                await uninterrupted(self._remove_recorded(check_job_id(folder.name), folder))
+                await finish(self._remove_recorded(check_job_id(folder.name), folder))
             except (NotFound, UsageError):
                 strange.append(folder.name)
             except PerstackError:
@@ -79,7 +79,7 @@ class WorkerFolders:
         try:
             return sorted(path for path in self.root.iterdir() if path.is_dir() and not path.is_symlink())
         except OSError as error:
-            raise _unusable(self.root, error) from error
+            raise _unusable_error(self.root, error) from error
 
     async def _remove_recorded(self, job_id: str, folder: Path) -> None:
         if not await self._jobs.storage.has_job(job_id):
@@ -90,7 +90,7 @@ class WorkerFolders:
 
     async def _prepare(self, job_id: str, folder: Path) -> None:
         shots = snapshots_of(job_id, await self._jobs.logs(job_id))
-        await uninterrupted(asyncio.to_thread(_clear if shots else _make, folder))
+        await finish(asyncio.to_thread(_clear if shots else _make, folder))
         if shots:
             await self._jobs.files.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)
 
@@ -100,7 +100,7 @@ def _clear(folder: Path) -> None:
         if folder.exists():
             shutil.rmtree(folder)
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise _unusable_error(folder, error) from error
     _make(folder)
 
 
@@ -108,8 +108,8 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise _unusable_error(folder, error) from error
 
 
-def _unusable(folder: Path, error: OSError) -> UsageError:
+def _unusable_error(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"{folder}: {(error.strerror or str(error)).lower()}")

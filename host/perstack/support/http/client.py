@@ -15,7 +15,7 @@ from httpx_sse import EventSource
 
 from perstack.errors import ProviderError
 from perstack.support.http.endpoint import Endpoint
-from perstack.support.http.errors import bad_response, reworded, status_error, stream_interrupted
+from perstack.support.http.errors import bad_response, status_error, stream_interrupted, with_message
 
 # Repair of servers' JSON before parsing.
 
@@ -28,10 +28,10 @@ _MAY_BE_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 def replace_lone_surrogates(text: str) -> str:
     """Replace each escape that is half of a surrogate pair by U+FFFD, since JSON parsers refuse it."""
-    return _ESCAPE.sub(_whole, text) if _MAY_BE_HALF.search(text) else text
+    return _ESCAPE.sub(_whole_escape, text) if _MAY_BE_HALF.search(text) else text
 
 
-def _whole(found: re.Match[str]) -> str:
+def _whole_escape(found: re.Match[str]) -> str:
     return found.group() if found[1] is None else "\\ufffd"
 
 
@@ -119,7 +119,7 @@ def _without_secrets(error: ProviderError, endpoint: Endpoint) -> ProviderError:
     message = str(error)
     for secret in endpoint.secrets:
         message = message.replace(secret, "[redacted]")
-    return reworded(error, message)
+    return with_message(error, message)
 
 
 async def receive(
@@ -145,14 +145,14 @@ async def _limited_body(response: httpx.Response, stall_seconds: float | None) -
     """Yield the body up to its maximum size. The limits also hold for an endless line and a stalled body."""
     size = 0
     parts = response.aiter_bytes()
-    while (part := await _next(parts, stall_seconds if size else None)) is not None:
+    while (part := await _next_part(parts, stall_seconds if size else None)) is not None:
         size += len(part)
         if size > _MAX_REPLY_BYTES:
             raise bad_response(f"the reply is longer than {_MAX_REPLY_BYTES >> 20} MiB", retryable=False)
         yield part
 
 
-async def _next(parts: AsyncIterator[bytes], seconds: float | None) -> bytes | None:
+async def _next_part(parts: AsyncIterator[bytes], seconds: float | None) -> bytes | None:
     """Return the next part of a body; None at its end. Raises ProviderError after `seconds` of silence."""
     try:
         async with asyncio.timeout(seconds):

@@ -84,7 +84,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
         message,
         status,
         retryable=_said_to_retry(headers),
-        retry_after=_first(retry_after(headers, datetime.now(UTC)), delay_in(text)),
+        retry_after=_first_known(retry_after(headers, datetime.now(UTC)), delay_in(text)),
         is_overflow=_OVERFLOW_CODE.search(text) is not None,
         body=text,
     )
@@ -120,7 +120,7 @@ def error_from_status(
     )
 
 
-def reworded(error: ProviderError, message: str) -> ProviderError:
+def with_message(error: ProviderError, message: str) -> ProviderError:
     """Return the error with another message."""
     return ProviderError(
         message,
@@ -140,10 +140,10 @@ def refused_credential(error: ProviderError, provider: str, credential: str) -> 
     whose = credential or "the credentials"
     if error.name == "Authentication":
         remedy = "; set a valid one there" if credential else ""
-        return reworded(error, f"provider {provider} refused {whose}: {error.message}{remedy}")
+        return with_message(error, f"provider {provider} refused {whose}: {error.message}{remedy}")
     if error.name == "Permission":
         remedy = "; allow it in your account, or set another one there" if credential else ""
-        return reworded(error, f"provider {provider} does not allow this to {whose}: {error.message}{remedy}")
+        return with_message(error, f"provider {provider} does not allow this to {whose}: {error.message}{remedy}")
     return error
 
 
@@ -188,7 +188,7 @@ def delay_in(body: str) -> float | None:
     return None if found is None else _number(found[1])
 
 
-def _first(*delays: float | None) -> float | None:
+def _first_known(*delays: float | None) -> float | None:
     return next((delay for delay in delays if delay is not None), None)
 
 

@@ -169,9 +169,9 @@ class PublishedPrices(PriceSource):
             providers = get_snapshot().providers  # imports the module of the data
         found = next((one for one in providers if one.id == self.vendor), None)
         known = () if found is None else (one for one in found.models if not one.deprecated)
-        return sorted((self._offered(one) for one in known), key=lambda one: one.name)
+        return sorted((self._offered_model(one) for one in known), key=lambda one: one.name)
 
-    def _offered(self, model: ModelInfo) -> OfferedModel:
+    def _offered_model(self, model: ModelInfo) -> OfferedModel:
         price = self.load()
         each = (Usage(input_tokens=_QUERY_TOKENS), Usage(output_tokens=_QUERY_TOKENS))
         into, out = (price(model.id, usage)[0] for usage in each)

@@ -341,7 +341,7 @@ class Assault:
                 break
             victim = self._victims.run(
                 folder,
-                *self._next(job_id, evidence),
+                *self._next_command(job_id, evidence),
                 aside=self._room / f"{number}-aside",
                 fault=_rest_of(fault, victims),
                 after=next(after, None),
@@ -370,7 +370,7 @@ class Assault:
         ends = ("stoppedByError", "stoppedByMaxSteps") if self._plain is None else (self._plain.end.status,)
         return evidence.status in ends or (evidence.status is None and self._plain is None)
 
-    def _next(self, job_id: str, evidence: Evidence) -> tuple[str, ...]:
+    def _next_command(self, job_id: str, evidence: Evidence) -> tuple[str, ...]:
         target = self._target
         where = () if target.storage is None else ("--storage", target.storage)
         if evidence.status is None:

@@ -203,12 +203,12 @@ class _FailingConnection(sqlite3.Connection):
         super().__init__(*args, **named)
 
     def execute(self, sql: str, /, *args: Any) -> sqlite3.Cursor:
-        return self._counted(super().execute, sql, args)
+        return self._count_statement(super().execute, sql, args)
 
     def executemany(self, sql: str, /, *args: Any) -> sqlite3.Cursor:
-        return self._counted(super().executemany, sql, args)
+        return self._count_statement(super().executemany, sql, args)
 
-    def _counted(self, real: Callable[..., sqlite3.Cursor], sql: str, args: Iterable[Any]) -> sqlite3.Cursor:
+    def _count_statement(self, real: Callable[..., sqlite3.Cursor], sql: str, args: Iterable[Any]) -> sqlite3.Cursor:
         injector = _state.get("armed")
         if injector is None or not sql.lstrip().upper().startswith(_CHANGING):
             return real(sql, *args)

@@ -203,10 +203,10 @@ def _become(order: dict[str, Any], board: Board) -> None:
 def _set_ahead(nanoseconds: int) -> None:
     now = time.time_ns
 
-    def moved() -> int:
+    def moved_clock() -> int:
         return now() + nanoseconds
 
-    time.time_ns = moved
+    time.time_ns = moved_clock
 
 
 def _keep_a_ledger(path: str) -> None:
@@ -214,14 +214,14 @@ def _keep_a_ledger(path: str) -> None:
     ledger = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     perform = toolrun.perform_call
 
-    async def noted(context: RunContext, call: Call) -> toolrun.ToolOutcome:
+    async def note_call(context: RunContext, call: Call) -> toolrun.ToolOutcome:
         key = call_key(context.session.run, call)
         write_uncounted(ledger, f"began {key}\n".encode())
         outcome = await perform(context, call)
         write_uncounted(ledger, f"ended {key}\n".encode())
         return outcome
 
-    toolrun.perform_call = noted
+    toolrun.perform_call = note_call
 
 
 if __name__ == "__main__":

@@ -33,13 +33,13 @@ from perstack.testing.experts.run_tests import (
     Bench,
     ExpertTestOutcome,
     TestModel,
-    apart,
     contents,
     copy_folder,
     facts_of,
     played_from,
     played_script,
     run_tests,
+    without_effects,
     without_key,
 )
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
@@ -64,7 +64,7 @@ class Ran:
         """US dollars; `unknown` if a price is unknown, None if nothing was spent."""
         return "unknown" if self.job.unpriced_tokens else self.job.usage.cost_usd
 
-    def called(self, rule: str) -> tuple[PolicyCall, ...]:
+    def calls_matching(self, rule: str) -> tuple[PolicyCall, ...]:
         """Return the calls that a permission rule matches under `deny`. Raises ValueError for an invalid rule."""
         return tuple(call for call in self.calls if matches_call(rule, call))
 
@@ -138,7 +138,7 @@ class HostBench:
         project = load_usable(self.config).project
         env = environment_of(project, find_place(self.config.parent, self.config))
         return Host(
-            apart(project),
+            without_effects(project),
             workspace=self.workspace,
             storage=self.storage,
             env=without_key(project, self._played.env(env)),

@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
-from perstack.testing.experts.run_tests import Bench, contents, judged, remove_folder
+from perstack.testing.experts.run_tests import Bench, contents, drive_and_judge, remove_folder
 
 _MOST_CALLS = 40
 _MOST_FILES = 20
@@ -88,7 +88,7 @@ async def take_test(
 async def _came_to(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:
     room = await asyncio.to_thread(_room)
     try:
-        played = await judged(written, Bench(bench.project, bench.env, room), room / "played", "played")
+        played = await drive_and_judge(written, Bench(bench.project, bench.env, room), room / "played", "played")
         if played.reasons:
             raise UsageError(
                 f"the recording cannot be played in a fresh folder: {'; '.join(played.reasons)}; if it needs files that"

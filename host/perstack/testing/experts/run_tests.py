@@ -207,7 +207,7 @@ async def attempt(written: WrittenTest, number: int, bench: Bench) -> Attempt:
     began = time.monotonic()
     tried, keeps = Attempt(number=number), False
     try:
-        tried = _attempt(number, await judged(written, bench, folder, name))
+        tried = _attempt(number, await drive_and_judge(written, bench, folder, name))
         keeps = not tried.passed
     except (PerstackError, OSError) as error:
         tried = Attempt(number=number, reasons=(f"it could not be run: {error}",))
@@ -228,13 +228,13 @@ class JudgedJob:
     facts: JobFacts | None = None
 
 
-async def judged(written: WrittenTest, bench: Bench, folder: Path, job_id: str) -> JudgedJob:
+async def drive_and_judge(written: WrittenTest, bench: Bench, folder: Path, job_id: str) -> JudgedJob:
     """Drive a test's Job in a new folder, and judge it. Raises PerstackError and OSError if it cannot begin."""
     test = written.test
     await asyncio.to_thread(_prepare, folder, written.workspace)
     played = model_of(written, bench.overrides)
     host = Host(
-        apart(bench.project),
+        without_effects(bench.project),
         workspace=folder / "workspace",
         storage=storage_in(folder),
         env=without_key(bench.project, played.env(bench.env)),
@@ -242,7 +242,7 @@ async def judged(written: WrittenTest, bench: Bench, folder: Path, job_id: str) 
         plugins=played.plugins,
     )
     async with host:
-        late = await _driven(host, written, job_id)
+        late = await _drive(host, written, job_id)
         try:
             job = await host.job(job_id)
         except NotFound:
@@ -280,7 +280,7 @@ def _attempt(number: int, found: JudgedJob) -> Attempt:
     )
 
 
-async def _driven(host: Host, written: WrittenTest, job_id: str) -> str:
+async def _drive(host: Host, written: WrittenTest, job_id: str) -> str:
     """Drive the Job and answer its questions. Return why it was cut short; empty if it was not."""
     test = written.test
     try:
@@ -339,7 +339,7 @@ def _content(workspace: Path, path: str) -> str | UnreadableFile:
     )
 
 
-def apart(project: Project) -> Project:
+def without_effects(project: Project) -> Project:
     """Return the project without effects beyond the test: no anchors, and no writes outside the workspace."""
     update: dict[str, object] = {"audit": None, "retention": None, "workspace": None}
     sandbox = project.sandbox
@@ -427,12 +427,12 @@ async def run_tests(
     on_done: Callable[[ExpertTestOutcome], None] = lambda one: None,
 ) -> None:
     """Run all planned Jobs and add their results; `on_done` is called with each completed test."""
-    waiting = _planned(outcomes)
+    waiting = _planned_attempts(outcomes)
 
     async def work() -> None:
         for outcome, number in waiting:
             one = await attempt(outcome.written, number, bench)
-            outcome.attempts.append(await _bounded(one, outcome))
+            outcome.attempts.append(await _drop_files(one, outcome))
             if outcome.is_whole:
                 outcome.attempts.sort(key=lambda one: one.number)
                 on_done(outcome)
@@ -442,7 +442,7 @@ async def run_tests(
             workers.create_task(work())
 
 
-async def _bounded(one: Attempt, outcome: ExpertTestOutcome) -> Attempt:
+async def _drop_files(one: Attempt, outcome: ExpertTestOutcome) -> Attempt:
     """Return the attempt; remove its files if enough failed Jobs of the test are kept already."""
     if not one.folder or sum(bool(other.folder) for other in outcome.attempts) < _MOST_KEPT:
         return one
@@ -450,7 +450,7 @@ async def _bounded(one: Attempt, outcome: ExpertTestOutcome) -> Attempt:
     return one.model_copy(update={"job": "", "folder": ""})
 
 
-def _planned(outcomes: Sequence[ExpertTestOutcome]) -> Iterator[tuple[ExpertTestOutcome, int]]:
+def _planned_attempts(outcomes: Sequence[ExpertTestOutcome]) -> Iterator[tuple[ExpertTestOutcome, int]]:
     for outcome in outcomes:
         for number in range(1, outcome.planned + 1):
             yield outcome, number

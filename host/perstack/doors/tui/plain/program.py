@@ -326,7 +326,7 @@ class PlainProgram:
         try:
             await self._doing(name, rest.strip())
         except PerstackError as error:
-            self.put(f"error: {error.said(said_plainly)}")
+            self.put(f"error: {error.text_for(said_plainly)}")
 
     async def _doing(self, name: str, rest: str) -> None:  # noqa: C901 - one case for each command
         session = self.room.session

@@ -151,7 +151,7 @@ async def _following(program: PlainProgram, live: ReloadedProject) -> None:
                 program.host.use(live.loaded.project)
             is_news, problem = live.problem != problem, live.problem
             if is_news and problem is not None and not sys.stderr.isatty():
-                program.put(problem.said(said_plainly))
+                program.put(problem.text_for(said_plainly))
             held = live.open_change
             if held is not None and held.digest != said:
                 said = held.digest

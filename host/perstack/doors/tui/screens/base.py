@@ -228,7 +228,7 @@ class ListScreen(OverScreen, Generic[_T]):
         try:
             self.rows = await self.read()
         except PerstackError as error:
-            self._problem = error.said(tui_phrase)
+            self._problem = error.text_for(tui_phrase)
             if self._problem != before:
                 self.notify(self._problem, severity="error", markup=False)
         self._has_read = True

@@ -103,7 +103,7 @@ class ExportScreen(ListScreen[_ExportFormat]):
         try:
             written = await self._write_file(form, where)
         except PerstackError as error:
-            self.notify(error.said(tui_phrase), severity="error", markup=False)
+            self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
         self.notify(one_line(written), title="written", markup=False)
         self.dismiss()

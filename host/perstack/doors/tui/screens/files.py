@@ -78,7 +78,7 @@ class FilesScreen(LinesScreen):
         try:
             self._found[at] = await self.over.host.files.diff(self._job_id, view.what, run_id=view.run_id)
         except PerstackError as error:
-            self._found[at] = error.said(tui_phrase)
+            self._found[at] = error.text_for(tui_phrase)
         if at == self._at:
             self.draw()
 
@@ -165,7 +165,7 @@ class RewindScreen(LinesScreen):
                 self._job_id, self._checkpoint_id, elsewhere=self.over.names_workspace
             )
         except PerstackError as error:
-            self._problem = error.said(tui_phrase)
+            self._problem = error.text_for(tui_phrase)
         self._is_at_work = False
         if self._plan is not None and not self._plan.files and self._then is not None:
             self._then()
@@ -182,7 +182,7 @@ class RewindScreen(LinesScreen):
                 by=this_user("start"),
             )
         except PerstackError as error:
-            self._problem, self._plan = error.said(tui_phrase), None
+            self._problem, self._plan = error.text_for(tui_phrase), None
         self._is_at_work = False
         if self._done is not None:
             self.over.reload_job(self._done.job_id)

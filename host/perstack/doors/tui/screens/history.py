@@ -55,7 +55,7 @@ class HistoryScreen(ListScreen[JobSummary]):
                 self._after, self.rows = page.next, [*self.rows, *page.jobs]
                 self.list_again(self._list.chosen)
         except PerstackError as error:
-            self.notify(error.said(tui_phrase), severity="error", markup=False)
+            self.notify(error.text_for(tui_phrase), severity="error", markup=False)
 
     @property
     def empty(self) -> str:

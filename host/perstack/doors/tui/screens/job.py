@@ -270,7 +270,7 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
                 checkpoint = self._checkpoint = await host.jobs.checkpoint(self._place.id, job_id=self._job_id)
             page = checkpoint_page(checkpoint) if view == _ALL else new_page(checkpoint, await new_in(host, checkpoint))
         except PerstackError as error:
-            page = TreeBranch([NoteItem("error", error.said(tui_phrase), "bad")])
+            page = TreeBranch([NoteItem("error", error.text_for(tui_phrase), "bad")])
         self._pages[view] = page
         if view == self._view:
             self.page.begin(page)
@@ -348,7 +348,7 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
 
     def _show_damage(self) -> None:
         damaged = [log.damage for log in self._logs if log.damage is not None]
-        lines = words_lines(damaged[0].said(tui_phrase), max(20, self.size.width - 4), "bad") if damaged else []
+        lines = words_lines(damaged[0].text_for(tui_phrase), max(20, self.size.width - 4), "bad") if damaged else []
         self._damage.display = bool(lines)
         self._damage.styles.height = min(len(lines), self.size.height // 2)
         self._damage.show(lines)
@@ -368,7 +368,7 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         try:
             self._tree = await self.over.host.jobs.tree(self._job_id)
         except PerstackError as error:
-            self.notify(error.said(tui_phrase), severity="error", markup=False)
+            self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
         self._drawn = {
             one.run.id: before for one, before in zip(self._tree, log_view.branches(self._tree), strict=True)

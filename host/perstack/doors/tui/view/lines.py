@@ -131,7 +131,7 @@ def problem_lines(problem: Note | None, held: PendingChange | None, folder: Path
             "F9 uses it; until then the definition of before is used.",
         ]
     elif problem is not None:
-        texts = problem.said(tui_phrase).splitlines()
+        texts = problem.text_for(tui_phrase).splitlines()
     else:
         return []
     lines = [line for text in texts for line in wrap(text.replace(f"{folder}/", ""), width)]
