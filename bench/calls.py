@@ -134,13 +134,13 @@ async def main(most: int) -> None:
     from mcp import Client
 
     from perstack.doors.mcp.server import build_server
-    from perstack.doors.mcp.workspaces import ServeOptions, served_projects
+    from perstack.doors.mcp.workspaces import ServeOptions, serve_projects
 
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perstack-bench-")))
         host = await stack.enter_async_context(opened(folder))
         offer = ServeOptions((host, load_usable(folder / "perstack.toml")), tasks=True)
-        server = build_server(await stack.enter_async_context(served_projects(offer)))
+        server = build_server(await stack.enter_async_context(serve_projects(offer)))
         client = await stack.enter_async_context(Client(server, mode="2026-07-28"))
         for task_id in ("t1", "t2"):
             await host.tasks.create(task_id, start=True)

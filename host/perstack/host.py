@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
-from perstack.config.project import ProjectPlace, check_workspace, find_place, named_or_own
+from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.base.validation_errors import checked_call
 from perstack.core.definitions.project import Project
@@ -142,7 +142,7 @@ class Host:
         `perstack trust`, for a project that was read from a file. `is_attended`, called in the task that drives a Job:
         whether a person answers what the Job asks meanwhile; otherwise `exec` that no definition names is sandboxed.
         """
-        place = place or ProjectPlace(named_or_own(project, workspace), None)
+        place = place or ProjectPlace(workspace_folder(project, workspace), None)
         folder = place.workspace(project, workspace)
         given = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
         public = given.without_stored  # for addresses that a definition names
@@ -307,9 +307,9 @@ class Host:
     @property
     def programs_note(self) -> str:
         """A line to show when a Job begins, if `exec` runs every program without a question; empty otherwise."""
-        from perstack.config.settings import why_open
+        from perstack.config.settings import reason_for_open_exec
 
-        why = why_open(self.project, self._source.current.overrides)
+        why = reason_for_open_exec(self.project, self._source.current.overrides)
         return f"programs run without a question and outside a sandbox: {why}" if why else ""
 
     @property

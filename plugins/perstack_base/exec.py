@@ -254,7 +254,7 @@ class Executor:
             try:
                 return await await_start(starting)
             except (OSError, ValueError) as error:
-                raise SkillError(_why_not(command, error)) from error
+                raise SkillError(_start_problem(command, error)) from error
 
 
 def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -301,7 +301,7 @@ async def _pump(reading: int, output: Output) -> None:
         transport.close()
 
 
-def _why_not(command: str, error: OSError | ValueError) -> str:
+def _start_problem(command: str, error: OSError | ValueError) -> str:
     shown = printable(command)
     if isinstance(error, FileNotFoundError):
         return f"{shown} was not found; check the name, or run a shell: command `sh`, args [`-c`, …]"

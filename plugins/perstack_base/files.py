@@ -61,7 +61,7 @@ def is_encodable(text: str) -> bool:
     return True
 
 
-def leads_into(way: Parts, ways: Iterable[Parts]) -> bool:
+def is_at_or_below(way: Parts, ways: Iterable[Parts]) -> bool:
     """Return whether a path is one of these or below one. All must be case-folded."""
     return any(way[: len(own)] == own for own in ways)
 

@@ -39,9 +39,9 @@ from perstack_base.files import (
     explain,
     identity,
     inodes,
+    is_at_or_below,
     is_encodable,
     is_repository,
-    leads_into,
     printable,
     status_at,
 )
@@ -236,7 +236,7 @@ class OpenWorkspace:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
         way = fold_case(parts)
         if any(fold_case(own)[: len(way)] == way for own in self._state_ways()):
-            raise self.off_limits(self.shown(parts))
+            raise self.state_refusal(self.shown(parts))
         if not self._rules.may_remove(self._real_path(parts)):
             shown = self.shown(parts)
             raise SkillError(f"{shown} is or holds a place that [sandbox] names: it can be neither moved nor deleted")
@@ -281,11 +281,11 @@ class OpenWorkspace:
         if self.is_opened(parts):
             return
         way = fold_case(parts)
-        if leads_into(way, self._folded_states):
-            raise self.off_limits(shown)
+        if is_at_or_below(way, self._folded_states):
+            raise self.state_refusal(shown)
         if not change and self.is_shown(parts):
             return
-        what = protected_by_name((*self._above, *way), change=change) or self._protected_here(parts, way)
+        what = protected_by_name((*self._above, *way), change=change) or self._protection_problem(parts, way)
         if what is not None:
             raise SkillError(f"{shown} is {what}, which is off limits to tools; ask a person to see to it")
 
@@ -347,9 +347,9 @@ class OpenWorkspace:
 
     def is_state(self, parts: Parts) -> bool:
         """Return whether a path leads to or into the state, judged by its names."""
-        return leads_into(fold_case(parts), self._folded_states)
+        return is_at_or_below(fold_case(parts), self._folded_states)
 
-    def off_limits(self, shown: str) -> SkillError:
+    def state_refusal(self, shown: str) -> SkillError:
         """Return the error for the state."""
         own = "/".join(self._states[0])
         return SkillError(f"{shown}: the state directory {own}/ is off limits to tools; use another path")
@@ -363,8 +363,8 @@ class OpenWorkspace:
                 continue
         return frozenset(found)
 
-    def _protected_here(self, parts: Parts, way: Parts) -> str | None:
-        if leads_into(way, self._folded_protected):
+    def _protection_problem(self, parts: Parts, way: Parts) -> str | None:
+        if is_at_or_below(way, self._folded_protected):
             return "a file that the host reads"
         for name in self._names if self._patterns else ():
             whole = (*name.parts, *parts)

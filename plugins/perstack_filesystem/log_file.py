@@ -81,7 +81,7 @@ class Scan:
                 for line in lines:
                     self._take(line, found)
             except BrokenSeal as broken:
-                found += self._give_up()
+                found += self._discard_batch()
                 if want is None or self.seq < want:
                     raise self._damage(place, broken) from broken
         return found
@@ -120,7 +120,7 @@ class Scan:
             self.lacks_newline = bool(found)
         return found
 
-    def _give_up(self) -> list[bytes]:
+    def _discard_batch(self) -> list[bytes]:
         # A damaged line is not a torn tail, so the valid records before it count although their append is incomplete.
         batch = self._batch
         self._commit()

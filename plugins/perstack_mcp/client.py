@@ -100,10 +100,10 @@ def _is_shown(structured: JsonValue, content: Sequence[ContentBlock]) -> bool:
     if isinstance(structured, dict) and len(structured) == 1:
         # how servers wrap a value that is not an object: {"result": …}, {"content": …}
         same += structured.values()
-    return any(isinstance(block, TextContent) and _says_one_of(block.text, same) for block in content)
+    return any(isinstance(block, TextContent) and _contains_value(block.text, same) for block in content)
 
 
-def _says_one_of(text: str, values: Sequence[JsonValue]) -> bool:
+def _contains_value(text: str, values: Sequence[JsonValue]) -> bool:
     if text in values:
         return True
     try:
@@ -216,7 +216,7 @@ class McpClient:
                 work.cancel()
                 await asyncio.wait({work})
 
-    async def end_held(self) -> None:
+    async def cancel_held(self) -> None:
         """Cancel the calls that wait for an answer: the connection is about to be closed."""
         await asyncio.gather(*map(self._end, self._held.values()))
 
@@ -368,7 +368,7 @@ class _AttemptedConnection:
                 try:
                     await self._leave.wait()
                 finally:
-                    await connected.end_held()
+                    await connected.cancel_held()
                 for task in following:
                     task.cancel()
 

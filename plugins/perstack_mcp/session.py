@@ -36,7 +36,7 @@ class McpSession(SkillSession):
 
     async def tools(self) -> Toolset:
         """Return the current tools, or the last known ones while disconnected."""
-        conversation = await self._conversation() if self._toolset is None else self._at_hand()
+        conversation = await self._conversation() if self._toolset is None else self._open_client()
         if conversation is not None:
             found = await conversation.toolset()
             if found != self._toolset:
@@ -70,7 +70,7 @@ class McpSession(SkillSession):
         if self._connection is not None:
             await self._connection.end()
 
-    def _at_hand(self) -> McpClient | None:
+    def _open_client(self) -> McpClient | None:
         return self._connection.conversation if self._connection is not None else None
 
     async def _conversation(self) -> McpClient:

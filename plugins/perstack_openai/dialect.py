@@ -187,7 +187,7 @@ def stream_error(message: str, code: JsonValue) -> ProviderError:
     """Return the error for a code, or for a status in its place. An unknown code counts as a server error."""
     words = message or "the server reported an error without an explanation"
     status = code if isinstance(code, int) and 400 <= code < 600 else _status_of(str(code))
-    wait = _wait_in(words) if status == 429 else None
+    wait = _parse_wait(words) if status == 429 else None
     return error_from_status(words, status, retry_after=wait, is_overflow=code == _OVERFLOW, is_quota=code == _QUOTA)
 
 
@@ -195,7 +195,7 @@ def _status_of(code: str) -> int:
     return _STATUS_OF.get(code, 400 if _AT_FAULT.search(code) else 500)
 
 
-def _wait_in(words: str) -> float | None:
+def _parse_wait(words: str) -> float | None:
     """Return the seconds to wait. A stream error has no headers, so they are read from the message."""
     found = _TRY_AGAIN_IN.search(words)
     if found is None:

@@ -92,7 +92,7 @@ class _Export:
             if was.status != "running" and not isinstance(
                 event, ours.QueueRun | ours.CloseRun | ours.StartRewind | ours.FinishRewind | ours.RedactEvent
             ):
-                self._go_on(at, event)
+                self._continue_stretch(at, event)
             at.state = evolve(was, event, Head(index + 1))
             at.ids += [_id(run_id, "message", n) for n in range(len(at.ids), len(at.state.messages))]
             follower = log[index + 1] if index + 1 < len(log) else None
@@ -124,7 +124,7 @@ class _Export:
         self._file(at, "run-setting.json", setting)
         return at
 
-    def _go_on(self, at: _Stretch, event: ours.StoredEvent) -> None:
+    def _continue_stretch(self, at: _Stretch, event: ours.StoredEvent) -> None:
         started = [call.delegation.run_id for call in at.state.calls.values() if call.delegation]
         last = max([at.step, *(self.last_steps.get(run_id, 0) for run_id in started)])
         at.part += 1

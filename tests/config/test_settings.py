@@ -9,7 +9,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import Key
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.recorded_definition import definition_of, in_force
+from perstack.core.definitions.recorded_definition import definition_of, restore_project
 from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, ProviderSetting, SharedKeys
 
 ANTHROPIC = ProviderSetting(provider_name="anthropic", setting={"baseUrl": "https://a.example"})
@@ -133,7 +133,7 @@ def test_what_holds_for_one_process_is_neither_recorded_nor_taken_from_a_record(
 def test_every_shared_key_of_the_file_is_recorded_and_in_force_again() -> None:
     written = Project(model="m", max_retries=2, tool_search="off", result_limit=300, mask_secrets=True, compact_at=0.5)
     recorded = definition_of(written, expert(), Overrides())
-    again = in_force(
+    again = restore_project(
         type(recorded).model_validate_json(recorded.to_json()), Project(model="of today", result_limit=999)
     )
     assert {name: getattr(again, name) for name in SharedKeys.model_fields} == {

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.base.ids import By
-from perstack.core.jobs.answers import APPROVAL, NO, YES, accepted, asked_by, read_answer, read_job_answer, yes_or_no
+from perstack.core.jobs.answers import (
+    APPROVAL,
+    NO,
+    YES,
+    accepted,
+    accepted_answers,
+    read_answer,
+    read_job_answer,
+    yes_or_no,
+)
 from perstack.core.runs.questions import OpenQuestion
 from perstack.errors import UsageError
 
@@ -128,7 +137,7 @@ def test_an_answer_reaches_the_model_as_the_question_has_it(question: OpenQuesti
     ],
 )
 def test_what_is_no_answer_is_refused_with_what_is(question: OpenQuestion, said: str, words: str) -> None:
-    assert asked_by(question).is_bound
+    assert accepted_answers(question).is_bound
     with pytest.raises(UsageError, match=words):
         read_job_answer(question, said)
 

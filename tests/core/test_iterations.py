@@ -99,7 +99,7 @@ class Drive:
 
     def stop(self, kind: int) -> None:
         """Something comes between, and then it goes on."""
-        in_hand = self.state.in_hand
+        in_hand = self.state.current_iteration
         if kind == 1:
             self.note(PauseSeries(reason="checkpoint", message="interrupted", **self.stamp))
         elif kind == 2:
@@ -110,7 +110,7 @@ class Drive:
         assert pending_series(self.state) is None
         check_resumable(self.state, 0, None)
         self.note(ResumeSeries(**self.stamp))
-        assert self.state.in_hand == in_hand
+        assert self.state.current_iteration == in_hand
 
 
 @settings(deadline=None)

@@ -15,9 +15,9 @@ from perstack.core.audit.receipts import (
     Envelope,
     LogEnd,
     LogPlaces,
-    against_receipt,
+    compare_with_receipt,
+    count_events_after,
     envelope_of,
-    events_after,
     pae,
     read_record,
     statement_of,
@@ -86,8 +86,8 @@ def test_a_statement_is_in_totos_with_the_head_of_each_run_in_hex():
 def test_a_log_is_right_if_it_begins_with_what_was_stated():
     made, _ = statement(b'{"a":1}', b'{"a":2}')
     _, longer = statement(b'{"a":1}', b'{"a":2}', b'{"a":3}')
-    assert against_receipt(made, {"job-1": longer}, "the receipt") == []
-    assert events_after([made], {"job-1": longer}) == 1
+    assert compare_with_receipt(made, {"job-1": longer}, "the receipt") == []
+    assert count_events_after([made], {"job-1": longer}) == 1
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_a_log_is_right_if_it_begins_with_what_was_stated():
 def test_a_log_that_was_cut_or_rewritten_is_found(payloads, words):
     made, _ = statement(b'{"a":1}', b'{"a":2}')
     _, now = statement(*payloads)
-    (finding,) = against_receipt(made, {"job-1": now}, "the receipt")
+    (finding,) = compare_with_receipt(made, {"job-1": now}, "the receipt")
     assert words in finding.message
 
 
 def test_a_log_that_is_gone_is_found():
     made, _ = statement(b'{"a":1}')
-    (finding,) = against_receipt(made, {}, "the receipt")
+    (finding,) = compare_with_receipt(made, {}, "the receipt")
     assert finding.message == "the log ends at 0, but the receipt says it had 1 events"
 
 

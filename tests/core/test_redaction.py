@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from perstack.core.audit.redaction import fields_taken, parse_remains, remains_of
+from perstack.core.audit.redaction import fields_to_blank, parse_remains, remains_of
 from perstack.core.base.chain import open_line
 from perstack.core.base.records import Fact, Written, blank
 from perstack.core.base.text import REDACTED
@@ -66,7 +66,7 @@ def test_nothing_that_somebody_wrote_is_left_of_an_event_and_it_stays_where_it_w
         same = {"id", "timestamp", "runId", "stepNumber", "usage", "checkpointId", "toolCallId"}
         before = json.loads(seq_event.to_json())
         assert {key: remains_of(seq_event).get(key) for key in same} == {key: before.get(key) for key in same}
-        assert not set(fields_taken(seq_event)) & same
+        assert not set(fields_to_blank(seq_event)) & same
 
 
 IDENTIFIERS = {

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from perstack.core.definitions.result_schemas import check_result, placed_below, result_schema_of, schema_fault
+from perstack.core.definitions.result_schemas import check_result, move_schema, result_schema_of, schema_fault
 
 CITY = {"type": "object", "properties": {"people": {"type": ["integer", "null"]}}, "required": ["people"]}
 FITS = '{"people": 3}'
@@ -97,10 +97,10 @@ def test_a_schema_within_another_refers_to_itself_and_one_with_names_is_not_put_
         "properties": {"left": {"$ref": "#"}, "leaf": {"$ref": "#/$defs/leaf"}},
         "$defs": {"leaf": {}},
     }
-    placed = placed_below(tree, "#/properties/result")
+    placed = move_schema(tree, "#/properties/result")
     assert placed is not None
     assert placed["properties"] == {
         "left": {"$ref": "#/properties/result"},
         "leaf": {"$ref": "#/properties/result/$defs/leaf"},
     }
-    assert placed_below({**tree, "$schema": "http://json-schema.org/draft-07/schema#"}, "#/properties/result") is None
+    assert move_schema({**tree, "$schema": "http://json-schema.org/draft-07/schema#"}, "#/properties/result") is None

@@ -17,11 +17,11 @@ from perstack.core.queue.orders import (
     Requeue,
     after_delegate,
     after_drive,
+    count_progress,
     drivers_in,
     ends_its_workers,
     pause,
     takeovers_now,
-    work_in,
 )
 from perstack.core.runs.events import ResumeRun, StopRunByInterrupt
 from perstack.core.runs.state import RunStatus
@@ -98,9 +98,9 @@ def test_a_job_that_needs_nobody_has_no_order(came: Came, status: JobStatus, tri
 
 def test_takeovers_count_only_without_work_between_them() -> None:
     begun = ["startRun", "resumeRun", "startGeneration"]
-    before = work_in(begun)
-    assert work_in([*begun, "resumeRun", "startGeneration", "retry", "stopRunByInterrupt"]) == before
-    assert work_in([*begun, "finishGeneration"]) == before + 1
+    before = count_progress(begun)
+    assert count_progress([*begun, "resumeRun", "startGeneration", "retry", "stopRunByInterrupt"]) == before
+    assert count_progress([*begun, "finishGeneration"]) == before + 1
     takeovers = 0
     for count in range(1, MOST_TAKEOVERS + 1):
         takeovers = takeovers_now(takeovers, before, before)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.base.ids import OWN, block_of, may_be_elsewhere, number_of_run
+from perstack.core.base.ids import OWN, block_of, may_be_remote, number_of_run
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, budget_of, capped, grant_caps, short_account
 
@@ -114,11 +114,11 @@ def test_no_two_drivers_give_one_number() -> None:
     for one in blocks:
         for other in blocks:
             assert one is other or one.stop <= other.start or other.stop <= one.start
-    assert not may_be_elsewhere("job-1")
-    assert may_be_elsewhere("job-2")
+    assert not may_be_remote("job-1")
+    assert may_be_remote("job-2")
     number, levels = 2, 0
-    while may_be_elsewhere(f"job-{number}"):
+    while may_be_remote(f"job-{number}"):
         number, levels = block_of(number).start, levels + 1
         assert number_of_run(f"job-{number}") < 1 << 63
     assert levels == 4
-    assert not may_be_elsewhere("j" * 121 + "-1000000")
+    assert not may_be_remote("j" * 121 + "-1000000")

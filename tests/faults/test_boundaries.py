@@ -47,6 +47,6 @@ def test_a_job_ends_the_same_whenever_its_processes_are_killed(assault: Assault,
     chance, tally = random.Random(1), Tally()
     longest = max(victim.seconds for victim in assault.plain().victims)
     while tally.kills < (120 if thorough else KILLS):
-        tally.add(assault.killed_after(*(chance.uniform(0, longest) for _ in range(6))))
+        tally.add(assault.kill_after(*(chance.uniform(0, longest) for _ in range(6))))
     print(f"random: {tally.trials} Jobs, {tally.kills} kills")
     assert tally.findings == []

@@ -11,7 +11,7 @@ from perstack.config.skills import check_skills, warn_of_secrets
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.graphs import cycles
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
-from perstack.core.definitions.keys import KeyPath, bringing_over, key_and_version, spell
+from perstack.core.definitions.keys import KeyPath, hint_for_scoped_key, key_and_version, spell
 from perstack.core.definitions.models import NAMED, Models, UnknownName, resolve_models
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import OF_THE_ORIGINAL
@@ -62,7 +62,7 @@ def warn_of_runtime(runtime: str | None, at: KeyPath, report: Reporter) -> None:
         report.warn(at, f"`{runtime}` has no effect: programs run locally, without its isolation")
 
 
-def without_list(raw: TomlTable, at: KeyPath, report: Reporter) -> TomlTable:
+def drop_runtime_list(raw: TomlTable, at: KeyPath, report: Reporter) -> TomlTable:
     """Return the table without a list in `runtime`, which the original allows; it does not select a runtime."""
     if not isinstance(raw.get("runtime"), list):
         return raw
@@ -94,7 +94,7 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     at: KeyPath = ("experts", key)
     tests: TomlValue | None = None
     if isinstance(raw, dict):
-        raw = without_list(raw, at, report)
+        raw = drop_runtime_list(raw, at, report)
         tests = raw.get("tests")
         raw = {name: value for name, value in raw.items() if name != "tests"}
     expert = read_table(Expert, raw, at, report, key=key) or Expert(key=key, instruction="")
@@ -119,7 +119,7 @@ def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
         name, version = key_and_version(delegate)
         found = drafts.get(name)
         if found is None:
-            near = suggestion(name, drafts) or bringing_over(name)
+            near = suggestion(name, drafts) or hint_for_scoped_key(name)
             draft.report.error(at, f"there is no Expert `{name}`{near}")
         elif version is not None and found.expert.version != version:
             draft.report.error(at, f"`{name}` is defined with version {found.expert.version}, not {version}")

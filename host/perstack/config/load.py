@@ -296,12 +296,12 @@ def _with_absolute_paths(project: Project, folder: Path) -> Project:
         placed = {"writable": tuple(map(resolve, sandbox.writable)), "readable": tuple(map(resolve, sandbox.readable))}
         update["sandbox"] = sandbox.model_copy(update=placed)
     if project.audit is not None:
-        places = {name: _of_file(value, resolve) for name, value in project.audit}
+        places = {name: _resolve_file_address(value, resolve) for name, value in project.audit}
         update["audit"] = project.audit.model_copy(update=places)
     return project.model_copy(update=update)
 
 
-def _of_file(value: object, seen: Callable[[str], str]) -> object:
+def _resolve_file_address(value: object, seen: Callable[[str], str]) -> object:
     # a final slash, which marks a folder, stays
     if not isinstance(value, str) or not value.startswith("file:"):
         return value

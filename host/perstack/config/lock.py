@@ -131,7 +131,9 @@ class Lock(Fact):
         digest = digest_of_skill(definition)
         found = next((one for one in self.skills if one.digest == digest), None)
         is_plugin = isinstance(definition, PluginSkill)
-        return found if found is not None and all(_may_say(tool, is_plugin=is_plugin) for tool in found.tools) else None
+        return (
+            found if found is not None and all(_may_exempt(tool, is_plugin=is_plugin) for tool in found.tools) else None
+        )
 
     def of_team(self, experts: Iterable[Expert]) -> "Lock | None":
         """Return the part about these Experts and skills, without folders (paths of one machine); None if empty."""
@@ -160,7 +162,7 @@ class Lock(Fact):
         return head + dumps(whole.model_dump(by_alias=True, exclude_none=True))
 
 
-def _may_say(tool: LockedTool, *, is_plugin: bool) -> bool:
+def _may_exempt(tool: LockedTool, *, is_plugin: bool) -> bool:
     if tool.kind != "tool":
         return False
     return tool.subject is None or (is_plugin and not tool.subject.is_nothing)

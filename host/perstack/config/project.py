@@ -41,10 +41,10 @@ class ProjectPlace:
 
     def workspace(self, project: Project, named: str | Path = ".") -> Path:
         """Return the absolute path of the workspace: the named one, the project's, or the current folder."""
-        return named_or_own(project, named, self.folder)
+        return workspace_folder(project, named, self.folder)
 
 
-def named_or_own(project: Project, named: str | Path, folder: str | Path = ".") -> Path:
+def workspace_folder(project: Project, named: str | Path, folder: str | Path = ".") -> Path:
     """Return the absolute path of the named folder; for the default `.`, the project's own, or `folder`."""
     return Path(named if str(named) != "." else project.folder or folder).resolve()
 

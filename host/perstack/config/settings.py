@@ -165,7 +165,7 @@ def exec_grant_of(
     return exec_grant(expert, tables, sandbox, is_open=is_open)
 
 
-def why_open(project: Project, overrides: Overrides) -> str:
+def reason_for_open_exec(project: Project, overrides: Overrides) -> str:
     """Return what lets `exec` run every program without a question; empty if nothing does."""
     if overrides.open:
         return "as an option says"
@@ -221,7 +221,7 @@ def resolve_provider(project: Project, expert: Expert, overrides: Overrides) -> 
     return overrides.playing(ProviderSetting(provider_name=overrides.provider))
 
 
-def provider_named(project: Project, expert: Expert, name: str) -> ProviderSetting:
+def provider_setting(project: Project, expert: Expert, name: str) -> ProviderSetting:
     """Return the nearest `[provider]` of that name; one without settings if there is none."""
     return resolve_provider(project, expert, Overrides(provider=name)) or ProviderSetting(provider_name=name)
 

@@ -36,7 +36,7 @@ def patterns_of(expert: Expert, report: Reporter) -> list[tuple[Path, str]]:
     from glob import has_magic
 
     folder = report.source.path.parent
-    return [(folder, _of_files(pattern)) for pattern in expert.agent_skills if has_magic(pattern)]
+    return [(folder, _expand_pattern(pattern)) for pattern in expert.agent_skills if has_magic(pattern)]
 
 
 def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
@@ -45,7 +45,7 @@ def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
     skills: dict[str, AnySkill] = {}
     for skill in expert.skills:
         if isinstance(skill, AgentSkill):
-            path = _seen_from(folder, skill.path)
+            path = _resolve_from(folder, skill.path)
             if skill.path and path.name != skill.name:
                 report.error(
                     (*at, "skills", skill.name, "path"),
@@ -77,10 +77,10 @@ def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter)
     from perstack.config.source import TooMuch, matches
 
     if not has_magic(pattern):
-        yield _seen_from(folder, pattern)
+        yield _resolve_from(folder, pattern)
         return
     try:
-        found = matches(_of_files(pattern), folder)
+        found = matches(_expand_pattern(pattern), folder)
     except TooMuch as error:
         report.error(at, f"`{pattern}` {error}")
         return
@@ -90,13 +90,13 @@ def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter)
         yield Path(normpath(folder / name)).parent
 
 
-def _of_files(pattern: str) -> str:
+def _expand_pattern(pattern: str) -> str:
     with suppress(RuntimeError):  # an unknown user
         pattern = str(Path(pattern).expanduser())
     return str(Path(pattern) / SKILL_FILE)
 
 
-def _seen_from(folder: Path, name: str) -> Path:
+def _resolve_from(folder: Path, name: str) -> Path:
     with suppress(RuntimeError):  # an unknown user: there will be no such folder
         return Path(normpath(folder / Path(name).expanduser()))
     return Path(normpath(folder / name))

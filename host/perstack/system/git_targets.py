@@ -83,8 +83,8 @@ def repositories_around(folder: str) -> Iterator[str]:
 
 def _own_settings(git: str) -> Iterator[str]:
     """Yield the configuration files of a repository, whose `.git` may be a file that points to its location."""
-    folder = _named_in(git, "gitdir:") or git
-    common = _named_in(os.path.join(folder, "commondir"), "") or folder  # noqa: PTH118
+    folder = _read_prefixed(git, "gitdir:") or git
+    common = _read_prefixed(os.path.join(folder, "commondir"), "") or folder  # noqa: PTH118
     yield os.path.join(common, "config")  # noqa: PTH118
     yield os.path.join(folder, "config.worktree")  # noqa: PTH118
 
@@ -95,7 +95,7 @@ def _user_settings(home: str, env: Mapping[str, str]) -> Iterator[str]:
     yield env.get("GIT_CONFIG_GLOBAL") or os.path.join(home, ".gitconfig")  # noqa: PTH118
 
 
-def _named_in(file: str, prefix: str) -> str | None:
+def _read_prefixed(file: str, prefix: str) -> str | None:
     text = _read(file)
     if text is None or not text.startswith(prefix):
         return None

@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.result_schemas import placed_below
+from perstack.core.definitions.result_schemas import move_schema
 from perstack.core.definitions.skills import NO_ARGUMENTS, ToolSpec
 from perstack.core.runs.messages import (
     ExpertMessage,
@@ -131,7 +131,7 @@ def _order_tools(tools: Sequence[ToolSpec], output: JsonObject | None) -> tuple[
         bare = tools[-1] if output is None else tools[-1].model_copy(update={"input_schema": NO_ARGUMENTS})
         return [*tools[:-1], bare], None
     schema: JsonObject = _ANSWER_SCHEMA
-    placed = None if output is None else placed_below(output, "#/properties/text")
+    placed = None if output is None else move_schema(output, "#/properties/text")
     if placed is not None:
         schema = {"type": "object", "properties": {"text": placed}, "required": ["text"]}
     name = ANSWER

@@ -81,10 +81,10 @@ async def set_search_path(connection: Connection, address: PostgresAddress) -> N
 
 async def _is_current(connection: Connection, address: PostgresAddress) -> bool:
     engine = await _engine(connection, address)
-    return engine is not None and engine >= engine_here()
+    return engine is not None and engine >= installed_version()
 
 
-def engine_here() -> str:
+def installed_version() -> str:
     """Return the name of the latest migration of the installed procrastinate."""
     return _migrations()[-1].name
 
@@ -112,7 +112,7 @@ async def _engine(connection: Connection, address: PostgresAddress) -> str | Non
             f"{address.shown}: schema {schema} was made before the first release of perstack (schema {version});"
             " name another by `?schema=`"
         )
-    if version > VERSION or floor > engine_here():
+    if version > VERSION or floor > installed_version():
         raise DispatcherError(
             f"{address.shown}: schema {schema} was made by a newer perstack or procrastinate; upgrade perstack[workers]"
         )
@@ -131,7 +131,7 @@ async def _migrate(connection: Connection, address: PostgresAddress) -> None:
         await connection.execute(SchemaManager.get_schema())
         await connection.execute(_OURS)
         await connection.execute("INSERT INTO meta VALUES (%s, %s, '', '')", [APPLICATION, VERSION])
-        engine = engine_here()
+        engine = installed_version()
     else:
         engine = await _apply_migrations(connection, address, engine)
     floor = max((step.name for step in _migrations() if not _PRE.match(step.name) and step.name <= engine), default="")
@@ -284,12 +284,12 @@ class Engine(Pool):
 
     async def row(self, query: LiteralString, values: Mapping[str, object] | None = None) -> TupleRow | None:
         """Return a query's first row, with retries. Raises DispatcherError."""
-        return await self.use(lambda connection: row_on(connection, query, values))
+        return await self.use(lambda connection: fetch_row(connection, query, values))
 
     async def row_once(self, query: LiteralString, values: Mapping[str, object] | None = None) -> TupleRow | None:
         """Return a query's first row without retries. Raises psycopg's errors."""
         async with self.connection(_CALL_TIMEOUT_S) as connection:
-            return await row_on(connection, query, values)
+            return await fetch_row(connection, query, values)
 
     async def submit_on(self, connection: Connection, order: Order) -> None:
         """Queue an order, or merge it into the waiting one of its key, which becomes as early and as urgent."""
@@ -302,7 +302,7 @@ class Engine(Pool):
         }
         async with connection.transaction():
             if queue.name != PLAIN:
-                await row_on(
+                await fetch_row(
                     connection,
                     statements.KEEP_QUEUE,
                     {"name": queue.name, "labels": [*queue.labels], "refused": [*queue.refused]},
@@ -312,7 +312,7 @@ class Engine(Pool):
                     async with connection.transaction():
                         await manager.defer_job_async(job, connection=connection)
                 except AlreadyEnqueued:
-                    if await row_on(connection, statements.MERGE, merging) is not None:
+                    if await fetch_row(connection, statements.MERGE, merging) is not None:
                         return
                 else:
                     return
@@ -331,7 +331,7 @@ async def unwrap_errors(work: Awaitable[T]) -> T:
         raise
 
 
-async def row_on(
+async def fetch_row(
     connection: Connection, query: LiteralString, values: Mapping[str, object] | None = None
 ) -> TupleRow | None:
     """Return a query's first row; None without one."""

@@ -19,7 +19,7 @@ from perstack.support.work_items import order_of, to_json
 from perstack.system.concurrency import end, finish
 from perstack_postgres.connections import FAILURES, Connection
 from perstack_procrastinate import statements
-from perstack_procrastinate.engine import PLAIN, Engine, engine_here, labels_of, row_on, unwrap_errors
+from perstack_procrastinate.engine import PLAIN, Engine, fetch_row, installed_version, labels_of, unwrap_errors
 
 _LEAVE_TIMEOUT_S = 5.0
 _DELETE_AFTER_S = 3600.0  # seconds without a heartbeat after which a worker's row is deleted
@@ -115,10 +115,10 @@ class ProcrastinateSeat(Seat):
 
         async def work(connection: Connection) -> None:
             async with connection.transaction():
-                if await row_on(connection, statements.RELEASE, self._claim_key(claim)) is None:
+                if await fetch_row(connection, statements.RELEASE, self._claim_key(claim)) is None:
                     return
                 if again is None:
-                    await row_on(connection, statements.NOTIFY, {"key": claim.order.key})
+                    await fetch_row(connection, statements.NOTIFY, {"key": claim.order.key})
                 else:
                     await self._engine.submit_on(connection, again)
 
@@ -179,7 +179,7 @@ class ProcrastinateSeat(Seat):
         number = await self._engine.call(lambda manager: manager.register_worker())
         values = {"seat": number, "name": self._name, "labels": Jsonb(dict(self._labels))}
         await self._engine.row(
-            statements.REGISTER_WORKER, {**values, "concurrency": self._concurrency, "engine": engine_here()}
+            statements.REGISTER_WORKER, {**values, "concurrency": self._concurrency, "engine": installed_version()}
         )
         self._number = number
 

@@ -204,7 +204,7 @@ def read_append(data: bytes) -> Append:
     return Append(tuple(records))
 
 
-def merged_bytes(appends: Sequence[bytes]) -> bytes | None:
+def merge_appends(appends: Sequence[bytes]) -> bytes | None:
     """Merge MERGED appends; None if too large. Equal appends give equal bytes, so writers may compete."""
     if sum(map(len, appends)) > LARGEST_MERGED:
         return None

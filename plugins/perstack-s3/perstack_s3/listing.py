@@ -16,7 +16,7 @@ from perstack.errors import StorageError
 from perstack.ports.storage import Page, Watch
 from perstack.support.storage import newest_first, place_in_jobs
 from perstack_s3.layout import EntryHeader, Layout, Marker, SummaryStamp, read
-from perstack_s3.objects import Listed, Objects, at_once
+from perstack_s3.objects import Listed, Objects, gather_limited
 
 _WORTH_KEEPING = 64  # number of single requests above which a reader rewrites the index
 
@@ -43,7 +43,7 @@ class Indexed:
         if len(tags) > _WORTH_KEEPING and not self._has_read_index:
             await self._read_index()
         stale = [name for name, tag in tags.items() if self._known.get(name, ("", b""))[0] != tag]
-        found = await at_once(self._objects.get(prefix + name) for name in stale)
+        found = await gather_limited(self._objects.get(prefix + name) for name in stale)
         for name, one in zip(stale, found, strict=True):
             self._known.pop(name, None)
             if one is not None:
@@ -135,7 +135,7 @@ class WriteOrder:
         if len(latest) == 1:
             return [(place_in_time(one.written), name) for name, one in latest.items()]
         unread = [name for name, one in latest.items() if self._said.get(name, ("", 0))[0] != one.tag]
-        found = await at_once(self._objects.get(latest[name].key) for name in unread)
+        found = await gather_limited(self._objects.get(latest[name].key) for name in unread)
         for name, one in zip(unread, found, strict=True):
             said = 0 if one is None else split_stamp(one.data)[0] if name in written else _made_at(one.data)
             self._said[name] = (latest[name].tag, said)

@@ -22,11 +22,11 @@ from perstack_s3.layout import (
     NotAnAppend,
     append_bytes,
     end_bytes,
-    merged_bytes,
+    merge_appends,
     read_append,
     read_merged,
 )
-from perstack_s3.objects import Found, Objects, at_once
+from perstack_s3.objects import Found, Objects, gather_limited
 
 _TRIES = 5
 _AHEAD = 16  # maximum number of appends requested at a time
@@ -167,8 +167,8 @@ class S3Log:
             return
         numbers = range(number + 1 - MERGED, number + 1)
         with suppress(StorageError):  # the single appends stay readable
-            bodies = await at_once(self._body(one) for one in numbers)
-            merged = None if None in bodies else merged_bytes([body for body in bodies if body is not None])
+            bodies = await gather_limited(self._body(one) for one in numbers)
+            merged = None if None in bodies else merge_appends([body for body in bodies if body is not None])
             if (
                 merged is not None
                 and await self._objects.create(self._merged_key(number // MERGED), merged) is not None
@@ -185,7 +185,7 @@ class S3Log:
         if merged is not None:
             appends = read_merged(merged.data)
             appends[number % MERGED] = _with_record(appends[number % MERGED], index, record)
-            await self._put_in_place(self._merged_key(number // MERGED), merged_bytes(appends) or b"", merged)
+            await self._put_in_place(self._merged_key(number // MERGED), merge_appends(appends) or b"", merged)
         single = await self._objects.get(self._key(number))
         if single is not None:
             await self._put_in_place(self._key(number), _with_record(single.data, index, record), single)
@@ -213,7 +213,7 @@ class S3Log:
             many = await self._objects.get(self._merged_key(number // MERGED)) if number % MERGED == 0 else None
             if many is None:
                 until = min(number + ahead, (number // MERGED + 1) * MERGED)
-                found = await at_once(self._objects.get(self._key(one)) for one in range(number, until))
+                found = await gather_limited(self._objects.get(self._key(one)) for one in range(number, until))
                 there = list(takewhile(lambda one: one is not None, found))
                 for one in there:
                     yield number, self._read_append(number, one.data if one is not None else b"")
@@ -236,7 +236,9 @@ class S3Log:
         first = block * MERGED
         many = await self._objects.get(self._merged_key(block))
         if many is None:
-            found = await at_once(self._objects.get(self._key(number)) for number in range(first, first + MERGED))
+            found = await gather_limited(
+                self._objects.get(self._key(number)) for number in range(first, first + MERGED)
+            )
             if found[0] is not None:
                 return [one.data for one in takewhile(lambda one: one is not None, found) if one is not None]
             many = await self._objects.get(self._merged_key(block))
@@ -255,7 +257,7 @@ class S3Log:
     async def _has_begun(self, block: int) -> bool:
         keys = (self._key(block * MERGED), self._merged_key(block))
         # A merge may happen between the two requests.
-        return any(await at_once(map(self._objects.head, keys))) or await self.is_merged(block * MERGED)
+        return any(await gather_limited(map(self._objects.head, keys))) or await self.is_merged(block * MERGED)
 
     async def _is_missing(self, number: int) -> bool:
         """Return whether an append is missing although later ones exist. It may have arrived since it was requested."""

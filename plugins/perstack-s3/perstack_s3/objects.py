@@ -199,7 +199,7 @@ class Listed(NamedTuple):
     written: datetime
 
 
-async def at_once(works: Iterable[Awaitable[T]], limit: int = AT_ONCE) -> list[T]:
+async def gather_limited(works: Iterable[Awaitable[T]], limit: int = AT_ONCE) -> list[T]:
     """Await the works with at most `limit` of them active, and return their results in order."""
     free = asyncio.Semaphore(limit)
 

@@ -37,7 +37,7 @@ from perstack_s3.layout import EntryHeader, Layout, Marker, RunList, check_versi
 from perstack_s3.leases import Held, S3Leases
 from perstack_s3.listing import Indexed, S3Watch, WriteOrder, entry_bytes, read_entry, split_stamp, stamped
 from perstack_s3.log import S3Log
-from perstack_s3.objects import Listed, Objects, at_once
+from perstack_s3.objects import Listed, Objects, gather_limited
 
 _AT_ONCE = 1000
 
@@ -115,7 +115,7 @@ class S3Storage(Storage):
         incarnation = await self._require_incarnation(job_id)
         names = [name for name in (await self._runs(job_id, incarnation))[0] if is_id(name)]
         logs = [self._log(RunRef(job_id, name), incarnation) for name in names]
-        begun = await at_once(log.has_records() for log in logs)
+        begun = await gather_limited(log.has_records() for log in logs)
         return page_of(
             (name for name, has_begun in zip(names, begun, strict=True) if has_begun), run_order, limit, after
         )
@@ -241,8 +241,8 @@ class S3Storage(Storage):
         made = await self._list("markers")
         wanted = list(made) if job_ids is None else [one for one in job_ids if one in made]
         caches = [await self._list("summaries"), await self._list("entries")]
-        logs = await at_once(self._bytes_of("logs", one) for one in wanted)
-        blobs = await at_once(self._bytes_of("blobs", one) for one in wanted)
+        logs = await gather_limited(self._bytes_of("logs", one) for one in wanted)
+        blobs = await gather_limited(self._bytes_of("blobs", one) for one in wanted)
         kept = [sum(kind[one].size for kind in caches if one in kind) for one in wanted]
         return {one: JobSize(a, b, 0, c) for one, a, b, c in zip(wanted, logs, blobs, kept, strict=True)}
 
@@ -307,7 +307,9 @@ class S3Storage(Storage):
         """Occupy the next append's number in every log, so that a silent former holder cannot append any more."""
         await self._list_run(job_id, incarnation)
         names, _ = await self._runs(job_id, incarnation)
-        await at_once(self._log(RunRef(job_id, one), incarnation).put_fence(held.fence) for one in names if is_id(one))
+        await gather_limited(
+            self._log(RunRef(job_id, one), incarnation).put_fence(held.fence) for one in names if is_id(one)
+        )
         held.is_fenced = True
 
     async def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:

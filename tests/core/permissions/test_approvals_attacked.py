@@ -14,7 +14,7 @@ from hosting import Bench, Seen, expert, results, wait_for
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.questions import call_shown, form_of
+from perstack.doors.shared.questions import call_text, form_of
 from perstack.doors.tui.view.questions import asking_lines
 from perstack.errors import PerstackError
 from perstack.host import Host
@@ -117,10 +117,10 @@ def question(tool_name: str, **args) -> OpenQuestion:
 
 
 def test_no_argument_is_left_out_because_a_difference_is_shown(tmp_path: Path) -> None:
-    shown = call_shown(question("editTextFile", path="a", oldText="old", newText="new", text="rm -rf /"), tmp_path)
+    shown = call_text(question("editTextFile", path="a", oldText="old", newText="new", text="rm -rf /"), tmp_path)
     assert "rm -rf /" in shown
     (tmp_path / "a").write_text("before")
-    shown = call_shown(question("writeTextFile", path="a", text="after", newText="hidden"), tmp_path)
+    shown = call_text(question("writeTextFile", path="a", text="after", newText="hidden"), tmp_path)
     assert "hidden" in shown
 
 
@@ -132,12 +132,12 @@ def test_of_a_servers_tool_all_arguments_are_shown_whatever_they_are_called(tmp_
         question("send", path="a", oldText=f"{secret}\n1", newText=f"{secret}\n2"),
         question("writeTextFile", path="a", text=secret),
     ):
-        assert "what the server is really sent" in call_shown(asked.model_copy(update={"skill_name": "evil"}), tmp_path)
+        assert "what the server is really sent" in call_text(asked.model_copy(update={"skill_name": "evil"}), tmp_path)
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\x0b", "\x85", "\r"])
 def test_a_line_end_that_only_some_programs_know_is_part_of_the_difference(tmp_path: Path, mark: str) -> None:
-    shown = call_shown(question("editTextFile", path="a", oldText=f"1\nb{mark}c", newText="2\nb\nc"), tmp_path)
+    shown = call_text(question("editTextFile", path="a", oldText=f"1\nb{mark}c", newText="2\nb\nc"), tmp_path)
     assert f"-b\\u{ord(mark):04x}c" in shown
 
 
@@ -146,7 +146,7 @@ def test_a_line_end_that_only_some_programs_know_is_part_of_the_difference(tmp_p
 )
 def test_a_run_of_white_space_is_shown_as_such_and_hides_no_command(tmp_path: Path, blank: str) -> None:
     asking = question("exec", command="sh", args=["-c", f"ls{blank * 3000}; ./ev"])
-    for shown in (call_shown(asking, tmp_path), asking.shown):
+    for shown in (call_text(asking, tmp_path), asking.shown):
         assert len(shown) < 500
         assert "ls⟦" in shown
         assert "⟧; ./ev" in shown
@@ -155,11 +155,11 @@ def test_a_run_of_white_space_is_shown_as_such_and_hides_no_command(tmp_path: Pa
 def test_thousands_of_line_ends_are_shown_as_such(tmp_path: Path) -> None:
     for value in ("a" + "\n" * 3000 + "\tb", ["a" + "\n \n" * 1500 + "\tb"]):
         asking = question("other", text=value)
-        for shown in (call_shown(asking, tmp_path), asking.shown):
+        for shown in (call_text(asking, tmp_path), asking.shown):
             assert "3,000 line ends" in shown
             assert len(shown) < 300
             assert shown.count("\n") < 5
-    assert "a\n    | \n    |     b" in call_shown(question("other", text="a\n\n    b"), tmp_path)
+    assert "a\n    | \n    |     b" in call_text(question("other", text="a\n\n    b"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_thousands_of_line_ends_are_shown_as_such(tmp_path: Path) -> None:
 def test_what_cannot_be_seen_is_shown_as_an_escape_wherever_in_a_call_it_stands(tmp_path: Path, mark: str) -> None:
     seen = f"\\u{ord(mark):04x}" if ord(mark) < 0x10000 else json.dumps(mark)[1:-1]
     asking = question("other", text=f"a{mark}b", more=[{f"c{mark}d": f"e{mark}f"}], **{f"g{mark}h": 1})
-    shown = call_shown(asking, tmp_path)
+    shown = call_text(asking, tmp_path)
     nested = "\\r" if mark == "\r" else seen  # JSON has an escape of its own for it
     for words in (f"a{seen}b", f"c{nested}d", f"e{nested}f", f"g{seen}h"):
         assert words in shown
@@ -182,7 +182,7 @@ def test_what_cannot_be_seen_is_shown_as_an_escape_wherever_in_a_call_it_stands(
 def test_above_the_arguments_stands_each_command_that_the_parser_found(tmp_path: Path) -> None:
     script = "ls -a; if true; then x=1 GIT_X=2 ./ev 'a b' > f; fi\nsudo rm a | cat"
     asking = question("exec", command="sh", args=["-c", script])
-    head, arguments = call_shown(asking, tmp_path).split("\n  command: sh\n")
+    head, arguments = call_text(asking, tmp_path).split("\n  command: sh\n")
     assert head.split("\n")[1:] == [
         "  runs: ls -a",
         "  runs: true",
@@ -199,31 +199,31 @@ def test_above_the_arguments_stands_each_command_that_the_parser_found(tmp_path:
 def test_every_door_shows_what_white_space_hides(tmp_path: Path) -> None:
     asking = question("exec", command="sh", args=["-c", f"ls{' ' * 3000}; ./ev\n\u2028"])
     drawn = "\n".join("".join(span.text for span in line) for line in asking_lines(asking, tmp_path, 80))
-    for shown in (call_shown(asking, tmp_path), asking.shown, form_of(asking).message, drawn):
+    for shown in (call_text(asking, tmp_path), asking.shown, form_of(asking).message, drawn):
         assert "ls⟦3,000 spaces⟧; ./ev" in shown
         assert "\\u2028" in shown
     plain = question("exec", command="sh", args=["-c", f"ls{' ' * 3000}; ./ev"])
     drawn = "\n".join("".join(span.text for span in line) for line in asking_lines(plain, tmp_path, 80))
-    for shown in (call_shown(plain, tmp_path), form_of(plain).message, drawn):
+    for shown in (call_text(plain, tmp_path), form_of(plain).message, drawn):
         assert "\n  runs: ls\n  runs: ./ev\n" in shown
     assert "[ls] [./ev]" in plain.shown
 
 
 def test_a_command_that_cannot_be_read_is_said_to_be_so_and_many_are_bounded(tmp_path: Path) -> None:
-    assert "  runs: ?  " in call_shown(question("exec", command="sh", args=["-c", "ls 'open"]), tmp_path)
+    assert "  runs: ?  " in call_text(question("exec", command="sh", args=["-c", "ls 'open"]), tmp_path)
     many = question("exec", command="sh", args=["-c", "ls;" * 5000])
     assert (len(many.runs), many.runs[-1]) == (51, "… and more")
     long = question("exec", command="sh", args=["-c", f"echo {'x' * 40_000}; ./ev\n# c"])
     assert long.runs[1] == "./ev"
-    assert len(call_shown(long, tmp_path)) < 90_000
+    assert len(call_text(long, tmp_path)) < 90_000
     forged = question("exec", command="ls\n  runs: true", args=["a\n  runs: true"])
-    assert sum(line.startswith("  runs: ") for line in call_shown(forged, tmp_path).split("\n")) == 1
+    assert sum(line.startswith("  runs: ") for line in call_text(forged, tmp_path).split("\n")) == 1
     assert question("exec", command="", args=[1, None]).runs == ()
     assert question("exec", command=7).runs == ()
 
 
 def test_a_last_line_without_an_end_is_part_of_the_difference(tmp_path: Path) -> None:
-    shown = call_shown(question("editTextFile", path="a", oldText="1\na", newText="2\na\n"), tmp_path)
+    shown = call_text(question("editTextFile", path="a", oldText="1\na", newText="2\na\n"), tmp_path)
     assert "\n  -1\n  +2\n   a\n  +" in shown
 
 
@@ -234,7 +234,7 @@ def test_arguments_of_any_size_are_shown_in_bounded_time_and_room_and_what_is_le
         question("other", text="x" * 5_000_000, more={"deep": ["y" * 5_000_000]}),
     ):
         began = time.monotonic()
-        shown = call_shown(asking, tmp_path)
+        shown = call_text(asking, tmp_path)
         assert time.monotonic() - began < 5
         assert len(shown) < 250_000
         assert "characters are left out" in shown

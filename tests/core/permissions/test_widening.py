@@ -12,9 +12,9 @@ from perstack.core.definitions.permissions import (
     RuleSet,
     Standing,
     Widening,
-    all_laid_over,
+    apply_widening,
+    apply_widening_to_all,
     begun_under,
-    laid_over,
     not_in_force,
 )
 from perstack.core.definitions.project import Project
@@ -68,7 +68,7 @@ def test_a_resumed_run_has_at_most_what_it_had_and_what_today_allows(chain, toda
 
 @given(sets, widenings)
 def test_a_deny_falls_only_if_the_same_rule_is_allowed_by_name(rule_set, widening) -> None:
-    after = laid_over(rule_set, widening).permissions
+    after = apply_widening(rule_set, widening).permissions
     assert set(rule_set.permissions.deny) - set(widening.allow) <= set(after.deny)
     assert set(widening.deny) <= set(after.deny)
     if widening.default is None:
@@ -79,7 +79,7 @@ def test_a_deny_falls_only_if_the_same_rule_is_allowed_by_name(rule_set, widenin
 def test_what_was_widened_is_not_added_again_by_the_same_file(chain, laid) -> None:
     in_force = chain
     for widening in laid:
-        in_force = all_laid_over(in_force, widening)
+        in_force = apply_widening_to_all(in_force, widening)
     assert not_in_force(chain, in_force, laid) == ()
 
 

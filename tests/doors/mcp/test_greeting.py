@@ -20,7 +20,7 @@ from terminal import Terminal
 from perstack.config.load import load_project
 from perstack.doors.mcp.greeting import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, greet
 from perstack.doors.mcp.server import build_server
-from perstack.doors.mcp.workspaces import ServeOptions, served_projects
+from perstack.doors.mcp.workspaces import ServeOptions, serve_projects
 from perstack.host import Host
 
 INFO = {"name": "client", "version": "1"}
@@ -45,7 +45,7 @@ def said_by_the_sdk(workspace: Path, line: bytes) -> dict[str, object]:
         loaded = load_project(workspace / "perstack.toml")
         to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](1)
         outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](1)
-        async with served_projects(ServeOptions((Host(loaded.project, workspace=workspace), loaded))) as workspaces:
+        async with serve_projects(ServeOptions((Host(loaded.project, workspace=workspace), loaded))) as workspaces:
             server = build_server(workspaces)
             running = asyncio.create_task(server.run(incoming, outgoing, server.create_initialization_options()))
             await to_server.send(SessionMessage(jsonrpc_message_adapter.validate_json(line)))

@@ -32,7 +32,7 @@ from perstack.config.load import load_project
 from perstack.doors.mcp import notifications as clients_told
 from perstack.doors.mcp import workspaces as asking_for_roots
 from perstack.doors.mcp.server import build_server
-from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, served_projects
+from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, serve_projects
 from perstack.host import Host
 
 ACCEPT = {"Accept": "application/json, text/event-stream"}
@@ -223,7 +223,7 @@ def test_nothing_is_kept_of_sessions_that_ended_or_were_abandoned(terminal: Term
             assert json.loads(told.removeprefix("data: "))["result"]["tools"]
 
     async def work() -> None:
-        async with served_projects(ServeOptions(opened(terminal.workspace), opened)) as workspaces:  # type: ignore[arg-type]
+        async with serve_projects(ServeOptions(opened(terminal.workspace), opened)) as workspaces:  # type: ignore[arg-type]
             async with listening(workspaces, idle=SECONDS) as url:
                 await asyncio.gather(
                     *(polite(url) for _ in range(5)), *(polite(url, list_roots_callback=roots) for _ in range(5))
@@ -250,7 +250,7 @@ def test_a_client_that_never_says_what_it_has_open_is_served_home_after_a_while(
 
     async def work() -> None:
         async with (
-            served_projects(ServeOptions(home, lambda folder: home)) as workspaces,
+            serve_projects(ServeOptions(home, lambda folder: home)) as workspaces,
             listening(workspaces, idle=SECONDS) as url,
             Client(url, mode="legacy", list_roots_callback=never) as client,
         ):

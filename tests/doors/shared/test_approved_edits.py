@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.questions import call_shown
+from perstack.doors.shared.questions import call_text
 
 LINES = [f"line {number}\n" for number in range(1, 41)]
 
@@ -29,7 +29,7 @@ def asked(tool_name: str, offers: tuple[str, ...] = (), **args) -> OpenQuestion:
 
 
 def shown(folder: Path, tool_name: str, **args) -> str:
-    return call_shown(asked(tool_name, **args), folder)
+    return call_text(asked(tool_name, **args), folder)
 
 
 def test_an_edit_has_the_line_numbers_of_the_file_and_three_lines_around(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_each_answer_for_more_than_this_call_says_what_it_covers_and_the_cost_is
         "delegate/writer",
         "exec(a\nalways: exec: nothing)",
     )
-    lines = call_shown(asked("exec", offers, command="git"), tmp_path, "2 steps, $0.0123").split("\n")
+    lines = call_text(asked("exec", offers, command="git"), tmp_path, "2 steps, $0.0123").split("\n")
     assert [line for line in lines if line.startswith(("always", "so far"))] == [
         *OFFERED,
         *(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import asked_by, read_answer
+from perstack.core.jobs.answers import accepted_answers, read_answer
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.questions import choices_of, form_of
 
@@ -102,7 +102,7 @@ def test_a_tools_flat_question_is_its_own_form_and_its_answer_fits() -> None:
     said = form_of(question).answer(content)
     assert said is not None
     assert json.loads(said) == {"name": "a@b", "age": 7, "colours": ["red"]}
-    answer = read_answer(asked_by(question), said)
+    answer = read_answer(accepted_answers(question), said)
     assert (answer.action, answer.value) == ("accept", {"sure": True, **json.loads(said)})
 
 
@@ -136,7 +136,7 @@ def test_a_yes_or_no_has_no_fields() -> None:
     question = asking(fields())
     said = form_of(question).answer({})
     assert said == "{}"
-    assert read_answer(asked_by(question), said).action == "accept"
+    assert read_answer(accepted_answers(question), said).action == "accept"
 
 
 @pytest.mark.parametrize(
@@ -154,4 +154,4 @@ def test_a_yes_or_no_has_no_fields() -> None:
 )
 def test_one_choice_is_known_as_such(question: OpenQuestion, choices: dict[str, str]) -> None:
     assert choices_of(form_of(question)) == choices
-    assert all(read_answer(asked_by(question), one).action in ("accept", "decline") for one in choices)
+    assert all(read_answer(accepted_answers(question), one).action in ("accept", "decline") for one in choices)

@@ -60,7 +60,7 @@ STEPS: tuple[NextStep, ...] = (
     Trust(),
     Trust("/there"),
 )
-SAID = (cli.cli_phrase, mcp.mcp_phrase, http.http_phrase, acp.acp_phrase, acp.tui_phrase, acp.said_plainly, in_words)
+SAID = (cli.cli_phrase, mcp.mcp_phrase, http.http_phrase, acp.acp_phrase, acp.tui_phrase, acp.plain_phrase, in_words)
 COMMAND = re.compile(r"\bperstack [a-z]+|(?<![\w-])--[a-z][a-z-]*|leave out")
 CALLED = re.compile(
     r"\bperstack (login|logout|init|models|run|resume|answer|install|task|trust|jobs|inbox|log|verify)\b"

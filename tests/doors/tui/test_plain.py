@@ -15,7 +15,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.events import Event
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
-from perstack.doors.shared.next_steps import said_plainly
+from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.tui.actions import COMMANDS
 from perstack.testing.scripted import text, tool, turn
@@ -56,7 +56,7 @@ def test_what_the_model_says_comes_line_by_line_and_each_line_once(bench: Bench)
     wait_for(host.run("writer", "Go", on_event=lambda event, _: events.append(event)))
     lines: list[str] = []
     put = lambda *parts: lines.append("".join(map(str, parts)))  # noqa: E731
-    printer, state = JobPrinter(put, lambda: Screen(80, False), said_plainly), JobActivity()
+    printer, state = JobPrinter(put, lambda: Screen(80, False), plain_phrase), JobActivity()
     seen: list[list[str]] = []
     for event in events:
         printer.heard(event, state.apply(event), state)

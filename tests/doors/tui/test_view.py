@@ -19,7 +19,7 @@ from perstack.core.runs.events import Event
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.activity import CallActivity, JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
-from perstack.doors.shared.next_steps import said_plainly
+from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import cells
 from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
@@ -72,7 +72,7 @@ def test_delegates_are_lanes_below_the_call_and_fold(bench: Bench) -> None:
 
 
 def _printer(lines: list[str]) -> JobPrinter:
-    return JobPrinter(lambda *parts: lines.append("".join(map(str, parts))), lambda: Screen(80, False), said_plainly)
+    return JobPrinter(lambda *parts: lines.append("".join(map(str, parts))), lambda: Screen(80, False), plain_phrase)
 
 
 def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_asked_for(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from damaging import replace_line
 from hosting import Bench, Seen, expert, results, wait_for
 
 from perstack.core.audit.verification import Report
-from perstack.core.base.chain import Head, line_of, open_line, seal, without_payload
+from perstack.core.base.chain import Head, line_of, open_line, remove_payload, seal
 from perstack.core.base.ids import By
 from perstack.engine.audit.redact import redact_event
 from perstack.errors import Conflict, Damaged, NotFound, UsageError
@@ -152,7 +152,7 @@ def test_a_redacted_line_without_its_event_is_a_finding_and_the_job_does_not_go_
     a_job(bench)
     for seq, line in enumerate(lines_of(bench), 1):
         kind = line.split(b'"')[3].decode()
-        replace_line(bench.workspace, bench.storage, RUN, seq, without_payload(line, kind, f"job-1-{seq}"))
+        replace_line(bench.workspace, bench.storage, RUN, seq, remove_payload(line, kind, f"job-1-{seq}"))
         (finding,) = verified(bench).findings
         assert (finding.run_id, finding.seq) == ("job-1", seq)
         assert "no redactEvent says by whom" in finding.message

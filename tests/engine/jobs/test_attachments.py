@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from terminal import Terminal, reply
 
 from perstack.core.base.ids import By
-from perstack.core.runs.messages import BlobPart, TextPart, attached_of
+from perstack.core.runs.messages import BlobPart, TextPart, read_attachment
 from perstack.engine.audit.redact import redact_event
 from perstack.errors import UsageError
 from perstack.testing.crashing_storage import CrashPoint
@@ -121,14 +121,14 @@ def test_a_lost_blob_of_an_attachment_is_found(bench: Bench) -> None:
 )
 def test_what_no_model_is_sent_is_refused(name: str, data: bytes, words: str) -> None:
     with pytest.raises(UsageError, match=words) as refused:
-        attached_of(name, data)
+        read_attachment(name, data)
     assert str(refused.value).startswith(f"{name} cannot be attached: it ")
 
 
 @given(st.text(max_size=300), st.binary(max_size=300))
 def test_any_bytes_are_a_part_with_a_name_of_one_line_or_refused(name: str, data: bytes) -> None:
     try:
-        found = attached_of(name, data)
+        found = read_attachment(name, data)
     except UsageError:
         return
     assert found.name.isprintable()

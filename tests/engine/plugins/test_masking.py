@@ -11,7 +11,7 @@ from secret_texts import SECRETS
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Permissions
-from perstack.core.definitions.recorded_definition import definition_of, in_force
+from perstack.core.definitions.recorded_definition import definition_of, restore_project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill, Skill, ToolSpec
 from perstack.core.runs.facts import Question
@@ -362,7 +362,7 @@ def test_the_nearest_setting_counts_for_the_expert_that_a_person_starts(bench: B
         wait_for(host.run("a", "q", on_event=seen))
         assert (VALUE not in results(seen)[0]) is masks
         recorded = definition_of(host.project, host.project.experts["a"], Overrides())
-        assert in_force(recorded, project_of()).mask_secrets is of_project
+        assert restore_project(recorded, project_of()).mask_secrets is of_project
 
 
 def test_a_continued_run_masks_when_the_one_before_did(bench: Bench) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hosting import Bench, Seen, expert, results, sampled, until_it_crashes, wait_for
 
 from perstack.core.base.ids import By
-from perstack.core.runs.context import kept_always
+from perstack.core.runs.context import always_kept
 from perstack.core.runs.messages import text_of
 from perstack.engine.audit.redact import redact_event
 from perstack.errors import UsageError
@@ -263,7 +263,7 @@ def test_the_query_stays_in_the_context_when_a_correction_follows_it(bench: Benc
     job = wait_for(host.continue_job("a", "two", job_id=job.id))
     assert job.result == json.loads(FITS)
     run = wait_for(host.jobs.load(job.id)).runs[job.coordinator_run_id]
-    kept = [text_of(run.messages[index].contents) for index in sorted(kept_always(run))]
+    kept = [text_of(run.messages[index].contents) for index in sorted(always_kept(run))]
     assert (kept[0], kept[1], len(kept)) == ("one", "two", 3)
     assert kept[2].startswith("Your result was not taken")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.core.base.graphs import find_cycle, without_an_end
+from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.core.tasks.events import WaitingFor
 from perstack.core.tasks.operations import DecisionInput, PauseCommand
 from perstack.engine.tasks.memory import ExecutionMemory
@@ -197,9 +197,9 @@ def test_two_that_begin_to_wait_for_each_other_in_one_moment_are_named_in_lists_
 
 
 def test_what_waits_without_an_end_is_what_is_on_a_circle_or_behind_one() -> None:
-    assert without_an_end({"a": ("b",), "b": ("a",), "c": ("b",), "d": ("e",), "f": ("d",)}) == {"a", "b", "c"}
-    assert without_an_end({"a": ("b",), "b": ("c", "gone"), "c": ()}) == frozenset()
-    assert without_an_end({"a": ("a",)}) == {"a"}
+    assert tasks_on_cycles({"a": ("b",), "b": ("a",), "c": ("b",), "d": ("e",), "f": ("d",)}) == {"a", "b", "c"}
+    assert tasks_on_cycles({"a": ("b",), "b": ("c", "gone"), "c": ()}) == frozenset()
+    assert tasks_on_cycles({"a": ("a",)}) == {"a"}
 
 
 def test_the_way_of_a_circle_is_the_whole_way() -> None:

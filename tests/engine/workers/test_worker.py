@@ -15,7 +15,7 @@ from working import Engine, queued, recorded
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import work_in
+from perstack.core.queue.orders import count_progress
 from perstack.engine.workers.orders import Drive
 from perstack.errors import DispatcherError, MissingCredential, StorageError
 from perstack.host import Host
@@ -257,7 +257,7 @@ def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench)
         for job_id in ("first", "second"):
             await recorded(bench, job_id)
             types = [line.event.type for line in await host.jobs.events((await host.job(job_id)).coordinator_run_id)]
-            await engine.submit(job_id, takeovers=2, events=work_in(types))
+            await engine.submit(job_id, takeovers=2, events=count_progress(types))
         let = asyncio.Event()
 
         async def drive(job_id: str, **options: Any) -> JobSummary:

@@ -15,7 +15,7 @@ import pytest
 from hosting import closing
 from postgres_server import PostgresServer
 
-from perstack.core.base.chain import EMPTY_LOG, seal, without_payload
+from perstack.core.base.chain import EMPTY_LOG, remove_payload, seal
 from perstack.errors import Damaged, StorageError, UsageError
 from perstack.ports.storage import RunRef
 from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, payload, wait_for
@@ -384,7 +384,7 @@ def test_what_was_taken_out_is_in_no_file_of_the_tables() -> None:
         name = await storage.put_blob(JOB, secret)
         (shared,) = await storage.put_blobs(JOB, [secret + b"!"])
         assert holding()
-        await storage.redact(RUN, 1, without_payload(line, "noted", "job1-1"))
+        await storage.redact(RUN, 1, remove_payload(line, "noted", "job1-1"))
         await storage.remove_blob(JOB, name)
         await storage.remove_blob(JOB, shared)
         await storage.erase_traces(JOB)

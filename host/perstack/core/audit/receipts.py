@@ -209,15 +209,17 @@ def read_record(data: bytes) -> AnchorRecord:
     return AnchorRecord(_statement_in(envelope.body()), envelope)
 
 
-def left_in_force(records: Sequence[AnchorRecord], owner: Owner, logs: Mapping[str, LogPlaces]) -> list[AnchorRecord]:
+def records_in_force(
+    records: Sequence[AnchorRecord], owner: Owner, logs: Mapping[str, LogPlaces]
+) -> list[AnchorRecord]:
     """Return an anchor's records that the owner's present logs must match; not those of an earlier owner of that id."""
     first = logs.get(run_id_of(owner.id, 1))
     now = None if first is None or not first.first else _digest(first.first).sha256
-    gone = removed_lives(records)
+    gone = ended_lives(records)
     return [one for one in records if one.life not in gone or one.life == now]
 
 
-def removed_lives(records: Sequence[AnchorRecord]) -> frozenset[str]:
+def ended_lives(records: Sequence[AnchorRecord]) -> frozenset[str]:
     """Return the lives of an owner that ended with a removal. Duplicate records are ignored."""
     last: dict[str, bool] = {}
     known = set[bytes]()
@@ -229,19 +231,19 @@ def removed_lives(records: Sequence[AnchorRecord]) -> frozenset[str]:
     return frozenset(life for life, removed in last.items() if removed)
 
 
-def against_receipt(statement: Statement, logs: Mapping[str, LogPlaces], source: str) -> list[Finding]:
+def compare_with_receipt(statement: Statement, logs: Mapping[str, LogPlaces], source: str) -> list[Finding]:
     """Return the differences between the logs and a statement; `source` names its location."""
     findings: list[Finding] = []
     for subject in statement.subject:
         places = logs.get(subject.name)
-        found = _against_subject(subject, () if places is None else places.hashes, source)
+        found = _compare_with_subject(subject, () if places is None else places.hashes, source)
         findings += found
         if places is not None and not found:
-            findings += _against_definition(subject, statement.predicate, places, source)
+            findings += _compare_with_definition(subject, statement.predicate, places, source)
     return findings
 
 
-def events_after(statements: Iterable[Statement], logs: Mapping[str, LogPlaces]) -> int:
+def count_events_after(statements: Iterable[Statement], logs: Mapping[str, LogPlaces]) -> int:
     """Return the number of events after the last covered one."""
     known: dict[str, int] = {}
     for statement in statements:
@@ -250,7 +252,7 @@ def events_after(statements: Iterable[Statement], logs: Mapping[str, LogPlaces])
     return sum(max(0, len(places.hashes) - known.get(run_id, 0)) for run_id, places in logs.items())
 
 
-def _against_subject(subject: LogSubject, hashes: Sequence[str], source: str) -> list[Finding]:
+def _compare_with_subject(subject: LogSubject, hashes: Sequence[str], source: str) -> list[Finding]:
     run_id, seq = subject.name, subject.annotations.seq
     if seq > len(hashes):
         return [Finding(run_id, 0, f"the log ends at {len(hashes)}, but {source} says it had {seq} events")]
@@ -259,7 +261,7 @@ def _against_subject(subject: LogSubject, hashes: Sequence[str], source: str) ->
     return []
 
 
-def _against_definition(subject: LogSubject, receipt: Receipt, places: LogPlaces, source: str) -> list[Finding]:
+def _compare_with_definition(subject: LogSubject, receipt: Receipt, places: LogPlaces, source: str) -> list[Finding]:
     name = event_id_of(subject.name, 1)
     if any(one.name == name and one.digest != _digest(places.first) for one in receipt.definitions):
         return [Finding(subject.name, 1, f"the definition differs from the one in {source}")]

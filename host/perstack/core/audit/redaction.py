@@ -49,7 +49,7 @@ class Redaction:
         }
 
 
-def fields_taken(event: events.StoredEvent) -> tuple[str, ...]:
+def fields_to_blank(event: events.StoredEvent) -> tuple[str, ...]:
     """Return the JSON names of the fields that `blanked` changes in this event; empty if there are none."""
     before, after = _json(event), _json(blank(event))
     return tuple(key for key in before if before[key] != after.get(key))
@@ -57,7 +57,7 @@ def fields_taken(event: events.StoredEvent) -> tuple[str, ...]:
 
 def check_fields(event: events.StoredEvent, named: Iterable[str]) -> tuple[str, ...]:
     """Return the fields whose texts are removed: always all, as one digest covers them. Raises UsageError."""
-    fields = fields_taken(event)
+    fields = fields_to_blank(event)
     if not fields:
         raise UsageError(f"event {event.id} ({event.type}) has no text that could be taken out")
     wrong = [name for name in named if name not in fields]
@@ -73,7 +73,7 @@ _SETTINGS = frozenset(("expert", "instruction", "definition", "permissions", "ou
 """Fields with texts of a definition, which are in every Run of an Expert."""
 
 
-def texts_taken(event: events.StoredEvent, named: Iterable[str] = ()) -> frozenset[str]:
+def texts_to_blank(event: events.StoredEvent, named: Iterable[str] = ()) -> frozenset[str]:
     """Return the texts that `blanked` removes from the named fields, or from all but settings if none is named."""
     before, after = _json(event), _json(blank(event))
     wanted = frozenset(named) or before.keys() - _SETTINGS

@@ -129,7 +129,7 @@ _EVER = frozenset((
 """Fields that every version has written if they have a value: if one is missing, it would read as empty."""
 
 
-def against_logs(written: bytes, job: Job) -> list[str]:
+def compare_summary_with_logs(written: bytes, job: Job) -> list[str]:
     """Return the differences between a stopped Job's summary and its logs. Raises ValueError if it is no summary."""
     JobSummary.model_validate_json(written)
     found: JsonValue = json.loads(written)
@@ -209,7 +209,7 @@ def head_in(summary: bytes) -> Head | None:
     return Head(seq, chained) if isinstance(seq, int) and isinstance(chained, str) and seq > 0 else None
 
 
-def against_head(run_id: str, anchor: Head, chain: Mapping[int, str]) -> list[Finding]:
+def compare_with_head(run_id: str, anchor: Head, chain: Mapping[int, str]) -> list[Finding]:
     """Return what is wrong with a log compared with a stored head; `chain`: hash at each position."""
     if anchor.seq not in chain:
         text = f"the log ends at {len(chain)}, but a head kept elsewhere says it had {anchor.seq} events"

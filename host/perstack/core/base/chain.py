@@ -108,7 +108,7 @@ def open_line(line: bytes) -> Sealed:
 def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
     """Open the line that follows `head`, and check digest (not of a redacted line) and hash. Raises BrokenSeal."""
     sealed = open_line(line)
-    if _b64_sha256(sealed.payload) != sealed.digest and taken_out(sealed.payload) is None:
+    if _b64_sha256(sealed.payload) != sealed.digest and read_remains(sealed.payload) is None:
         if sealed.payload.endswith(_SAYS_REDACTED):
             raise BrokenSeal("it says that its content was redacted, and has content")
         raise BrokenSeal("its content is not what its digest says")
@@ -131,13 +131,13 @@ def _open_checked(head: Head, line: bytes) -> tuple[Sealed, Head]:
     return sealed, Head(head.seq + 1, sealed.hash)
 
 
-def taken_out(payload: bytes) -> TakenOut | None:
+def read_remains(payload: bytes) -> TakenOut | None:
     """Return the remains in a redacted line's payload; None for any other payload."""
     match = _REDACTED.fullmatch(payload)
     return None if match is None else TakenOut(match["type"].decode(), match["id"].decode())
 
 
-def without_payload(line: bytes, event_type: str, event_id: str) -> bytes:
+def remove_payload(line: bytes, event_type: str, event_id: str) -> bytes:
     """Return the line that remains of `line` after a redaction. Raises BrokenSeal."""
     sealed = open_line(line)
     left = b'{"type":"%b","id":"%b","redacted":true}' % (event_type.encode(), event_id.encode())
@@ -151,7 +151,7 @@ def is_redaction_of(line: bytes, new: bytes) -> bool:
     except BrokenSeal:
         return False
     same = (old.digest, old.hash, old.batch) == (left.digest, left.hash, left.batch)
-    return same and taken_out(left.payload) is not None
+    return same and read_remains(left.payload) is not None
 
 
 def _b64_sha256(data: bytes) -> str:

@@ -21,7 +21,7 @@ def find_cycle(task_id: str, depends_on: Sequence[str], waits: Mapping[str, Sequ
     return None
 
 
-def without_an_end(waits: Mapping[str, Sequence[str]]) -> frozenset[str]:
+def tasks_on_cycles(waits: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return the tasks on cycles, which two tasks can close at one moment, and tasks that wait for these."""
     left = {task_id: [one for one in wanted if one in waits] for task_id, wanted in waits.items()}
     _drop_ends(left)

@@ -80,7 +80,7 @@ def block_of(number: int) -> range:
     return range(number * BLOCK + 1, (number + 1) * BLOCK) if number else OWN
 
 
-def may_be_elsewhere(run_id: str) -> bool:
+def may_be_remote(run_id: str) -> bool:
     """Return True if the Run may have a separate driver: there is a block for it, and its id may name a lease."""
     number = number_of_run(run_id)
     return number > 1 and (number + 1) * BLOCK <= _LAST and len(run_id) <= _MAX_JOB_ID

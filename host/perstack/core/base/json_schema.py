@@ -540,7 +540,7 @@ def _find_unresolved(schema: JsonObject, meter: Meter) -> str | None:
     return None
 
 
-def named_by(reference: str, schema: JsonObject) -> tuple[JsonValue] | None:
+def resolve_reference(reference: str, schema: JsonObject) -> tuple[JsonValue] | None:
     """Return the target of a `$ref` that is a path within the schema; None if there is none."""
     if reference == "#":
         return (schema,)

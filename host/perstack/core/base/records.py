@@ -27,7 +27,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
-from perstack.core.base.text import REDACTED, near_or_all
+from perstack.core.base.text import REDACTED, did_you_mean
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
@@ -93,7 +93,7 @@ def _known_arguments(cls: type, error: ValidationError, named: Mapping[str, obje
         # a field that is given by both of its names is an extra one to pydantic
         if one["type"] not in _STRAY or (not place and (name in others or name in fields)):
             continue
-        remedy = "leave it out" if place else near_or_all(name, list(fields.values()))
+        remedy = "leave it out" if place else did_you_mean(name, list(fields.values()))
         raise UsageError(f"{cls.__name__}: there is no argument `{'.'.join([*place, name])}`; {remedy}") from None
     return {others.get(name, name): value for name, value in named.items()}
 

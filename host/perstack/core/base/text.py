@@ -171,7 +171,7 @@ def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     return next(iter(get_close_matches(word, list(words), 1, cutoff)), None)
 
 
-def near_or_all(word: str, words: Iterable[str]) -> str:
+def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return the remedy for an unknown word: «did you mean» the nearest one, or the list of all."""
     known = list(words)
     near = nearest(word, known)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
 from perstack.core.base.records import path_in
-from perstack.core.base.text import near_or_all
+from perstack.core.base.text import did_you_mean
 from perstack.errors import UsageError
 
 _MUST_BE = {
@@ -64,7 +64,7 @@ def _sentence(name: str, errors: list[ErrorDetails], known: Collection[str]) -> 
     if kinds <= _MISSING:
         return f"{place} is missing"
     if kinds <= _STRAY:
-        return f"there is no argument {place}; {near_or_all(name, known)}"
+        return f"there is no argument {place}; {did_you_mean(name, known)}"
     choices = [choice for error in errors if error["type"] == "literal_error" for choice in _choices(error)]
     wanted = [f"one of {', '.join(choices)}"] if choices else []
     wanted += [_MUST_BE[error["type"]] for error in errors if error["type"] in _MUST_BE]

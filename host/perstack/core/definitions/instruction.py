@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.result_schemas import asked_for
+from perstack.core.definitions.result_schemas import result_instruction
 from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, agent_skills, with_tools
 from perstack.dataclass import dataclass
 
@@ -139,7 +139,7 @@ def instruction_parts(
     }
     knowledge = agent_skills(expert.skills)
     if knowledge:
-        parts["agent skills"] = _told_of(knowledge)
+        parts["agent skills"] = _list_agent_skills(knowledge)
     parts["AGENTS.md"] = agents_md
     if delegates:
         told = "\n".join(f"- {one.tool_name}: {one.description}" for one in delegates)
@@ -149,7 +149,7 @@ def instruction_parts(
     if masks_secrets:
         parts["secrets"] = _SECRETS
     if schema is not None:
-        parts["result"] = asked_for(schema)
+        parts["result"] = result_instruction(schema)
     return {name: text for name, text in parts.items() if text}
 
 
@@ -168,7 +168,7 @@ def whole_instruction(instruction: str, guidance: str) -> str:
     return f"{instruction}{BETWEEN}{guidance}" if guidance else instruction
 
 
-def _told_of(skills: Sequence[AgentSkill]) -> str:
+def _list_agent_skills(skills: Sequence[AgentSkill]) -> str:
     told = "\n".join(f"- {one.name} (in {one.path}): {' '.join(one.description.split())}" for one in skills)
     return (
         "You have these skills: folders of instructions for a kind of task. Before you do what one of them is for, read"

@@ -170,7 +170,7 @@ def key_and_version(key: str) -> tuple[str, str | None]:
     return (name, version) if separator and name else (key, None)
 
 
-def bringing_over(key: str) -> str:
+def hint_for_scoped_key(key: str) -> str:
     """Return what to do about an unknown Expert whose key has a scope, as published ones have; empty for others."""
     return "; bring a published Expert over with `include`: docs/from-perstack.md" if key.startswith("@") else ""
 

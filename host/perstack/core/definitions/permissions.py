@@ -249,7 +249,7 @@ class Widening(Fact):
         return cls(source=source, **fields_of(permissions, Permissions))
 
 
-def laid_over(rule_set: RuleSet, widening: Widening) -> RuleSet:
+def apply_widening(rule_set: RuleSet, widening: Widening) -> RuleSet:
     """Return a rule set with a widening applied."""
     own = rule_set.permissions
     named = set(widening.allow)
@@ -264,9 +264,9 @@ def laid_over(rule_set: RuleSet, widening: Widening) -> RuleSet:
     return rule_set.model_copy(update={"permissions": permissions, "source": f"{rule_set.source} + {widening.source}"})
 
 
-def all_laid_over(chain: Sequence[RuleSet], widening: Widening) -> tuple[RuleSet, ...]:
+def apply_widening_to_all(chain: Sequence[RuleSet], widening: Widening) -> tuple[RuleSet, ...]:
     """Apply a widening to all rule sets in force; without project rules it becomes them."""
-    found = tuple(laid_over(one, widening) for one in chain)
+    found = tuple(apply_widening(one, widening) for one in chain)
     if any(not one.expert for one in chain):
         return found
     permissions = Permissions(default=widening.default, deny=widening.deny, ask=widening.ask, allow=widening.allow)
@@ -287,7 +287,7 @@ def _approved(rule_set: RuleSet, rule: str) -> RuleSet:
 def apply_widenings(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:
     """Return a rule set with a Job's widenings applied in order."""
     for widening in widenings:
-        rule_set = laid_over(rule_set, widening)
+        rule_set = apply_widening(rule_set, widening)
     return rule_set
 
 
@@ -316,7 +316,7 @@ def not_in_force(
 
 def missing_from(chain: Sequence[RuleSet], above: Iterable[RuleSet], widening: Widening | None) -> tuple[RuleSet, ...]:
     """Return the parent Run's rules that a Run is missing; `widening` will be applied to the latter next."""
-    laid = () if widening is None else all_laid_over(chain, widening)
+    laid = () if widening is None else apply_widening_to_all(chain, widening)
     known = [(one.expert, one.permissions.written) for one in (*chain, *laid)]
     return tuple(one for one in above if (one.expert, one.permissions.written) not in known)
 

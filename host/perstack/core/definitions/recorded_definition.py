@@ -52,7 +52,7 @@ def definition_of(project: Project, expert: Expert, chosen: Overrides) -> Series
     return SeriesDefinition(**fields_of(project, SeriesDefinition, **own))
 
 
-def in_force(definition: SeriesDefinition, today: Project) -> Project:
+def restore_project(definition: SeriesDefinition, today: Project) -> Project:
     """Return the project as it was recorded, with today's secrets, provider settings and location."""
     settings = {name: getattr(definition, name) for name in SeriesDefinition.model_fields if name != "chosen"}
     experts = {one.key: _with_secrets(one, today) for one in definition.experts}
@@ -71,7 +71,7 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
 _NO_SHARED_LIMITS: dict[str, Any] = dict.fromkeys(("max_steps", *Budget.model_fields))
 
 
-def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
+def without_job_limits(definition: SeriesDefinition) -> SeriesDefinition:
     """Return the definition without limits of a Job that has begun: its log has them, and may have raised them."""
     chosen = replace(definition.chosen, max_retries=None, timeout=None, compaction=None, **_NO_SHARED_LIMITS)
     return definition.model_copy(update={"chosen": chosen})

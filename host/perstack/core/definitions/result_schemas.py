@@ -18,8 +18,8 @@ from perstack.core.base.json_schema import (
     FULL,
     Checker,
     Meter,
-    named_by,
     objects,
+    resolve_reference,
     schema_problem,
     shorten,
     unchecked_parts,
@@ -89,7 +89,7 @@ def _unknown_reference(schema: JsonObject) -> str | None:
             if isinstance(one.get(keyword), str):
                 return f"it has a `{keyword}`"
         reference = one.get("$ref")
-        if isinstance(reference, str) and named_by(reference, schema) is None and reference not in names:
+        if isinstance(reference, str) and resolve_reference(reference, schema) is None and reference not in names:
             return f"it refers to {shorten(reference, 200)}, which is not in it"
     return None
 
@@ -99,7 +99,7 @@ def _has_endless_references(schema: JsonObject) -> bool:
     edges: dict[str, list[str]] = {}
     for one in objects(schema):
         reference = one.get("$ref")
-        named = named_by(reference, schema) if isinstance(reference, str) else None
+        named = resolve_reference(reference, schema) if isinstance(reference, str) else None
         options = [one.get(keyword) for keyword in _IN_PLACE]
         lists = (option for option in options if isinstance(option, list))
         beside = [*(named or ()), *options, *chain.from_iterable(lists)]
@@ -107,7 +107,7 @@ def _has_endless_references(schema: JsonObject) -> bool:
     return next(iter(cycles(edges)), None) is not None
 
 
-def placed_below(schema: JsonObject, place: str) -> JsonObject | None:
+def move_schema(schema: JsonObject, place: str) -> JsonObject | None:
     """Return the schema rewritten as a part of another one at `place`; None if its references would break there."""
     if any(name in one for one in objects(schema) for name in _NAMES):
         return None
@@ -180,7 +180,7 @@ def _parsed(text: str) -> JsonValue:
         value = read_json(text.encode("utf-8", "surrogatepass"))
         if any(level > DEEPEST for level, _ in enumerate(layers(value))):
             raise NotJson(f"is more than {DEEPEST} levels deep")
-        json.loads(text, object_pairs_hook=_once_each)
+        json.loads(text, object_pairs_hook=_reject_duplicates)
     except NotJson:
         raise
     except ValueError as error:
@@ -188,7 +188,7 @@ def _parsed(text: str) -> JsonValue:
     return value
 
 
-def _once_each(pairs: list[tuple[str, JsonValue]]) -> None:
+def _reject_duplicates(pairs: list[tuple[str, JsonValue]]) -> None:
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
@@ -201,7 +201,7 @@ def _checker(schema: str) -> Checker:
     return Checker(json.loads(schema))
 
 
-def asked_for(schema: JsonObject) -> str:
+def result_instruction(schema: JsonObject) -> str:
     """Return the instruction's text about the result."""
     shown = json.dumps(schema, ensure_ascii=False)
     return (

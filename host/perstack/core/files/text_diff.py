@@ -160,11 +160,11 @@ def _shortest(
             if not effort.spend(x - first):
                 return []
             if x >= n and x - k >= m:
-                return [(a0 + i, b0 + j) for i, j in _walked_back(trace, n, m)]
+                return [(a0 + i, b0 + j) for i, j in _trace_back(trace, n, m)]
     return []
 
 
-def _walked_back(trace: Sequence[dict[int, int]], n: int, m: int) -> Iterator[tuple[int, int]]:
+def _trace_back(trace: Sequence[dict[int, int]], n: int, m: int) -> Iterator[tuple[int, int]]:
     x, y = n, m
     for edits in range(len(trace) - 1, -1, -1):
         furthest, k = trace[edits], x - y

@@ -138,7 +138,7 @@ def rewind_plan(changes: Iterable[Change], wanted: Callable[[bytes], bool], igno
     return RewindPlan(tuple(made), tuple(kept))
 
 
-def wanted_paths(patterns: Iterable[str]) -> Callable[[bytes], bool]:
+def path_filter(patterns: Iterable[str]) -> Callable[[bytes], bool]:
     """Return a predicate: True for paths that match a glob or lie in a matching folder; without globs, for all."""
     globs = [Glob(pattern.rstrip("/")) for pattern in patterns]
 

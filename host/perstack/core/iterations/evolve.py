@@ -110,7 +110,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
             begun = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
             return SeriesChanges(iterations=(*series.iterations, begun), invalid_answers=0)
         case FinishArtefact():
-            made = _with_artefact(_in_hand(series, event), event)
+            made = _with_artefact(_current_iteration(series, event), event)
             return SeriesChanges(iterations=(*series.iterations[:-1], made), current_artefact=event.artefact)
         case FinishIteration():
             return _with_score(series, event)
@@ -139,7 +139,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
     assert_never(event)
 
 
-def _in_hand(series: SeriesState, event: FinishArtefact | FinishIteration) -> Iteration:
+def _current_iteration(series: SeriesState, event: FinishArtefact | FinishIteration) -> Iteration:
     last = series.iterations[-1]
     if event.number != last.number:
         raise IllegalFact(f"{event.type} is about iteration {event.number}, and {last.number} is in hand")
@@ -170,7 +170,7 @@ def _failed(series: SeriesState, event: FailSeries) -> SeriesChanges:
 
 
 def _with_score(series: SeriesState, event: FinishIteration) -> SeriesChanges:
-    last = _in_hand(series, event)
+    last = _current_iteration(series, event)
     score = score_of(series.settings, event.metrics)
     measured = Iteration(
         number=last.number,

@@ -17,7 +17,14 @@ from typing import TypedDict
 
 from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, nano
 from perstack.core.definitions.settings import Budget
-from perstack.core.iterations.state import FailSeries, FinishReason, Iteration, PauseSeries, SeriesState, metrics_wanted
+from perstack.core.iterations.state import (
+    FailSeries,
+    FinishReason,
+    Iteration,
+    PauseSeries,
+    SeriesState,
+    compared_metrics,
+)
 from perstack.core.jobs.due import DUE, job_state, stop_words
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
@@ -101,7 +108,7 @@ def pending_series(series: SeriesState) -> SeriesCommand | None:
     """Return the next command; None unless the series is running."""
     if series.status != "running":
         return None
-    now = series.in_hand
+    now = series.current_iteration
     if now is None and series.has_reached_target:
         return Finish("targetReached")
     if now is None and len(series.iterations) >= series.settings.max_iterations:
@@ -134,7 +141,7 @@ def query_of(series: SeriesState) -> str:
 
 def _aim(series: SeriesState) -> str:
     settings = series.settings
-    names = metrics_wanted(settings)
+    names = compared_metrics(settings)
     what = names[0] if len(names) == 1 else f"the worst of {', '.join(names)}"
     aim = f"as {'high' if settings.direction == 'higher' else 'low'} as can be"
     if settings.target is not None:
@@ -187,7 +194,7 @@ def interrupt_event(stamp: SeriesStamp) -> PauseSeries:
     return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
 
 
-def used_up(what: UsedUp, stamp: SeriesStamp) -> PauseSeries:
+def budget_pause(what: UsedUp, stamp: SeriesStamp) -> PauseSeries:
     """Return the pause of a series whose budget is used up."""
     return PauseSeries(
         **stamp, reason="checkpoint", message=what.words, job_status="stoppedByBudget", exceeded=what.budget
@@ -224,7 +231,7 @@ def stop_event(job: JobSummary, stamp: SeriesStamp, left: Budget | None = None) 
 
 def question_of(series: SeriesState, artefact: str) -> str:
     """Return the query for an Expert that evaluates."""
-    metrics = ", ".join(f'"{name}": NUMBER' for name in metrics_wanted(series.settings))
+    metrics = ", ".join(f'"{name}": NUMBER' for name in compared_metrics(series.settings))
     return (
         "Judge the result below. Answer with one JSON object and nothing else: "
         f'{{"metrics": {{{metrics}}}, "analysis": "what to improve"}}; '

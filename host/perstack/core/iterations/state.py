@@ -210,19 +210,19 @@ parse_series_event = EventParser[StoredSeriesEvent](
 # Scores: which metrics are compared, and which score is better.
 
 
-def metrics_wanted(settings: Iterate) -> tuple[str, ...]:
+def compared_metrics(settings: Iterate) -> tuple[str, ...]:
     """Return the names of the compared metrics."""
     return (settings.metric,) if isinstance(settings.metric, str) else settings.metric
 
 
 def score_of(settings: Iterate, metrics: Mapping[str, float]) -> float:
     """Return the compared score: the worst of the metrics. Raises UsageError for a missing metric."""
-    missing = [name for name in metrics_wanted(settings) if name not in metrics]
+    missing = [name for name in compared_metrics(settings) if name not in metrics]
     if missing:
         there = ", ".join(metrics) or "none"
         raise UsageError(f"no metric {', '.join(map(repr, missing))}; there are: {there}")
     worst = min if settings.direction == "higher" else max
-    return worst(metrics[name] for name in metrics_wanted(settings))
+    return worst(metrics[name] for name in compared_metrics(settings))
 
 
 def is_better(settings: Iterate, score: float, than: float) -> bool:
@@ -295,7 +295,7 @@ class SeriesState(Fact):
         return tuple(one for one in self.iterations if one.score is not None)
 
     @property
-    def in_hand(self) -> Iteration | None:
+    def current_iteration(self) -> Iteration | None:
         """The current iteration: begun, but not measured; None between two."""
         last = self.iterations[-1] if self.iterations else None
         return last if last is not None and last.score is None else None
@@ -305,7 +305,7 @@ class SeriesState(Fact):
         """The state in terms of `TRANSITIONS`."""
         if self.status != "running":
             return self.status
-        now = self.in_hand
+        now = self.current_iteration
         return "between" if now is None else "working" if now.artefact is None else "measuring"
 
     @property

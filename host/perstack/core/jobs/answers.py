@@ -122,7 +122,7 @@ def yes_or_no(text: str) -> YesNo | None:
     return YesNo(word in YES, words)
 
 
-def asked_by(asking: OpenQuestion) -> AcceptedAnswers:
+def accepted_answers(asking: OpenQuestion) -> AcceptedAnswers:
     """Return the answers that a Job's open question accepts; options of an interactive tool may allow others."""
     if asking.call_digest:
         options = ("yes", ALWAYS, *wider_answers(asking), "no")
@@ -167,10 +167,10 @@ def beside_question(args: JsonObject, asked: AcceptedAnswers) -> JsonObject:
 def read_answer(asked: AcceptedAnswers, said: JsonValue) -> Reading:
     """Return the meaning of an answer. Raises UsageError naming what is accepted."""
     if asked.schema is not None:
-        return _of_form(asked.schema, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False))
+        return _read_form(asked.schema, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False))
     if asked.several:
-        return _of_several(asked, said)
-    reading = _of_yes_no(asked, said) if asked.is_yes_no else _of_options(asked, said)
+        return _read_several(asked, said)
+    reading = _read_yes_no(asked, said) if asked.is_yes_no else _read_option(asked, said)
     if reading is not None:
         return reading
     if not asked.allows_other:
@@ -188,7 +188,7 @@ def read_approval(asking: OpenQuestion, text: str) -> Approval:
         return Approval(decision="project", rule=rule)
     found = yes_or_no(alone)
     if found is None or (found.is_yes and found.words):  # «yes: but to another branch» is not a yes to this call
-        raise UsageError(f"the answer does not fit: {accepted(asked_by(asking))}")
+        raise UsageError(f"the answer does not fit: {accepted(accepted_answers(asking))}")
     return Approval(decision="once" if found.is_yes else "no", text=found.words)
 
 
@@ -196,7 +196,7 @@ def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
     """Return the answer: a text for the model, an Answer for a tool, an Approval for a call. Raises UsageError."""
     if asking.call_digest:
         return read_approval(asking, text)
-    reading = read_answer(asked_by(asking), text)
+    reading = read_answer(accepted_answers(asking), text)
     if asking.requested_schema is None:
         return reading.text
     content = reading.value if isinstance(reading.value, dict) else {}
@@ -231,10 +231,10 @@ def _are_yes_no(options: tuple[str, ...]) -> bool:
     return {one.is_yes for one in said} == {True, False}
 
 
-def _of_yes_no(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
+def _read_yes_no(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
     given = _as_object(said)
     if given is not None:
-        return _of_object(asked, given)
+        return _read_object(asked, given)
     found = _read_decision(said)
     return None if found is None else _match_option(asked, found, found.is_yes)
 
@@ -245,7 +245,7 @@ def _read_decision(said: JsonValue) -> YesNo | None:
     return yes_or_no(said) if isinstance(said, str) else None
 
 
-def _of_object(asked: AcceptedAnswers, given: JsonObject) -> Reading | None:
+def _read_object(asked: AcceptedAnswers, given: JsonObject) -> Reading | None:
     """Read an object with `approved` as a yes or no, ignoring its other keys."""
     found = _read_decision(given.get(_APPROVED))
     if found is None or found.words:
@@ -266,7 +266,7 @@ def _as_object(said: JsonValue) -> JsonObject | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def _of_options(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
+def _read_option(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
     if not isinstance(said, str):
         return None
     wanted = said.strip().casefold()
@@ -275,14 +275,14 @@ def _of_options(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
     return None if same is None else Reading(same, text=same)
 
 
-def _of_several(asked: AcceptedAnswers, said: JsonValue) -> Reading:
+def _read_several(asked: AcceptedAnswers, said: JsonValue) -> Reading:
     """Read a list of options, or a text with commas between them. Raises UsageError naming what is accepted."""
     given = _parsed(said) if isinstance(said, str) and said.lstrip().startswith("[") else said
     texts = given if isinstance(given, list) else []
     if isinstance(given, str):
         parts: list[JsonValue] = [part.strip() for part in given.split(",")]
-        texts = parts if any(_of_options(asked, part) for part in parts) else [given.strip()]
-    read = [(_of_options(asked, text), text) for text in texts if isinstance(text, str) and text]
+        texts = parts if any(_read_option(asked, part) for part in parts) else [given.strip()]
+    read = [(_read_option(asked, text), text) for text in texts if isinstance(text, str) and text]
     if not read or len(read) != len(texts):
         raise UsageError(f"the answer does not fit: {accepted(asked)}")
     if not asked.allows_other and any(found is None for found, _ in read):
@@ -295,7 +295,7 @@ def _of_several(asked: AcceptedAnswers, said: JsonValue) -> Reading:
 # --- forms --------------------------------------------------------------------------------------------------------
 
 
-def _of_form(requested_schema: JsonObject, text: str) -> Reading:
+def _read_form(requested_schema: JsonObject, text: str) -> Reading:
     """Read `decline`, `cancel`, a JSON object, or the only value. Missing fields have a `default` (SEP-1034)."""
     action = _REFUSALS.get(text.strip().lower())
     if action is not None:

@@ -193,6 +193,6 @@ def is_elsewhere(run: Run) -> bool:
     return not run.is_coordinator and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
 
 
-def grows_apart(run: Run, runs: Mapping[str, Run]) -> bool:
+def may_have_own_driver(run: Run, runs: Mapping[str, Run]) -> bool:
     """Return True if a delegate's own worker may have appended to its log since the Job's driver last appended."""
     return is_elsewhere(run) or (not run.is_coordinator and run.queued is not None and is_wanted(run, runs))

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import PROVIDER
 from perstack.core.definitions.skills import ToolKind
-from perstack.core.jobs.answers import asked_by
+from perstack.core.jobs.answers import accepted_answers
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.display_events import StreamText
 from perstack.core.runs.events import (
@@ -126,11 +126,11 @@ class StreamReader:
         if not isinstance(event, StoredEvent):
             return ()
         self._last[event.run_id] = event
-        return self._of_stored(event)
+        return self._from_stored(event)
 
     def question(self, asking: OpenQuestion) -> Question:
         """Return the event of an open question."""
-        asked = asked_by(asking)
+        asked = accepted_answers(asking)
         return Question(
             asking.id,
             asking.shown,
@@ -146,7 +146,7 @@ class StreamReader:
         """Return the last event."""
         return Finished(job, self._last.get(job.coordinator_run_id))
 
-    def _of_stored(self, event: StoredEvent) -> Iterable[StreamEvent]:
+    def _from_stored(self, event: StoredEvent) -> Iterable[StreamEvent]:
         match event:
             case StartGeneration():
                 self._streamed.discard(event.run_id)

@@ -291,7 +291,7 @@ def tree_of(runs: Sequence[RunSummary], places: Mapping[str, ContinuedFrom]) -> 
     return tuple(found.values())
 
 
-def whole_below(runs: Sequence[RunSummary], run_id: str | None) -> tuple[RunSummary, ...]:
+def with_descendants(runs: Sequence[RunSummary], run_id: str | None) -> tuple[RunSummary, ...]:
     """Return a Run and all Runs called by it and its delegates; all Runs if `run_id` is None."""
     if run_id is None:
         return tuple(runs)

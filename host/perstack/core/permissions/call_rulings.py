@@ -45,7 +45,7 @@ def apply_rules(
             assert_never(ruling.decision)
 
 
-def leads_to(call: PolicyCall) -> tuple[str, ...]:
+def resolved_paths(call: PolicyCall) -> tuple[str, ...]:
     """Return the resolved paths of a call, each once."""
     return tuple(dict.fromkeys(name for names in call.paths().values() for name in names))
 
@@ -70,7 +70,7 @@ def _covering_approval(
             if (
                 is_enough(chain, call, one.rule)
                 if one.rule
-                else one.call_digest == digest and one.leads_to == leads_to(call)
+                else one.call_digest == digest and one.leads_to == resolved_paths(call)
             )
         ),
         None,
@@ -138,7 +138,7 @@ def difference_of(
     return None
 
 
-def own_names(chain: Sequence[RuleSet], decided: DecidedCall) -> tuple[str, ...]:
+def names_in_skill(chain: Sequence[RuleSet], decided: DecidedCall) -> tuple[str, ...]:
     """Return a tool's possible names within its skill: offered under another if illegal, or in two skills."""
     shown = decided.tool_name
     prefix = f"{legal_tool_name(decided.skill_name)}_"

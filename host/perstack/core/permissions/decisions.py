@@ -150,7 +150,7 @@ def decide_command(rules: ParsedRules, call: PolicyCall) -> Ruling:
 def _rulings_on_part(rules: ParsedRules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
     match part:
         case ShellCommand():
-            yield from _of_command(rules, _target(call, part), part)
+            yield from _rulings_on_command(rules, _target(call, part), part)
         case Redirect() if part.path is None:
             yield _ask_instead(
                 rules, None, RuleTarget(call, part.shown), "what it is redirected to is known when it runs"
@@ -163,7 +163,7 @@ def _rulings_on_part(rules: ParsedRules, call: PolicyCall, part: Part) -> Iterat
             assert_never(part)
 
 
-def _of_command(rules: ParsedRules, target: RuleTarget, command: ShellCommand) -> Iterator[Ruling]:
+def _rulings_on_command(rules: ParsedRules, target: RuleTarget, command: ShellCommand) -> Iterator[Ruling]:
     ruling = rules.ruling_on(target)
     if command.is_around:
         if ruling.rule and (ruling.decision == "deny" or (ruling.decision == "ask" and rules.names_line(ruling.rule))):
@@ -188,7 +188,7 @@ def _ask_instead(rules: ParsedRules, ruling: Ruling | None, target: RuleTarget, 
     return Ruling("ask", "", "default", rules.source, target.shown, reason)
 
 
-def lines_shown(words: Sequence[str]) -> Iterator[str]:
+def display_lines(words: Sequence[str]) -> Iterator[str]:
     """Yield a display line for each simple command, file and unparsed part of a command line."""
     for part in parts_of(ShellCommand(tuple(words))):
         match part:

@@ -67,7 +67,7 @@ def _host_and_port(text: str) -> tuple[str, str]:
         return f"{_address(host[1:])}", rest.removeprefix(":")
     host, _, port = text.partition(":")
     host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".")
-    return (_dotted_ipv4(host) if _NUMBER.fullmatch(host) else _in_ascii(host)), port
+    return (_dotted_ipv4(host) if _NUMBER.fullmatch(host) else _to_ascii(host)), port
 
 
 def _dotted_ipv4(host: str) -> str:
@@ -86,7 +86,7 @@ def _number(part: str) -> int:
     return int(part, 8 if is_octal else 10)
 
 
-def _in_ascii(host: str) -> str:
+def _to_ascii(host: str) -> str:
     if host.isascii():
         return host
     try:

@@ -147,7 +147,7 @@ def pause(tries: int) -> int:
     return min(_FIRST_PAUSE << min(tries, 10), _LONGEST_PAUSE)
 
 
-def work_in(event_types: Iterable[str]) -> int:
+def count_progress(event_types: Iterable[str]) -> int:
     """Return the progress of a Job: the number of events of all its Runs, without mere beginnings."""
     return sum(one not in _NO_PROGRESS for one in event_types)
 

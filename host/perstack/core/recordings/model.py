@@ -49,7 +49,7 @@ _LONGEST_SHOWN = 160
 _WIDTH = 118
 
 
-def _one_text(value: object) -> object:
+def _join_lines(value: object) -> object:
     if not isinstance(value, list):
         return value
     lines = cast("list[object]", value)
@@ -61,7 +61,7 @@ def _lines(text: str) -> str | list[str]:
     return text.split("\n") if "\n" in text else text
 
 
-Text = Annotated[str, BeforeValidator(_one_text), PlainSerializer(_lines)]
+Text = Annotated[str, BeforeValidator(_join_lines), PlainSerializer(_lines)]
 
 
 class Piece(BaseModel):

@@ -35,7 +35,7 @@ _CAPS = (4_000, 1_000, 300, 120)  # characters of each text in the transcript; t
 _SHARE = 0.55  # maximum share of the window that the transcript takes
 
 
-def left_out(run: Run, plan: Compact) -> list[Message]:
+def messages_left_out(run: Run, plan: Compact) -> list[Message]:
     """Return the messages that a plan leaves out. They are in the state until the compaction is recorded."""
     kept = set(plan.kept)
     found: list[Message] = []
@@ -53,7 +53,7 @@ def left_out(run: Run, plan: Compact) -> list[Message]:
 def transcript(run: Run, plan: Compact, window: int) -> str:
     """Return the older part of the history as one text that fits the window."""
     most = int(window * _SHARE)
-    messages = left_out(run, plan)
+    messages = messages_left_out(run, plan)
     head = f"The task:\n{_cut(run.start.query, 4_000)}\n\nThe older part of the history:\n"
     text = ""
     for cap in _CAPS:
@@ -82,7 +82,7 @@ def summary_in(text: str) -> str:
 def outline(run: Run, plan: Compact, window: int) -> str:
     """Return a summary made without a model: earlier summaries, and the calls, only the latest if there are many."""
     most = 3 * summary_tokens(window)
-    lines = [line for message in left_out(run, plan) for line in _lines(message, 120)]
+    lines = [line for message in messages_left_out(run, plan) for line in _lines(message, 120)]
     shown: list[str] = []
     for line in reversed(lines):
         most -= len(line) + 1

@@ -75,7 +75,7 @@ def _overhead(run: Run) -> int:
     return max(run.context.overhead, estimated_tokens(len(run.instruction.encode(errors="replace"))))
 
 
-def learned_window(run: Run, said: int | None) -> int:
+def window_after_overflow(run: Run, said: int | None) -> int:
     """Return the window that an overflow reveals: the size `said` by the endpoint, or less than was sent."""
     sent = load(run)
     known = window_of(run)
@@ -209,7 +209,7 @@ def _first_recent(run: Run, most: float, least: int) -> int:
 
 def _plan(run: Run, start: int, window: int, now: int) -> Compact | None:
     messages = run.messages
-    never = kept_always(run)
+    never = always_kept(run)
     dropped = [index for index in range(start) if index not in never]
     if not dropped or all(messages.place(index) in run.context.summaries for index in dropped):
         return None
@@ -220,7 +220,7 @@ def _plan(run: Run, start: int, window: int, now: int) -> Compact | None:
     return Compact(messages.place(first), messages.place(last), kept, now, max(0, after))
 
 
-def kept_always(run: Run) -> set[int]:
+def always_kept(run: Run) -> set[int]:
     """Return the indices of messages never left out: the first and latest query, and turns with pinned results."""
     messages, context = run.messages, run.context
     queries = [
@@ -262,7 +262,7 @@ def _parts(run: Run) -> Iterator[tuple[str, int]]:
     messages = run.messages
     yield "the instruction with the tools", _overhead(run)
     latest = _latest_turn(run)
-    for index in sorted(kept_always(run) | set(range(latest, len(messages)))):
+    for index in sorted(always_kept(run) | set(range(latest, len(messages)))):
         message = messages[index]
         if isinstance(message, ToolMessage):
             for part in message.contents:
@@ -278,7 +278,7 @@ def _parts(run: Run) -> Iterator[tuple[str, int]]:
 # How events change the context: what the model sees from then on.
 
 
-def known_tools(run: Run, calls: Iterable[DecidedCall]) -> ContextState:
+def remember_called_tools(run: Run, calls: Iterable[DecidedCall]) -> ContextState:
     """Return the context after these calls were decided, with the called tools that only read and the pinned ones."""
     context = run.context
     if run.limits.context is None:

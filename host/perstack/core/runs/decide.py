@@ -109,7 +109,7 @@ def _delegation_events(
 def shrink_event(run: Run, command: commands.Shrink, stamp: Stamps) -> events.ShrinkResults:
     """Return the event that shortens old results for the model. Their whole texts are stored as blobs already."""
     return events.ShrinkResults(
-        **_of_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
+        **_stamp_for_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
     )
 
 
@@ -117,7 +117,7 @@ def start_compaction_event(
     run: Run, command: commands.Compact, model: str, reserved: Charge | None, stamp: Stamps
 ) -> events.StartCompaction:
     """Return the event that precedes the request for a summary."""
-    place = _of_next_step(run, stamp)
+    place = _stamp_for_next_step(run, stamp)
     return events.StartCompaction(**place, first=command.first, through=command.through, model=model, reserved=reserved)
 
 
@@ -135,7 +135,7 @@ def compact_history_event(
     text_tokens = estimated_tokens(len(text.encode(errors="replace")))
     window = window_of(run) or 0
     return events.CompactHistory(
-        **_of_next_step(run, stamp),
+        **_stamp_for_next_step(run, stamp),
         first=command.first,
         through=command.through,
         kept=command.kept,
@@ -159,7 +159,7 @@ class SummaryCost:
     duration_ms: int = 0
 
 
-def _of_next_step(run: Run, stamp: Stamps) -> EventStamp:
+def _stamp_for_next_step(run: Run, stamp: Stamps) -> EventStamp:
     """Return the stamp of an event before a step's generation, which belongs to that step and not to the last."""
     given = stamp()
     return {**given, "step_number": run.step + 1} if run.phase is Phase.READY else given
@@ -419,7 +419,7 @@ def resume_event(
         checkpoint_id=event_id_of(run.id, run.head.seq),
         limits=limits,
         by=None if limits is None else by,
-        settled=_settled_of(run, settled),
+        settled=_settlements_of(run, settled),
         signal=None if reason == "parent" else signal,
         definition=definition,
         permissions=permissions,
@@ -427,7 +427,7 @@ def resume_event(
     )
 
 
-def _settled_of(run: Run, settled: Mapping[str, Settlement]) -> dict[str, Settlement]:
+def _settlements_of(run: Run, settled: Mapping[str, Settlement]) -> dict[str, Settlement]:
     decided: dict[str, Settlement] = {}
     for call in run.calls.values():
         settlement = settled.get(call_key(run, call)) or settled.get(call.decided.id)

@@ -60,6 +60,6 @@ def tokens(usage: Usage, unpriced_tokens: int | None = None) -> str:
     return f"{words}, {price}" if price else words
 
 
-def given_by(by: By | None) -> list[LogRow]:
+def author_rows(by: By | None) -> list[LogRow]:
     """Return the row that names who caused an event; empty if that is unknown."""
     return [] if by is None else [LogRow("by", str(by), "magenta")]

@@ -463,7 +463,7 @@ class Attached:
         return self.part.mime_type if isinstance(self.part, BlobPart) else None
 
 
-def attached_of(name: str, data: bytes) -> Attached:
+def read_attachment(name: str, data: bytes) -> Attached:
     """Return an attachment; its bytes tell its type. Raises UsageError for an unsupported type, or one too large."""
     name = "".join(sign if sign.isprintable() else "\ufffd" for sign in name)[:_LONGEST_NAME] or "attachment"
     image = image_type(data)

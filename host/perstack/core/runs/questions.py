@@ -36,10 +36,10 @@ class OpenQuestion(Fact):
         program, words = self.args.get("command"), self.args.get("args", [])
         if not self.call_digest or self.tool_name != _EXEC or not isinstance(program, str) or not program:
             return ()
-        from perstack.core.permissions.decisions import lines_shown  # imported only for calls of programs
+        from perstack.core.permissions.decisions import display_lines  # imported only for calls of programs
 
         argv = [program, *(word for word in words if isinstance(word, str))] if isinstance(words, list) else [program]
-        lines = [approvable_text(line).replace("\n", "\\n") for line in islice(lines_shown(argv), _MOST_COMMANDS + 1)]
+        lines = [approvable_text(line).replace("\n", "\\n") for line in islice(display_lines(argv), _MOST_COMMANDS + 1)]
         short = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …" for line in lines[:_MOST_COMMANDS]]
         return (*short, "… and more") if len(lines) > _MOST_COMMANDS else tuple(short)
 

@@ -15,7 +15,7 @@ def count_repeats(run: Run, calls: Iterable[Call]) -> Repeats:
     """Return the count of consecutive equal steps, after a step in which these calls have their results."""
     if run.limits.max_repeats is None:
         return NO_REPEATS
-    same = tuple(_same_call(call) for call in calls)
+    same = tuple(_compared_call(call) for call in calls)
     if not same or None in same:
         return NO_REPEATS
     found = tuple(one for one in same if one is not None)
@@ -49,7 +49,7 @@ def repeated_call(run: Run) -> ErrorInfo | None:
     )
 
 
-def _same_call(call: Call) -> SameCall | None:
+def _compared_call(call: Call) -> SameCall | None:
     """Return the compared parts of a call; None if it may be repeated."""
     if call.result is None or call.decided.polling or call.decided.kind == "interactive" or call.answers:
         return None

@@ -49,10 +49,10 @@ from perstack.dataclass import dataclass, replace
 
 def schema_of_run(start: StartRun) -> JsonObject | None:
     """Return the schema that a Run's result must fit; None if any text is a result."""
-    return wanted_schema(start.expert, start.output, is_coordinator=start.delegated_by is None)
+    return result_schema(start.expert, start.output, is_coordinator=start.delegated_by is None)
 
 
-def wanted_schema(expert: Expert, output: JsonObject | None, *, is_coordinator: bool) -> JsonObject | None:
+def result_schema(expert: Expert, output: JsonObject | None, *, is_coordinator: bool) -> JsonObject | None:
     """Return a delegate's `returns`; for a Coordinator the caller's schema, or else the Expert's `output`."""
     if not is_coordinator:
         return expert.returns
@@ -340,7 +340,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
     """Return the state after `startRun`; `base`: state of the continued Run at the checkpoint it continues from."""
     place = start.continued_from
     if base is not None and place is not None and (place.answers or place.as_it_was):
-        return _taken_over(start, head, base)
+        return _take_over(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")
     return Run(
@@ -357,7 +357,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
     )
 
 
-def _taken_over(start: StartRun, head: Head, base: Run) -> Run:
+def _take_over(start: StartRun, head: Head, base: Run) -> Run:
     """Return a Run in the state of `base`: its calls stay open, and its spending is not counted again."""
     is_begun = base.phase is Phase.GENERATING
     return Run(
@@ -388,7 +388,7 @@ def due_on_resume(run: Run) -> SnapshotDue:
     return run.snapshot_due if run.start.snapshots is None or run.snapshot_due != "no" else "before"
 
 
-def due_after(run: Run, call: Call) -> SnapshotDue:
+def snapshot_due_after(run: Run, call: Call) -> SnapshotDue:
     """Return the snapshot that is due once the call has its result; a call that only reads makes none due."""
     return "after" if _may_change_files(call) and run.start.snapshots is not None else run.snapshot_due
 

@@ -20,13 +20,13 @@ from acp.interfaces import Client
 from pydantic import TypeAdapter
 
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import ALWAYS, accepted, asked_by
+from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.acp.sessions import EditorSession, MakeHost, Sessions, opened
-from perstack.doors.acp.updates import Sender, Updates, shown_again
+from perstack.doors.acp.updates import Sender, Updates, replay_updates
 from perstack.doors.shared.next_steps import acp_phrase
-from perstack.doors.shared.questions import CHOICES, agrees, call_shown, choices_of, declines, form_of
+from perstack.doors.shared.questions import CHOICES, agrees, call_text, choices_of, declines, form_of
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.doors.shared.text import local_time
@@ -137,7 +137,7 @@ class PerstackAgent:
             session = await self._sessions.load(cwd, session_id)
             loaded = await session.host.jobs.load(session_id)
             run = loaded.coordinator
-            for update in shown_again(run.messages):
+            for update in replay_updates(run.messages):
                 await self._client.session_update(session_id, update)
             if (asking := loaded.question) is not None:
                 await self._say(session, _in_words(asking))
@@ -207,7 +207,7 @@ class PerstackAgent:
             for one, name in choices_of(form).items()
         ]
         if options:
-            title = call_shown(asking, session.workspace) if asking.call_digest else form.message
+            title = call_text(asking, session.workspace) if asking.call_digest else form.message
             call = schema.ToolCallUpdate(
                 tool_call_id=asking.id, title=title, kind="other", status="pending", raw_input=asking.args or None
             )
@@ -262,7 +262,7 @@ def _kind_of(choice: str) -> schema.PermissionOptionKind:
 
 
 def _in_words(asking: OpenQuestion) -> str:
-    message, asked = form_of(asking).message, asked_by(asking)
+    message, asked = form_of(asking).message, accepted_answers(asking)
     return f"{message}\n({accepted(asked)})" if asked.is_bound else message
 
 

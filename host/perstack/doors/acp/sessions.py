@@ -64,11 +64,11 @@ class EditorSession:
         if self.turn is None:
             return
         if self.is_elsewhere:
-            self.stopping = asyncio.create_task(self._stop_elsewhere(self.turn))
+            self.stopping = asyncio.create_task(self._stop_remote(self.turn))
         else:
             self.turn.cancel()
 
-    async def _stop_elsewhere(self, turn: asyncio.Task[JobSummary]) -> None:
+    async def _stop_remote(self, turn: asyncio.Task[JobSummary]) -> None:
         try:
             await self.host.cancel(self.id)
         except PerstackError:  # it has already stopped, or its worker does not answer

@@ -34,7 +34,7 @@ from perstack.doors.shared.text import brief, shorten
 _TITLE_CELLS = 120
 
 
-def shown_again(messages: Iterable[Message]) -> Iterator[helpers.SessionUpdate]:
+def replay_updates(messages: Iterable[Message]) -> Iterator[helpers.SessionUpdate]:
     """Yield queries, replies and calls with their results in order."""
     for number, message in enumerate(messages):
         match message:

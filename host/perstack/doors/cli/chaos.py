@@ -122,7 +122,7 @@ def _trials(assault: Assault, plain: Trial, chance: random.Random) -> Iterator[T
         for number, at in enumerate(boundaries):
             yield assault.disturbed(Fault("torn" if chance.random() < 1 / 3 else "kill", at))
             if number % 3 == 0:
-                yield assault.killed_after(*(chance.uniform(0, longest) for _ in range(_AT_RANDOM)))
+                yield assault.kill_after(*(chance.uniform(0, longest) for _ in range(_AT_RANDOM)))
 
 
 def _say(tally: Tally, room: Path) -> None:

@@ -88,7 +88,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
     if ended is None:
         sys.exit(INTERRUPTED)
     status = report_outcome(ended, lines, _how_to_continue(ended))
-    sys.exit(_say_written(lines, before, tried) if ended.status == "completed" else status)
+    sys.exit(_report_written(lines, before, tried) if ended.status == "completed" else status)
 
 
 class _CreateOutput(JobOutput):
@@ -182,7 +182,7 @@ def _how_to_continue(job: JobSummary) -> str:
     return f"continue with: {_RESUME} {job.id}"
 
 
-def _say_written(lines: _CreateOutput, before: Project, tried: list[tuple[str, str]]) -> int:
+def _report_written(lines: _CreateOutput, before: Project, tried: list[tuple[str, str]]) -> int:
     """Report the written files and next commands, and return the exit status: 1 if there is no usable definition."""
     changed = lines.changed_files()
     for name in changed:

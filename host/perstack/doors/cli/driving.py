@@ -97,14 +97,14 @@ async def _ask_person(asking: OpenQuestion, host: Host, used: str) -> str:
     """Return the typed answer; empty to leave the question for later. `used`: what the Job has used so far."""
     import termios
 
-    from perstack.core.jobs.answers import accepted, asked_by  # imported late: few Jobs ask
-    from perstack.doors.shared.questions import call_shown, chosen, question_shown
+    from perstack.core.jobs.answers import accepted, accepted_answers  # imported late: few Jobs ask
+    from perstack.doors.shared.questions import call_text, chosen, question_text
 
     is_approval = bool(asking.call_digest)
-    text = call_shown(asking, host.workspace, used) if is_approval else question_shown(asking)
+    text = call_text(asking, host.workspace, used) if is_approval else question_text(asking)
     for line in text.split("\n"):
         print_err(line)
-    asked = asked_by(asking)
+    asked = accepted_answers(asking)
     with suppress(termios.error):
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input is no answer to this question
     number = f"give {'numbers' if asked.several else 'a number'}, or " if asked.options and not is_approval else ""
@@ -235,16 +235,16 @@ def outcome_line(job: JobSummary, then: str | None = None) -> str:
         "stoppedByInteractiveTool": f"is waiting for an answer: {job.asks}",
         "stoppedByMaxSteps": f"step limit reached ({did})",
         "stoppedByBudget": f"stopped by its budget ({did}): {job.exceeded}",
-        "stoppedByInterrupt": f"{_why_stopped(job)} after {did}",
+        "stoppedByInterrupt": f"{_stop_reason(job)} after {did}",
         "running": f"is still running: {did}",
-        "queued": f"waits for a worker{_since_when(job)}",
+        "queued": f"waits for a worker{_waiting_time(job)}",
     }[job.status]
     step = next_step_of_job(job)
     text = f"{job.expert_key} {text}"
     return f"{text}; {then or cli_phrase(step)}" if step is not None and job.status != "completed" else text
 
 
-def _since_when(job: JobSummary) -> str:
+def _waiting_time(job: JobSummary) -> str:
     if job.queued is None:
         return ""
     if job.queued.due:
@@ -252,7 +252,7 @@ def _since_when(job: JobSummary) -> str:
     return f" since {local_time(job.queued.since):%Y-%m-%d %H:%M}"
 
 
-def _why_stopped(job: JobSummary) -> str:
+def _stop_reason(job: JobSummary) -> str:
     if job.pause_reason != "rate_limit" or job.resume_at is None:
         return "interrupted"
     when = local_time(job.resume_at)

@@ -94,7 +94,7 @@ def _show_diff(screen: Screen, files: Sequence[FileDiff]) -> None:
 
 
 def _style_line(screen: Screen, kind: file_changes.LineKind, line: bytes) -> StyledText:
-    return screen.styled(file_changes.shown_line(kind, line), **_STYLES[kind])
+    return screen.styled(file_changes.display_line(kind, line), **_STYLES[kind])
 
 
 async def _diff(host: Host, job: str | None, what: str | None, run_id: str | None) -> FilesDiff:
@@ -243,7 +243,7 @@ def _as_json(plan: Rewind) -> dict[str, object]:
 _SHOWN = 20
 
 
-def files_of_then(options: HostOptions, expert: str, job: str, checkpoint: str, *, is_sure: bool) -> HostOptions:
+def files_of_checkpoint(options: HostOptions, expert: str, job: str, checkpoint: str, *, is_sure: bool) -> HostOptions:
     """Restore or write a checkpoint's files; return the branch's options. Raises UsageError, Conflict, StorageError."""
     if options.workspace is not None:
         return _in_new_folder(options, expert, job, checkpoint, Path(options.workspace))

@@ -29,7 +29,7 @@ from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import json_on_stdin, read_text
 from perstack.doors.cli.terminal import print_err, print_out, write_json
 from perstack.doors.shared.next_steps import cli_phrase
-from perstack.doors.shared.questions import call_shown, is_refusal, question_shown
+from perstack.doors.shared.questions import call_text, is_refusal, question_text
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.doors.shared.text import ago, count
@@ -59,7 +59,7 @@ def answer_command(ident: str, text: str, is_driven: bool, showing: OutputOption
     `decline`.
     """
     said = read_text(text)
-    found = run_with(options.driver(), lambda host: _looked_up(host, ident, said))
+    found = run_with(options.driver(), lambda host: _find_question(host, ident, said))
     if found is None:
         print_err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
@@ -75,7 +75,7 @@ def answer_command(ident: str, text: str, is_driven: bool, showing: OutputOption
     sys.exit(drive(host, work, lines))
 
 
-async def _looked_up(host: Host, ident: str, said: str) -> str | None:
+async def _find_question(host: Host, ident: str, said: str) -> str | None:
     """Return the id of a Job's question, also for an unknown id; None for a task, which is answered here."""
     ident = await host.jobs.find(ident, ("job", "task"))
     item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
@@ -197,8 +197,8 @@ def _text(item: InboxItem, workspace: Path) -> str:
     if item.asking is None:
         return item.text
     if not item.asking.call_digest:
-        return question_shown(item.asking).removeprefix(f"{item.asking.expert_key} asks: ")
-    return call_shown(item.asking, workspace, item.cost)
+        return question_text(item.asking).removeprefix(f"{item.asking.expert_key} asks: ")
+    return call_text(item.asking, workspace, item.cost)
 
 
 def _steps(item: InboxItem) -> tuple[NextStep, ...]:

@@ -136,7 +136,7 @@ def report_series(series: SeriesState, lines: JobOutput) -> int:
     steps = "; ".join(map(cli_phrase, next_steps_of_series(series)))
     stands = "is waiting" if series.job_status == "stoppedByInteractiveTool" else "paused"
     text = {
-        "completed": f"completed: {did}; {_why_completed(series)}; perstack report {series.id}",
+        "completed": f"completed: {did}; {_completion_reason(series)}; perstack report {series.id}",
         "failed": f"failed after {did}: {series.message}; {steps}"
         " (--definition current, if you have edited the Expert)",
         "paused": f"{stands} after {did}: {series.message}; {steps}",
@@ -161,7 +161,7 @@ def _exit_status(series: SeriesState) -> int:
             assert_never(series.status)
 
 
-def _why_completed(series: SeriesState) -> str:
+def _completion_reason(series: SeriesState) -> str:
     settings = series.settings
     if series.finish_reason == "targetReached":
         return "the target is reached"

@@ -129,7 +129,7 @@ def jobs_command(
         return
     screen = Screen.of_stdout()
     if not jobs:
-        print_out("no Jobs" + _why_none(offset, choice))
+        print_out("no Jobs" + _empty_reason(offset, choice))
         return
     _show_jobs(screen, jobs, wide=wide)
     if has_more:
@@ -137,7 +137,7 @@ def jobs_command(
         print_out(screen.styled(text, dim=True))
 
 
-def _why_none(offset: int, choice: JobChoice) -> str:
+def _empty_reason(offset: int, choice: JobChoice) -> str:
     if offset:
         return " beyond these"
     if choice == JobChoice.of(labels=dict(choice.labels)) and choice.labels:

@@ -11,7 +11,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.log_rows import LogRow
 from perstack.doors.cli.terminal import LiveRegion, print_err, print_out, render_line
-from perstack.doors.shared.activity import JobActivity, RunActivity, todos_words, total_texts, with_duration, work_words
+from perstack.doors.shared.activity import JobActivity, RunActivity, call_line, todos_words, total_texts, with_duration
 from perstack.doors.shared.job_printer import JobPrinter, Put
 from perstack.doors.shared.markdown import Line
 from perstack.doors.shared.next_steps import cli_phrase
@@ -81,7 +81,7 @@ def _lane(lane: RunActivity, screen: Screen, now: int, width: int, colour: str, 
     if len(works) > 1 and room > 1:
         shown = works[-room:]
         return [
-            (label if not at else " " * width, " ", screen.styled(work_words(one, now, left), fg="cyan"))
+            (label if not at else " " * width, " ", screen.styled(call_line(one, now, left), fg="cyan"))
             for at, one in enumerate(shown)
         ]
     doing = _activity_line(lane, now, left)
@@ -93,7 +93,7 @@ def _activity_line(lane: RunActivity, now: int, left: int = 10_000) -> str:
         return _tail(lane.text, left, 1)[-1]
     if lane.work:
         more = f" and {count(len(lane.work) - 1, 'more call')}" if len(lane.work) > 1 else ""
-        return work_words(next(iter(lane.work.values())), now, left - len(more)) + more
+        return call_line(next(iter(lane.work.values())), now, left - len(more)) + more
     return with_duration(lane.doing or "begins", lane.since, now, left)
 
 

@@ -258,7 +258,7 @@ async def _show_events(
     log_print.print_events(
         rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full, marks
     )
-    _say_rest(screen, len(chosen), looked_for, request.offset)
+    _print_rest(screen, len(chosen), looked_for, request.offset)
     return int(log_print.print_damage(logs))
 
 
@@ -284,7 +284,7 @@ async def _follow(host: Host, request: _Request) -> int:
         _write_lines(logs, request)
     else:
         await _show_events(host, replace(request, job_id=job.id), following.rows, logs)
-    await following.until_stopped(host, job.id)
+    await following.follow_until_stopped(host, job.id)
     return int(log_print.print_damage(await host.jobs.logs(job.id, run_id=request.run_id)))
 
 
@@ -326,7 +326,7 @@ async def _show_counts(host: Host, request: _Request) -> int:
     return int(log_print.print_damage(logs))
 
 
-def _say_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
+def _print_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
     earlier = total - offset - shown
     if earlier > 0:
         text = f"{count(earlier, 'earlier event')}: see more with --offset {offset + shown}, or all with --take 0"
@@ -427,7 +427,7 @@ class _LogFollower:
         self._known = {log.run_id: len(log.lines) for log in logs}
         self._request = request
 
-    async def until_stopped(self, host: Host, job_id: str) -> None:
+    async def follow_until_stopped(self, host: Host, job_id: str) -> None:
         request = self._request
         view = None if request.as_json else LiveView(rows=self.rows, state=JobActivity(full=request.full))
         try:

@@ -120,7 +120,7 @@ def _not_empty(context: click.Context, option: click.Parameter, value: object) -
     return value  # pyright: ignore[reportUnknownVariableType]  # isinstance narrowed an object
 
 
-def _say_usage(error: click.ClickException) -> None:
+def _print_usage_error(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
@@ -166,7 +166,7 @@ def entry() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        _say_usage(error)
+        _print_usage_error(error)
         sys.exit(2)
     except click.Abort:
         sys.exit(130)

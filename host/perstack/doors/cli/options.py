@@ -62,7 +62,7 @@ class HostOptions:
     branch_folder: Path | None = None  # a folder to work in that does not change where the project is found
 
     @classmethod
-    def taken_from(cls, values: dict[str, Any]) -> HostOptions:
+    def take_from(cls, values: dict[str, Any]) -> HostOptions:
         """Return the options for a command's parameters, and remove the used ones from `values`."""
         names = ("config", "workspace", "storage", "dispatcher", "env_path")
         return cls(**{name: values.pop(name) for name in names if name in values})
@@ -281,7 +281,7 @@ def pass_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def gather(**given: Any) -> None:
-        options = HostOptions.taken_from(given)
+        options = HostOptions.take_from(given)
         command(options=options, **given)
 
     return gather
@@ -389,7 +389,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def gather(*, permissions: str | None, **given: Any) -> None:
-        options = HostOptions.taken_from(given)
+        options = HostOptions.take_from(given)
         chosen = {name: given.pop(name) for name in _OVERRIDES}
         parsed = {name: parse(chosen[name]) for name, parse in _PARSERS.items() if chosen[name] is not None}
         overrides = Overrides(

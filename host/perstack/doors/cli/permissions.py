@@ -12,7 +12,7 @@ import click
 
 from perstack.config.grants import ProjectGrants
 from perstack.config.load import DefinitionFile, read_permissions
-from perstack.config.project import named_or_own
+from perstack.config.project import workspace_folder
 from perstack.config.trust import Agreed, Item, TrustStore, addresses, digests_of, executed, folder_of
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import one_line
@@ -181,7 +181,7 @@ def _is_denied(one: ChangedRuling) -> bool:
 
 async def _backtest(host: Host, options: HostOptions, rules: _File, since: int, *, as_json: bool) -> _Totals:
     totals = _Totals()
-    workspace = named_or_own(host.project, options.workspace_path)
+    workspace = workspace_folder(host.project, options.workspace_path)
     async for tested in host.audit.backtest(host.project, workspace, rules=rules, since=since):
         totals.add(tested)
         if tested.problem is not None:

@@ -120,9 +120,9 @@ def _with_files(
 ) -> HostOptions:
     if job is None or checkpoint is None:
         raise UsageError("--with-files needs --continue-job JOB and --resume-from CHECKPOINT: say whose files")
-    from perstack.doors.cli.files import files_of_then
+    from perstack.doors.cli.files import files_of_checkpoint
 
-    return files_of_then(options, expert, job, checkpoint, is_sure=is_sure)
+    return files_of_checkpoint(options, expert, job, checkpoint, is_sure=is_sure)
 
 
 def _check_combination(

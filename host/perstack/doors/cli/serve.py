@@ -205,13 +205,13 @@ def _places(options: HostOptions) -> dict[str, object]:
     if config is None and find_config(workspace) != found.config:
         config = found.config
         if storage is None and not _is_anywhere(project.storage):
-            storage = _seen_from(found.state_root, project.storage)
+            storage = _resolve_from(found.state_root, project.storage)
     if storage is not None and workspace != found.folder:
-        storage = _seen_from(found.folder, storage)
+        storage = _resolve_from(found.folder, storage)
     return {"--workspace": workspace, "--config": config, "--storage": storage}
 
 
-def _seen_from(folder: Path, address: str) -> str:
+def _resolve_from(folder: Path, address: str) -> str:
     scheme, _, location = address.partition(":")
     return address if _is_anywhere(address) else f"{scheme}:{folder / location}"
 

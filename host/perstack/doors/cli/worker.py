@@ -178,12 +178,12 @@ async def _run_worker(
             if not as_json:
                 print_err(f"figures at {place}/metrics")
         if folders is not None:
-            looking = asyncio.create_task(_look_through(folders, tell))
+            looking = asyncio.create_task(_check_folders(folders, tell))
             stack.callback(looking.cancel)
-        await _until_it_left(worker, settings.drain)
+        await _run_until_it_leaves(worker, settings.drain)
 
 
-async def _look_through(folders: WorkerFolders, tell: Report) -> None:
+async def _check_folders(folders: WorkerFolders, tell: Report) -> None:
     """Check the folders of earlier Jobs in the background: an earlier worker may have left thousands."""
     from perstack.engine.workers.reports import WorkerReport, error_text
 
@@ -202,7 +202,7 @@ async def _look_through(folders: WorkerFolders, tell: Report) -> None:
         tell(WorkerReport(event="strange", level="warning", text=words, facts={"folders": list(strange)}))
 
 
-async def _until_it_left(worker: Worker, drain: float) -> None:
+async def _run_until_it_leaves(worker: Worker, drain: float) -> None:
     """Run the worker. The first signal lets it leave; the second, or exceeding the time to leave, ends the process."""
     loop = asyncio.get_running_loop()
 

@@ -18,7 +18,7 @@ from perstack.doors.http.connections import ConnectionLimits, http_server, liste
 from perstack.doors.http.routes import job_routes, routes
 from perstack.doors.http.streams import CallsInLogs, RecordedStreams
 from perstack.doors.mcp.server import build_server
-from perstack.doors.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, served_projects
+from perstack.doors.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, serve_projects
 from perstack.doors.shared.signals import handle_stop_signals
 from perstack.errors import UsageError
 from perstack.system.user import notice
@@ -31,7 +31,7 @@ _SHUTDOWN_TIME_S = 5  # seconds for open connections to end after the Jobs have 
 async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX_IDLE_S) -> None:
     """Serve until a stop signal; sessions end after `idle` seconds. Raises UsageError for an unusable address."""
     guard.check()
-    async with served_projects(replace(offer, open_root=_only_own(offer.open_root))) as workspaces:
+    async with serve_projects(replace(offer, open_root=_restrict_to_own(offer.open_root))) as workspaces:
         with listen(guard.address) as listener:
             app = build_server(workspaces).streamable_http_app(
                 custom_starlette_routes=[
@@ -59,7 +59,7 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
                     await streams.close()
 
 
-def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:
+def _restrict_to_own(open_root: OpenRoot | None) -> OpenRoot | None:
     """Refuse folders of others or writable by all: any client names one, and a definition executes programs."""
     if open_root is None:
         return None

@@ -113,7 +113,7 @@ class ClientCall(OperationCall[Outcome]):
             return await answered(*before)
         if not elicitation.can_ask(self.context):
             return await super().confirm(asked, answered)
-        if elicitation.asks_by_returning(self.context):
+        if elicitation.uses_returned_questions(self.context):
             return form.ask_by_result(asked.question, asked.digest)
         return await answered(asked.digest, await form.ask_now(self.context, asked.question))
 
@@ -131,8 +131,8 @@ class ClientCall(OperationCall[Outcome]):
                     is_shown = before is not None and asking.id == before.question_id
                     if is_shown or not elicitation.can_ask(self.context):
                         break
-                    workspace = await self.project.host.jobs.workspace_shown(asking)
-                    if elicitation.asks_by_returning(self.context):
+                    workspace = await self.project.host.jobs.workspace_for_diff(asking)
+                    if elicitation.uses_returned_questions(self.context):
                         return elicitation.ask_by_result(asking, workspace)
                     if progress is not None:
                         progress.report(f"waiting for an answer: {asking.shown}")

@@ -59,7 +59,7 @@ def can_ask(context: Context) -> bool:
     return found is not None and (found.form is not None or found.url is None)
 
 
-def asks_by_returning(context: Context) -> bool:
+def uses_returned_questions(context: Context) -> bool:
     """Return whether questions are put by a result rather than during the call."""
     return context.protocol_version in STATELESS_VERSIONS
 

@@ -74,7 +74,7 @@ def caller(context: Context) -> By:
     return By(door="mcp", client=client) if is_remote else this_user("mcp", client)
 
 
-def when_gone(context: Context, callback: Callable[[], object]) -> None:
+def on_disconnect(context: Context, callback: Callable[[], object]) -> None:
     """Call `callback` when a request's connection ends: over HTTP, its session, or after the SDK's idle time."""
     # The SDK wants handlers to use the connection's exit stack, but does not expose it yet.
     connection: object = getattr(context.session, "_connection", None)
@@ -96,7 +96,7 @@ class Clients:
         """Add a client after its handshake. It is removed when its connection ends."""
         client = client_of(context)
         if client not in self._sessions:
-            when_gone(context, lambda: self.remove(client))
+            on_disconnect(context, lambda: self.remove(client))
         self._sessions[client] = context.session
 
     def remove(self, client: str) -> None:

@@ -22,11 +22,11 @@ from typing_extensions import override
 from perstack.core.base.records import JsonObject
 from perstack.doors.mcp import resources
 from perstack.doors.mcp.driving import LOG_LEVEL, ClientCall, Outcome
-from perstack.doors.mcp.elicitation import AgreementForm, Context, asks_by_returning, can_ask
+from perstack.doors.mcp.elicitation import AgreementForm, Context, uses_returned_questions, can_ask
 from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Greeting
 from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, LogLevels, call_key
 from perstack.doors.mcp.tools import call_tool, drives, list_tools, operations_of
-from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, served_projects
+from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, serve_projects
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
@@ -80,7 +80,7 @@ async def _values_within(state: ClientProject, template: str, job_id: str) -> li
 # A prompt for each Expert, which editors show as a command.
 
 
-def _listed_prompts(state: ClientProject) -> list[types.Prompt]:
+def _list_prompts(state: ClientProject) -> list[types.Prompt]:
     argument = types.PromptArgument(name="query", description="what the Expert is to do", required=True)
     return [
         types.Prompt(
@@ -93,7 +93,7 @@ def _listed_prompts(state: ClientProject) -> list[types.Prompt]:
     ]
 
 
-def _filled_prompt(state: ClientProject, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+def _get_prompt(state: ClientProject, params: types.GetPromptRequestParams) -> types.GetPromptResult:
     """Return the prompt's text for the editor's model. Raises MCPError for an unknown prompt or a missing query."""
     expert = state.definitions.experts.get(params.name)
     if expert is None:
@@ -171,10 +171,10 @@ class _Handlers:
     async def list_prompts(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
-        return types.ListPromptsResult(prompts=_listed_prompts(await self._refreshed(context)))
+        return types.ListPromptsResult(prompts=_list_prompts(await self._refreshed(context)))
 
     async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        return _filled_prompt(await self._state(context), params)
+        return _get_prompt(await self._state(context), params)
 
     async def set_log_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         self._log_levels.set(params.level, context)
@@ -278,7 +278,7 @@ async def serve_stdio(
     """Serve one client. `opening` is its first message; `greeted` the answer sent to it, None without one."""
     with cancel_on_stop_signal():
         async with (
-            served_projects(offer) as workspaces,
+            serve_projects(offer) as workspaces,
             _streams(wire, opening, greeted) as (incoming, outgoing),
         ):
             server = build_server(workspaces)
@@ -359,7 +359,7 @@ async def _with_consent(call: ClientCall) -> ClientCall | types.InputRequiredRes
     held = live.open_change
     if held is None or live.is_asked or not can_ask(call.context) or not drives(call.params.name):
         return call
-    if asks_by_returning(call.context):
+    if uses_returned_questions(call.context):
         if call.params.request_state is not None:
             return call  # it brings the answer to another question
         return _FORM.ask_by_result(held.question, held.digest)

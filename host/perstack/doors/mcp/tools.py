@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.result_schemas import placed_below
+from perstack.core.definitions.result_schemas import move_schema
 from perstack.core.tasks.operation_table import OPERATIONS
 from perstack.doors.mcp.driving import ClientCall, Outcome
 from perstack.doors.mcp.notifications import ClientProject
@@ -136,7 +136,7 @@ def _expert_output_schema(result: JsonObject | None) -> JsonObject:
     properties = whole.get("properties")
     if result is None or not isinstance(properties, dict):
         return whole
-    placed = placed_below(result, "#/properties/result")
+    placed = move_schema(result, "#/properties/result")
     return whole if placed is None else {**whole, "properties": {**properties, "result": placed}}
 
 

@@ -26,8 +26,8 @@ from perstack.doors.mcp.notifications import (
     Clients,
     JobSubscriptions,
     client_of,
+    on_disconnect,
     tell_lists_changed,
-    when_gone,
 )
 from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
 from perstack.doors.served_project import CallKey, Definitions, JobTasks
@@ -76,7 +76,7 @@ def _folders(uris: Iterable[str]) -> Iterable[Path]:
 
 
 @asynccontextmanager
-async def served_project(
+async def serve_project(
     host: Host, loaded: LoadedProject, experts: Sequence[str] = (), *, tasks: bool = False
 ) -> AsyncGenerator[ClientProject]:
     """Yield the state of one workspace. At the end its Jobs are interrupted and recorded; then the Host is closed."""
@@ -189,7 +189,7 @@ class Workspaces:
     def _client_roots(self, context: Context) -> _ClientRoots:
         key = client_of(context)
         if key not in self._clients:
-            when_gone(context, partial(self._clients.pop, key, None))
+            on_disconnect(context, partial(self._clients.pop, key, None))
         return self._clients.setdefault(key, _ClientRoots())
 
     async def _place(self, client: _ClientRoots, context: Context) -> None:
@@ -222,14 +222,14 @@ class Workspaces:
         """Open a workspace. `folder` is the client's folder, which may differ from the workspace of its Experts."""
         host, loaded = workspace
         state = await self._stack.enter_async_context(
-            served_project(host, loaded, self._offer.experts, tasks=self._offer.tasks)
+            serve_project(host, loaded, self._offer.experts, tasks=self._offer.tasks)
         )
         self._states[folder or host.workspace] = state
         return state
 
 
 @asynccontextmanager
-async def served_projects(offer: ServeOptions) -> AsyncGenerator[Workspaces]:
+async def serve_projects(offer: ServeOptions) -> AsyncGenerator[Workspaces]:
     """Yield the workspaces for a server; at the end all Jobs are interrupted and recorded."""
     async with AsyncExitStack() as stack:
         workspaces = Workspaces(offer, stack)

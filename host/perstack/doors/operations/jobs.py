@@ -148,7 +148,7 @@ class ListApprovals(OperationArguments):
     @override
     async def perform(self, call: OperationCall[R]) -> R:
         asked = [item.asking for item in await call.project.inbox()]
-        shown = call.project.host.jobs.workspace_shown
+        shown = call.project.host.jobs.workspace_for_diff
         calls = [asking for asking in asked if asking is not None and asking.call_digest]
         found = [views.open_approval(asking, await shown(asking)) for asking in calls]
         return call.reply(views.Approvals(approvals=tuple(found)))

@@ -15,7 +15,7 @@ from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.files.tree_diff import ChangeKind, KeptWhy
-from perstack.core.jobs.answers import ANYTHING, accepted, asked_by
+from perstack.core.jobs.answers import ANYTHING, accepted, accepted_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
@@ -24,7 +24,7 @@ from perstack.core.runs.state import RunStatus
 from perstack.doors.operations import OperationCall, R
 from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
-from perstack.doors.shared.questions import call_shown
+from perstack.doors.shared.questions import call_text
 from perstack.engine.jobs.files import FilesDiff
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.rewind import Rewind
@@ -239,7 +239,7 @@ def _next_step(job: JobSummary) -> str:
     step = next_step_of_job(job)
     if step is None:
         return f"It continues; look with get_job {job.id}, stop it with cancel_job."
-    asked = asked_by(job.asking) if job.asking is not None else ANYTHING
+    asked = accepted_answers(job.asking) if job.asking is not None else ANYTHING
     form = f" To answer, {accepted(asked)}." if asked.is_bound else ""
     return f"{as_sentence(step)}{form}"
 
@@ -273,7 +273,7 @@ def _changed_files(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
 
 def open_approval(asking: OpenQuestion, workspace: Path | None) -> OpenApproval:
     """Return a call that waits for a person's approval, with its change to a file in the workspace as a diff."""
-    return view_of(OpenApproval, asking, job_id=place_of(asking.id)[0], text=call_shown(asking, workspace))
+    return view_of(OpenApproval, asking, job_id=place_of(asking.id)[0], text=call_text(asking, workspace))
 
 
 def in_list(job: JobSummary) -> str:

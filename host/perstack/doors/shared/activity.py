@@ -163,7 +163,7 @@ class JobActivity:
         run = self._known.get(run_id)
         return run is not None and run.is_delegate
 
-    def asks_later(self, run_id: str) -> bool:
+    def is_asked_later(self, run_id: str) -> bool:
         """Return whether this Run's question is asked only after the other running delegates have stopped."""
         others = (lane for lane in self.lanes.values() if lane.run_id != run_id)
         is_watched = self.is_delegate(run_id) and not self.asks_at_once
@@ -348,7 +348,7 @@ def todos_in(result: str) -> tuple[Todo, ...] | None:
 SECOND_MS = 1_000
 
 
-def work_words(call: CallActivity, now: int, left: int) -> str:
+def call_line(call: CallActivity, now: int, left: int) -> str:
     """Return a running call with its progress and duration, in `left` cells."""
     words = f"{call.name} {call.words}" if call.words else call.name
     return with_duration(f"{words}: {call.progress}" if call.progress else words, call.began or now, now, left)

@@ -41,7 +41,7 @@ def patch_bytes(files: Iterable[FileDiff]) -> bytes:
     return b"".join(line + b"\n" for _, line in patch_lines(files))
 
 
-def shown_line(kind: LineKind, line: bytes) -> str:
+def display_line(kind: LineKind, line: bytes) -> str:
     """Return the line for a terminal: control characters visible, carriage returns only where they are a change."""
     text = as_text(line)
     return visible_text(text.removesuffix("\r") if kind == " " else text)

@@ -117,7 +117,7 @@ class JobPrinter:
 
     def _asks_later(self, event: events.RequestApproval | events.CallInteractiveTool) -> None:
         """Print that a question must wait. Questions that can be answered now are shown in full below."""
-        if self._live.asks_later(event.run_id):
+        if self._live.is_asked_later(event.run_id):
             what = "your answer"
             if isinstance(event, events.RequestApproval):
                 what = f"your approval of {event.tool_name} ({event.rule})"

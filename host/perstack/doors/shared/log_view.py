@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 from pydantic import JsonValue
 
-from perstack.core.base.chain import BrokenSeal, open_line, taken_out
+from perstack.core.base.chain import BrokenSeal, open_line, read_remains
 from perstack.core.base.ids import event_id_of
 from perstack.core.jobs.summary import How, PlacedRun
 from perstack.core.runs.events import (
@@ -212,7 +212,7 @@ def rows_of(entry: LogEntry, around: EventContext) -> list[LogRow]:
 
 def _is_taken_out(line: bytes) -> bool:
     try:
-        return taken_out(open_line(line).payload) is not None
+        return read_remains(open_line(line).payload) is not None
     except BrokenSeal:
         return False
 

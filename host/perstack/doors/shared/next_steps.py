@@ -200,7 +200,7 @@ def tui_phrase(step: NextStep) -> str:
     return phrase(step, TUI)
 
 
-def said_plainly(step: NextStep) -> str:
+def plain_phrase(step: NextStep) -> str:
     """Return the step for the linear mode, which has commands instead of keys."""
     return phrase(step, LINEAR_TUI)
 

@@ -19,7 +19,7 @@ from perstack.core.jobs.answers import (
     ANYTHING,
     APPROVAL,
     AcceptedAnswers,
-    asked_by,
+    accepted_answers,
     beside_question,
     read_approval,
     yes_or_no,
@@ -36,20 +36,20 @@ def is_refusal(asking: OpenQuestion, text: str) -> bool:
     return read_approval(asking, text).denies
 
 
-def call_shown(asking: OpenQuestion, workspace: Path | None = None, spent: str = "") -> str:
+def call_text(asking: OpenQuestion, workspace: Path | None = None, spent: str = "") -> str:
     """Return every argument, why it is asked, and what further answers cover.
 
     With a `workspace`, edits are a diff to the file in it. `spent` is what the Job has used so far.
     """
-    change = change_asked(asking, workspace)
+    change = requested_change(asking, workspace)
     lines = [
-        f"  {approvable_text(name)}: {value_shown(value, asking)}"
+        f"  {approvable_text(name)}: {value_text(value, asking)}"
         for name, value in asking.args.items()
         if name not in change.arguments
     ]
     diff = (f"  {line}" for line in (change.note, *change.lines) if line)
     more = (f"{answer}: {words}, {_extent(answer)}" for answer, words in covered(asking))
-    return "\n".join((*head_shown(asking), *lines, *diff, *more, *((f"so far: {spent}",) if spent else ())))
+    return "\n".join((*head_lines(asking), *lines, *diff, *more, *((f"so far: {spent}",) if spent else ())))
 
 
 def covered(asking: OpenQuestion) -> tuple[tuple[str, str], ...]:
@@ -80,13 +80,13 @@ def _on_one_line(text: str) -> str:
     return approvable_text(text).replace("\n", "\\n")
 
 
-def head_shown(asking: OpenQuestion) -> tuple[str, ...]:
+def head_lines(asking: OpenQuestion) -> tuple[str, ...]:
     """Return the lines above the arguments: the Expert, the tool, and each simple command that the call runs."""
     runs = (f"  runs: {line}" for line in asking.runs)
     return approvable_text(asking.text).replace("\n", " "), *runs
 
 
-def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
+def value_text(value: JsonValue, asking: OpenQuestion) -> str:
     """Return a value as lines that cannot be mistaken for others; invisible and omitted characters are made visible."""
     shown = approvable_text(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
     more = len(shown) - _MAX_SHOWN_CHARS
@@ -97,7 +97,7 @@ def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
     return shown.replace("\n", "\n    | ")  # lines of a value must not look like lines of ours
 
 
-def change_asked(asking: OpenQuestion, workspace: Path | None) -> FileEdit:
+def requested_change(asking: OpenQuestion, workspace: Path | None) -> FileEdit:
     """Return the diff of a call; none for other skills' tools, whose arguments of these names may mean anything."""
     if asking.skill_name not in ("", BASE_SKILL):
         return FileEdit()
@@ -128,13 +128,13 @@ def declines(said: str) -> bool:
 # A question for a person at a terminal.
 
 
-def question_shown(asking: OpenQuestion) -> str:
+def question_text(asking: OpenQuestion) -> str:
     """Return the Expert, the question, its numbered options, the fields of a form, and all other arguments."""
-    asked = asked_by(asking)
+    asked = accepted_answers(asking)
     lines = [f"{asking.expert_key} asks: {_indented(asking.shown)}"]
     if asked.schema is not None:
         lines += _fields(asked.schema)
-    lines += [f"  {name}: {value_shown(value, asking)}" for name, value in beside_question(asking.args, asked).items()]
+    lines += [f"  {name}: {value_text(value, asking)}" for name, value in beside_question(asking.args, asked).items()]
     lines += [f"  {number}. {option}" for number, option in enumerate(_options(asking, asked), 1)]
     return "\n".join(lines)
 
@@ -224,7 +224,7 @@ def form_of(asking: OpenQuestion, workspace: Path | None = None, *, has_lists: b
     multiple-choice fields.
     """
     if asking.requested_schema is None:
-        return Form(_message(asking, workspace), _text_schema(asked_by(asking), has_lists=has_lists))
+        return Form(_message(asking, workspace), _text_schema(accepted_answers(asking), has_lists=has_lists))
     fields = _flat_fields(asking.requested_schema, has_lists=has_lists)
     if fields is None:
         what = json.dumps(asking.requested_schema, ensure_ascii=False)
@@ -259,10 +259,10 @@ def _named(field: JsonObject) -> dict[str, str]:
 
 def _message(asking: OpenQuestion, workspace: Path | None) -> str:
     if asking.call_digest:
-        return call_shown(asking, workspace)
+        return call_text(asking, workspace)
     details = [
         f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in beside_question(asking.args, asked_by(asking)).items()
+        for name, value in beside_question(asking.args, accepted_answers(asking)).items()
     ]
     return "\n".join((asking.text, *details))
 

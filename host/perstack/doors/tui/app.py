@@ -283,12 +283,12 @@ class StartApp(App[int]):
         self._show_keys()
 
     @on(Driver.SignalResume)
-    def _came_back(self) -> None:
+    def _on_continue(self) -> None:
         """Redraw everything: the process was suspended, so the screen's contents are lost."""
         self.screen.refresh()
 
     @on(TerminalDriver.TerminalGone)
-    def _terminal_gone(self) -> None:
+    def _on_terminal_gone(self) -> None:
         """Exit as soon as no Job is driven here: nobody can watch or stop this program any more."""
         self.run_worker(self._leave_unseen())
 
@@ -437,7 +437,7 @@ class StartApp(App[int]):
         self.show(ModelScreen(self, self.pane.session))
 
     @on(JobPane.ModelWanted)
-    async def _model_wanted(self, message: JobPane.ModelWanted) -> None:
+    async def _on_model_wanted(self, message: JobPane.ModelWanted) -> None:
         session, name = self.pane.session, message.name
         if not name or session.expert_key is None:
             self.action_model()
@@ -464,7 +464,7 @@ class StartApp(App[int]):
         """Search the shown Job."""
         await self.pane.find()
 
-    def action_copy_or_say(self) -> None:
+    def action_copy(self) -> None:
         """Copy the selection; without one, tell how to interrupt and quit."""
         text = self.screen.get_selected_text() or self.pane.composer.selected_text
         if text:

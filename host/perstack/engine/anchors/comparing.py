@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from perstack.core.audit.receipts import AnchorRecord, read_record, removed_lives
+from perstack.core.audit.receipts import AnchorRecord, ended_lives, read_record
 from perstack.core.audit.verification import Finding, Report, Unchecked
 from perstack.core.base.ids import Owner
 from perstack.engine.anchors.receipts import PublicKey, log_hashes, trusted_records, with_records, with_unchecked
@@ -91,13 +91,13 @@ class AnchorComparison:
         source = f"the anchor {self._anchor.name}"
         trusted, findings = trusted_records(owner, self._anchor.name, records, self._key)
         findings = [Finding(owner.id, 0, one.message) for one in findings]
-        gone = removed_lives(trusted)
+        gone = ended_lives(trusted)
         left = [record for record in trusted if record.life not in gone]
         if not left:
             return _MissingOwner(findings)
         if not any(self._is_ours(record) for record in left):
             return _MissingOwner(findings, elsewhere=1)
-        if not _is_left(left, removed_lives([*trusted, *await self._records_in_outbox(owner)])):
+        if not _is_left(left, ended_lives([*trusted, *await self._records_in_outbox(owner)])):
             words = f"it is not here, and a record of its removal waits to be sent to {source}"
             return _MissingOwner(findings, [Unchecked("anchor", owner.id, 0, words)])
         latest = left[-1].statement.predicate.created_on

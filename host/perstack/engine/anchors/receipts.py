@@ -15,12 +15,12 @@ from perstack.core.audit.receipts import (
     Envelope,
     LogEnd,
     LogPlaces,
-    against_receipt,
+    compare_with_receipt,
+    count_events_after,
+    ended_lives,
     envelope_of,
-    events_after,
-    left_in_force,
     pae,
-    removed_lives,
+    records_in_force,
     statement_of,
 )
 from perstack.core.audit.verification import Finding, Report, Unchecked
@@ -244,7 +244,7 @@ def with_receipt(
         )
     elif key is None:
         unchecked.append(_unchecked_entry("receipt", 1, "the signature of the receipt: no public key was given"))
-    after = events_after((statement,), logs)
+    after = count_events_after((statement,), logs)
     if after:
         unchecked.append(_unchecked_entry("receipt", after, f"{after:,} of its events were appended after the receipt"))
     stated = statement.predicate.lock
@@ -253,7 +253,7 @@ def with_receipt(
         unchecked.append(_unchecked_entry("receipt", 1, words))
     return replace(
         report,
-        findings=_with_findings(report, against_receipt(statement, logs, "the receipt")),
+        findings=_with_findings(report, compare_with_receipt(statement, logs, "the receipt")),
         unchecked=(*report.unchecked, *unchecked),
         checked=replace(report.checked, heads=report.checked.heads + len(statement.subject)),
     )
@@ -267,9 +267,9 @@ def with_records(
         raise ValueError("a store as a whole has no logs")
     owner = Owner(report.kind, report.job_id)
     trusted, findings = trusted_records(owner, source, records, key)
-    in_force = left_in_force(trusted, owner, logs)
+    in_force = records_in_force(trusted, owner, logs)
     for record in in_force:
-        found = against_receipt(record.statement, logs, f"the anchor {source}")
+        found = compare_with_receipt(record.statement, logs, f"the anchor {source}")
         # only a Job has several logs: for others the Run's id is left out
         findings += found if owner.kind == "job" else [replace(one, run_id="") for one in found]
     unchecked: list[Unchecked] = []
@@ -277,10 +277,10 @@ def with_records(
     if key is None and signed:
         words = f"signatures in the anchor: {signed:,}; no public key was given"
         unchecked.append(_unchecked_entry("anchor", signed, words))
-    if removed_lives(in_force):
+    if ended_lives(in_force):
         words = f"the anchor {source} says that it was deleted: the deletion was cut short, or it was put back"
         unchecked.append(_unchecked_entry("anchor", 1, words))
-    after = events_after([record.statement for record in in_force], logs)
+    after = count_events_after([record.statement for record in in_force], logs)
     if after:
         words = f"{after:,} of its events are later than the last record in the anchor {source}"
         unchecked.append(_unchecked_entry("anchor", after, words))

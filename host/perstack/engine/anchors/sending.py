@@ -123,7 +123,7 @@ class AnchorSender:
 
         await self._try(f"the removal of {_owner_name(owner)}", keep)
 
-    async def send_kept(self, owner: Owner) -> None:
+    async def send_stored(self, owner: Owner) -> None:
         """Send the stored records of an owner."""
         await self._try(_heads_of(owner), lambda: self._send_pending(owner))
 
@@ -133,11 +133,11 @@ class AnchorSender:
         async def send() -> None:
             for kind in OWNER_KINDS:
                 for one in await self._pending(kind).jobs():
-                    await self._send_left(Owner(kind, one))
+                    await self._send_remaining(Owner(kind, one))
 
         await self._try("the heads of earlier stops", send)
 
-    async def _send_left(self, owner: Owner) -> None:
+    async def _send_remaining(self, owner: Owner) -> None:
         space = space_of(self._storage, owner.kind)
         if not await self._pending(owner.kind).of(owner.id):
             if await space.lease_info(owner.id) is not None:

@@ -152,14 +152,14 @@ class AuditTrail:
         if self._sending is not None:
             await self._sending.expect(owner)
 
-    async def at_rest(self, owner: Owner, head: Head) -> None:
+    async def send_after_stop(self, owner: Owner, head: Head) -> None:
         """Send the head of a task, series or schedule that has stopped, and all unsent records."""
         if self._sending is not None:
             await self._sending.send_heads(owner, {run_id_of(owner.id, 1): head})
             await self._sending.send_backlog()
 
     @asynccontextmanager
-    async def anchored_removal(self, owner: Owner) -> AsyncGenerator[None]:
+    async def anchor_removal(self, owner: Owner) -> AsyncGenerator[None]:
         """Record the removal of all logs of an owner before the block, so that no crash looks like tampering.
 
         If the block raises, the current heads are sent instead.
@@ -174,7 +174,7 @@ class AuditTrail:
         except BaseException:
             await finish(sending.send_current(owner))
             raise
-        await finish(sending.send_kept(owner))
+        await finish(sending.send_stored(owner))
 
     # --- comparing ------------------------------------------------------------------------------------------------
 

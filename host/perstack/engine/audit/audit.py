@@ -23,7 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.core.audit.verification import Checked, Finding, Report, Unchecked, against_head, cache_contradictions
+from perstack.core.audit.verification import (
+    Checked,
+    Finding,
+    Report,
+    Unchecked,
+    cache_contradictions,
+    compare_with_head,
+)
 from perstack.core.base.chain import Sealed
 from perstack.core.base.ids import By, OwnerKind, place_of
 from perstack.core.base.records import Fact
@@ -74,7 +81,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, of: s
         words = f"the log ends at {len(log.chain)}, and {name} names {kept.floor} events"
         findings.append(Finding("", 0, words))
     elif kept.head is not None:
-        findings += against_head("", kept.head, log.chain)
+        findings += compare_with_head("", kept.head, log.chain)
     unchecked = _unchecked_parts(name, kept, log)
     compared = 0
     if log.state is not None and not findings and not log.unknown:
@@ -84,7 +91,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, of: s
             words = f"{name} is not there, or was being written; what is shown is from the log"
             unchecked.append(Unchecked("summary", "", 1, words))
         else:
-            findings += _against_summary(name, kept.text, definition.summary(then))
+            findings += _compare_with_summary(name, kept.text, definition.summary(then))
         unchecked += await _missing_jobs(storage, definition.jobs(log.state))
     checked = Checked(len(log.chain), int(kept.head is not None or kept.floor > 0), compared)
     return Report(of, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
@@ -103,7 +110,7 @@ def _unchecked_parts(name: str, kept: StoredSummary, log: CheckedLog[S]) -> list
     return unchecked
 
 
-def _against_summary(name: str, kept: bytes, summary: Fact) -> list[Finding]:
+def _compare_with_summary(name: str, kept: bytes, summary: Fact) -> list[Finding]:
     try:
         return [Finding("", 0, f"{name} {words}") for words in cache_contradictions(kept, summary)]
     except ValueError:
@@ -256,9 +263,9 @@ class Auditor:
 
         Raises NotFound, Damaged, and StorageError for a line that cannot be parsed.
         """
-        from perstack.engine.permissions.recorded_calls import calls_made
+        from perstack.engine.permissions.recorded_calls import calls_of_logs
 
-        return calls_made(
+        return calls_of_logs(
             await self._reader.logs(job_id), self._source.current.plugins.skills, self._source.current.workspace
         )
 

@@ -6,8 +6,15 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 
-from perstack.core.audit.redaction import Redaction, check_fields, fields_taken, redaction_of, remains_of, texts_taken
-from perstack.core.base.chain import BrokenSeal, open_line, taken_out, without_payload
+from perstack.core.audit.redaction import (
+    Redaction,
+    check_fields,
+    fields_to_blank,
+    redaction_of,
+    remains_of,
+    texts_to_blank,
+)
+from perstack.core.base.chain import BrokenSeal, open_line, read_remains, remove_payload
 from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
 from perstack.core.jobs.summary import summarize
 from perstack.core.runs.events import QueueRun, RedactEvent, StartGeneration, StoredEvent
@@ -44,7 +51,7 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
 
     Without `fields`, all texts except settings are searched for. Data that cannot be read is skipped.
     """
-    texts = frozenset(text for text in texts_taken(event, fields) if len(text) >= _MIN_SEARCHED_CHARACTERS)
+    texts = frozenset(text for text in texts_to_blank(event, fields) if len(text) >= _MIN_SEARCHED_CHARACTERS)
     forms = tuple(form for text in texts for form in _forms(text))
     found: list[str] = []
     raw = _raw(texts)
@@ -100,7 +107,7 @@ def _places_with(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
 
 
 def _contains_text(event: StoredEvent, texts: Iterable[str]) -> bool:
-    own = texts_taken(event, fields_taken(event))
+    own = texts_to_blank(event, fields_to_blank(event))
     whole = (text for text in texts if len(text) < _MIN_CONTAINED_CHARACTERS)
     within = [text for text in texts if len(text) >= _MIN_CONTAINED_CHARACTERS]
     return not own.isdisjoint(whole) or any(text in one or _json_text(text) in one for text in within for one in own)
@@ -133,9 +140,9 @@ async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
         events += filter(None, parsed)
     if not events:
         return {}
-    from perstack.engine.files.trees import held_by_snapshots  # few Jobs have snapshots
+    from perstack.engine.files.trees import blobs_of_snapshots  # few Jobs have snapshots
 
-    return await held_by_snapshots(storage, job_id, events)
+    return await blobs_of_snapshots(storage, job_id, events)
 
 
 def _raw(texts: Iterable[str]) -> tuple[bytes, ...]:
@@ -247,8 +254,8 @@ async def redact_event(
                 reason=cleaned(reason),
             )
             await log.append(ref, found.loaded, [decided])
-        if taken_out(sealed.payload) is None:
-            await storage.redact(ref, seq, without_payload(line.line, line.event.type, event_id))
+        if read_remains(sealed.payload) is None:
+            await storage.redact(ref, seq, remove_payload(line.line, line.event.type, event_id))
         await _clean_up(storage, job_id, decided)
     return redaction_of(decided, seq)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perstack.core.audit.verification import Checked, Finding, Report, Unchecked
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of, taken_out
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of, read_remains
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.request_digest import RequestCheck
@@ -69,7 +69,7 @@ async def _replay(
         try:
             sealed, head = opened(head, line)
             event = await definition.event(ref, seq, sealed)
-            if taken_out(sealed.payload) is not None:
+            if read_remains(sealed.payload) is not None:
                 return seq - 1, missing
             if run is None:
                 run = await definition.follow(None, event, head)
@@ -92,7 +92,7 @@ async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
     seen: set[str] = set()
     while True:
         lines, _ = await readable(storage, ref, limit=None if seen else 1)
-        if seen and any(taken_out(open_line(line).payload) for line in lines):
+        if seen and any(read_remains(open_line(line).payload) for line in lines):
             return True
         seen.add(ref.run_id)
         try:

@@ -17,17 +17,17 @@ from perstack.core.audit.verification import (
     Report,
     Unchecked,
     UncheckedKind,
-    against_head,
-    against_logs,
     cache_contradictions,
+    compare_summary_with_logs,
+    compare_with_head,
 )
-from perstack.core.base.chain import Head, Sealed, taken_out
+from perstack.core.base.chain import Head, Sealed, read_remains
 from perstack.core.base.ids import BLOCK, OWN, block_of, is_place, number_of_run, place_of, run_id_of
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.resuming import grows_apart
+from perstack.core.jobs.resuming import may_have_own_driver
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import (
     CallDelegate,
@@ -131,7 +131,7 @@ class JobCheck:
         """Add a finding."""
         self.findings.append(Finding(run_id, seq, message))
 
-    def passed_over(self, kind: UncheckedKind, run_id: str, count: int, message: str) -> None:
+    def add_unchecked(self, kind: UncheckedKind, run_id: str, count: int, message: str) -> None:
         """Record that something cannot be checked."""
         self.unchecked.append(Unchecked(kind, run_id, count, message))
 
@@ -186,11 +186,11 @@ async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None,
         return
     if check.misfit is not None:
         words = "what it says cannot be derived from logs that do not read as a whole"
-        check.passed_over("summary", "", 1, f"job.json: {words}")
-        check.passed_over("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
+        check.add_unchecked("summary", "", 1, f"job.json: {words}")
+        check.add_unchecked("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
         return
     if summary is not None and read is not None:
-        apart = any(grows_apart(run, check.states) for run in check.states.values())
+        apart = any(may_have_own_driver(run, check.states) for run in check.states.values())
         is_driven = apart or await storage.lease_info(check.job_id) is not None
         # a worker may have driven the Job to its end since the summary was read
         _check_summary(check, summary, read, is_driven=is_driven or await storage.summary(check.job_id) != summary)
@@ -202,7 +202,7 @@ async def _check_copies(check: JobCheck, storage: Storage, checkpoints: Files) -
     for run_id, run in check.states.items():
         data = await storage.run_setting(RunRef(check.job_id, run_id))
         if data is None:
-            check.passed_over("caches", run_id, 0, "there is no run-setting.json; what it says is in the log")
+            check.add_unchecked("caches", run_id, 0, "there is no run-setting.json; what it says is in the log")
         elif run_id not in check.unsealed:
             _compare(check, "run-setting.json", run_id, data, run_setting(run.start))
     for checkpoint_id, data in checkpoints.items():
@@ -224,13 +224,13 @@ def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Fac
 
 def _read_summary(check: JobCheck, written: bytes | None) -> JobSummary | None:
     if written is None:
-        check.passed_over("summary", "", 1, "there is no job.json; what is shown is from the logs")
+        check.add_unchecked("summary", "", 1, "there is no job.json; what is shown is from the logs")
         return None
     try:
         return JobSummary.model_validate_json(written)
     except ValidationError:
         if check.unsealed:
-            check.passed_over("summary", "", 1, "job.json is of another shape; nothing is taken from it")
+            check.add_unchecked("summary", "", 1, "job.json is of another shape; nothing is taken from it")
         else:
             check.add_finding("", 0, "job.json does not read; delete it: what it says is in the logs")
         return None
@@ -244,10 +244,10 @@ def _check_summary(check: JobCheck, written: bytes, summary: JobSummary, *, is_d
     if not job.coordinators:
         return
     if summary.status == "running" or is_driven:
-        check.passed_over("summary", "", 1, "job.json was written while the Job ran; what is shown is from the logs")
+        check.add_unchecked("summary", "", 1, "job.json was written while the Job ran; what is shown is from the logs")
         return
     check.summaries += 1
-    for words in against_logs(written, job):
+    for words in compare_summary_with_logs(written, job):
         check.add_finding("", 0, f"job.json {words}")
 
 
@@ -265,7 +265,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
         await _check_log(check, storage, RunRef(job_id, run_id), checkpoints)
     check.anchors += [*heads_in_summary(summary), *checkpoint_anchors(checkpoints)]
     for run_id, anchor in check.anchors:
-        check.findings += against_head(run_id, anchor, check.heads.get(run_id, {}))
+        check.findings += compare_with_head(run_id, anchor, check.heads.get(run_id, {}))
     _check_relations(check)
     _report_unvouched(check)
     await _check_blobs(check, storage)
@@ -280,7 +280,7 @@ async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints
     redacted: dict[str, int] = {}
 
     def observe(line: StoredLine[StoredEvent], sealed: Sealed, run: Run | None) -> None:
-        if taken_out(sealed.payload) is not None:
+        if read_remains(sealed.payload) is not None:
             redacted[line.event.id] = line.seq
         if run is not None and line.event.id in checkpoints:
             check.checkpoints[line.event.id] = checkpoint_file(run)
@@ -309,10 +309,10 @@ def _report_extent(check: JobCheck, ref: RunRef, log: CheckedLog[Run]) -> None:
         check.add_finding(ref.run_id, log.damage.readable + 1, str(log.damage))
     if log.unknown:
         words = f"a newer version has written what this one cannot read ({len(log.unknown)} of {len(log.lines)} events)"
-        check.passed_over("content", ref.run_id, len(log.unknown), words)
+        check.add_unchecked("content", ref.run_id, len(log.unknown), words)
     writer = check.unsealed.get(ref.run_id)
     if writer is not None:
-        check.passed_over("digests", ref.run_id, len(log.lines), f"{writer} wrote it, without digests")
+        check.add_unchecked("digests", ref.run_id, len(log.lines), f"{writer} wrote it, without digests")
     else:
         check.digests += len(log.chain)
 
@@ -403,13 +403,13 @@ def _check_relations(check: JobCheck) -> None:
         is_over = (parent, call_id) in check.answered
         if run_id not in check.heads and run_id not in anchored and not is_over:
             words = f"{parent}, event {seq}, has decided on it; it has no log: it never began, or the log was removed"
-            check.passed_over("runs", run_id, 0, words)
+            check.add_unchecked("runs", run_id, 0, words)
     known = check.heads.keys() | check.named.keys() | anchored
     for number in _numbers_below(number_of_run(run_id) for run_id in check.heads):
         run_id = run_id_of(check.job_id, number)
         if run_id not in known:
             words = "no log names it, and it has none: it never began, or the log was removed"
-            check.passed_over("runs", run_id, 0, words)
+            check.add_unchecked("runs", run_id, 0, words)
 
 
 def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
@@ -428,7 +428,7 @@ def _report_unvouched(check: JobCheck) -> None:
         vouched = max((anchor.seq for one, anchor in check.anchors if one == run_id), default=0)
         if run_id not in check.unsealed and len(chain) > vouched:
             words = "no head kept elsewhere is of these: a cut, or a log rewritten from there on, would not be seen"
-            check.passed_over("heads", run_id, len(chain) - vouched, words)
+            check.add_unchecked("heads", run_id, len(chain) - vouched, words)
 
 
 async def _check_blobs(check: JobCheck, storage: Storage) -> None:
@@ -467,7 +467,7 @@ async def _check_mentions(check: JobCheck, storage: Storage) -> None:
             await storage.blob(check.job_id, name)
         except NotFound:
             words = f"event {seq} refers to the blob {name}, which is not there: it was lost, or never kept"
-            check.passed_over("blobs", run_id, 1, words)
+            check.add_unchecked("blobs", run_id, 1, words)
         except (StorageError, UsageError) as error:
             check.add_finding(run_id, seq, str(error))
         else:
@@ -493,11 +493,11 @@ async def _check_trees(check: JobCheck, storage: Storage) -> None:
 async def _collect_skills(check: JobCheck, storage: Storage) -> None:
     if not check.definitions:
         return
-    from perstack.engine.jobs.queued_definition import definition_kept  # few Jobs are queued
+    from perstack.engine.jobs.queued_definition import load_definition  # few Jobs are queued
 
     for digest, (run_id, seq) in check.definitions.items():
         with suppress(StorageError, UsageError, NotFound):  # the definition blob itself is checked below
-            definition = await definition_kept(storage, check.job_id, digest)
+            definition = await load_definition(storage, check.job_id, digest)
             for file in (file for skill in definition.agent_skills for file in skill.files):
                 check.names_blob(file.sha256, run_id, seq, file.size)
 

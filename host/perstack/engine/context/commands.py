@@ -110,7 +110,7 @@ async def measure_by_function(
 _MOST_WORDS = 400
 
 
-async def why_it_fails(
+async def failure_reason(
     setup: HostContext,
     expert_key: str,
     command: str | tuple[str, ...],

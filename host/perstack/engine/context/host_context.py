@@ -21,7 +21,7 @@ from perstack.config.settings import resolve_sandbox, resolve_settings
 from perstack.config.trust import Agreement, TrustStore, folder_of, skill_items
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.keys import bringing_over
+from perstack.core.definitions.keys import hint_for_scoped_key
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
@@ -90,9 +90,9 @@ class HostContext:
 
     def with_recorded(self, definition: SeriesDefinition) -> HostContext:
         """Return this context with only the Experts of a recorded definition, and today's secrets."""
-        from perstack.core.definitions.recorded_definition import in_force
+        from perstack.core.definitions.recorded_definition import restore_project
 
-        project, overrides = in_force(definition, self.project), self.overrides.or_else(definition.chosen)
+        project, overrides = restore_project(definition, self.project), self.overrides.or_else(definition.chosen)
         return replace(self, project=project, overrides=overrides)
 
     def with_budget(self, expert_key: str, left: Budget | None, chosen: Overrides | None = None) -> HostContext:
@@ -121,7 +121,7 @@ class HostContext:
             self.project.check_broken(key)
             names = ", ".join(sorted(self.project.experts)) or "none"
             where = self.project.path or "the project"
-            raise UsageError(f"there is no Expert {key!r} in {where}; there are: {names}{bringing_over(key)}")
+            raise UsageError(f"there is no Expert {key!r} in {where}; there are: {names}{hint_for_scoped_key(key)}")
         return expert
 
     def check_ready(self, expert_key: str) -> Expert:
@@ -304,7 +304,7 @@ class JobSnapshots:
             self._made = WorkspaceSnapshots(*self._given)
         return await self._made.record(run, stamp)
 
-    async def note_left(self, session: RunSession, worker: str) -> None:
+    async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
         """Note unfinished calls' changes when a worker leaves: the next may have other files.
 
         A failing storage is ignored: the worker leaves anyway.

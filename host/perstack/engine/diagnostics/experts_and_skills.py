@@ -61,11 +61,11 @@ class Experts:
 
         It runs in the Expert's sandbox, with `given` on stdin. `timeout` is in milliseconds. Raises UsageError.
         """
-        from perstack.engine.context.commands import why_it_fails
+        from perstack.engine.context.commands import failure_reason
 
         setup = self._source.current
         setup.expert(expert_key)
-        return await why_it_fails(setup, expert_key, command, given, timeout, variables or {})
+        return await failure_reason(setup, expert_key, command, given, timeout, variables or {})
 
     async def runtimes(self) -> tuple[RuntimeState, ...]:
         """Return the installed runtimes, and whether each can be used on this machine."""
@@ -108,12 +108,12 @@ class Experts:
 
     async def sent(self, expert_key: str, *, as_delegate: bool = False) -> PromptPreview:
         """Return what the Expert's model would be sent before the query. Its skills are opened and closed."""
-        from perstack.engine.diagnostics.prompt_preview import sent_to_model
+        from perstack.engine.diagnostics.prompt_preview import preview_prompt
 
         setup = self._source.current
         expert = setup.expert(expert_key)
         await setup.check_sandbox(expert)
-        return await sent_to_model(setup, expert, as_delegate=as_delegate)
+        return await preview_prompt(setup, expert, as_delegate=as_delegate)
 
     async def tools(self, expert_key: str) -> OfferedTools:
         """Return the tools that a Coordinator's Run of this Expert would offer. Its skills are opened and closed."""

@@ -12,7 +12,7 @@ from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
 from perstack.core.runs.messages import ExpertMessage
-from perstack.core.runs.state import wanted_schema
+from perstack.core.runs.state import result_schema
 from perstack.core.runs.tool_search import tokens_of
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
@@ -114,13 +114,13 @@ class PromptPreview:
         return {**found, "tools": sum(map(tokens_of, self.shown))}
 
 
-async def sent_to_model(setup: HostContext, expert: Expert, *, as_delegate: bool) -> PromptPreview:
+async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: bool) -> PromptPreview:
     """Return what a Run of this Expert would send first. Raises SkillError and UsageError."""
     knowledge = await setup.knowledge(expert.key)
     expert = knowledge.with_skill_digests(expert)
     tools = await list_offered_tools(setup, expert, is_coordinator=not as_delegate)
     wants = wants_agents_md(setup.project, expert, is_coordinator=not as_delegate)
-    schema = wanted_schema(expert, setup.overrides.output, is_coordinator=not as_delegate)
+    schema = result_schema(expert, setup.overrides.output, is_coordinator=not as_delegate)
     parts = instruction_parts(
         expert,
         delegate_infos(delegate_tools(expert, setup.project.experts)),

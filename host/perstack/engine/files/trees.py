@@ -127,7 +127,7 @@ async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[S
 # Blobs that a redaction keeps and reports, because snapshots contain them.
 
 
-async def held_by_snapshots(storage: Storage, job_id: str, events: Iterable[StoredEvent]) -> dict[str, str]:
+async def blobs_of_snapshots(storage: Storage, job_id: str, events: Iterable[StoredEvent]) -> dict[str, str]:
     """Return the blobs of these events' snapshots, each with the id of the first event whose snapshot contains it."""
     first: dict[str, str] = {}
     for event in events:

@@ -83,7 +83,7 @@ class Iterations:
         async with self._log.lease(series_id):
             driver = SeriesDriver(self._log, self._jobs, setup, on_event, on_fact)
             await driver.record(first)
-            with self._driven_here(series_id, driver):
+            with self._register_driver(series_id, driver):
                 return await driver.drive()
 
     async def resume(
@@ -124,7 +124,7 @@ class Iterations:
                 definition=new,
             )
             await driver.record(resumed)
-            with self._driven_here(series_id, driver):
+            with self._register_driver(series_id, driver):
                 return await driver.drive()
 
     def stop_after_step(self, series_id: str) -> bool:
@@ -143,7 +143,7 @@ class Iterations:
             return driver.series
 
     @contextmanager
-    def _driven_here(self, series_id: str, driver: SeriesDriver) -> Generator[None]:
+    def _register_driver(self, series_id: str, driver: SeriesDriver) -> Generator[None]:
         self._driving[series_id] = driver
         try:
             yield

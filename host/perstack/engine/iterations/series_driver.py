@@ -10,7 +10,7 @@ from typing import assert_never
 from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
-from perstack.core.definitions.recorded_definition import SeriesDefinition, for_begun
+from perstack.core.definitions.recorded_definition import SeriesDefinition, without_job_limits
 from perstack.core.definitions.settings import Budget
 from perstack.core.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
 from perstack.core.iterations.next_step import (
@@ -22,6 +22,7 @@ from perstack.core.iterations.next_step import (
     SeriesCommand,
     SeriesStamp,
     UsedUp,
+    budget_pause,
     interrupt_event,
     job_of_evaluation,
     job_of_iteration,
@@ -29,7 +30,6 @@ from perstack.core.iterations.next_step import (
     question_of,
     share,
     stop_event,
-    used_up,
 )
 from perstack.core.iterations.state import (
     FailSeries,
@@ -129,7 +129,7 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
 
     async def send_head(self, loaded: Loaded[SeriesState]) -> None:
         """Send the head of a series that has stopped to the anchor, if there is one."""
-        await self._audit.at_rest(Owner("iterations", loaded.state.id), loaded.head)
+        await self._audit.send_after_stop(Owner("iterations", loaded.state.id), loaded.head)
 
     async def get(self, series_id: str) -> SeriesState:
         """Return the state of a series; a running series without a driver is shown as paused."""
@@ -255,7 +255,7 @@ class SeriesDriver:
             case Finish():
                 return FinishSeries(**self._stamp, reason=command.reason)
             case PauseIterations():
-                return used_up(command.used_up, self._stamp)
+                return budget_pause(command.used_up, self._stamp)
         assert_never(command)
 
     async def _new_job_id(self, number: int) -> str:
@@ -270,10 +270,10 @@ class SeriesDriver:
         series, began = self.series, self._setup.clock.now()
         recorded, left = series.definition, share(series)
         if isinstance(left, UsedUp):
-            return used_up(left, self._stamp)
+            return budget_pause(left, self._stamp)
         plain = self._setup_for(recorded)
         new = plain.with_budget(series.expert_key, left)
-        begun = self._setup_for(None if recorded is None else for_begun(recorded))
+        begun = self._setup_for(None if recorded is None else without_job_limits(recorded))
         begun = begun.with_budget(series.expert_key, left, plain.overrides)
         job = await self._run_job(
             self._jobs.with_context(ContextSource(new)),
@@ -309,7 +309,7 @@ class SeriesDriver:
                 case ExpertEvaluator() as evaluator:
                     left = share(series)
                     if isinstance(left, UsedUp):
-                        return used_up(left, self._stamp)
+                        return budget_pause(left, self._stamp)
                     job = await self._run_evaluator(evaluator, command, left)
                     if (stop := stop_event(job, self._stamp, left)) is not None:
                         return stop

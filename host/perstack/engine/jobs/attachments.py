@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from perstack.core.base.file_names import fold_case, is_variables, matches_pattern, protected_by_name
 from perstack.core.definitions.sandbox import is_below
-from perstack.core.runs.messages import LARGEST, Attached, ResultContent, attached_of, check_together
+from perstack.core.runs.messages import LARGEST, Attached, ResultContent, check_together, read_attachment
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.storage import JobBlobs
 from perstack.errors import UsageError
@@ -30,7 +30,7 @@ async def read_attachments(given: Sequence[Attachable]) -> tuple[Attached, ...]:
     return await asyncio.to_thread(_read_all, given)
 
 
-def check_taken(host: HostContext, expert_key: str, found: Sequence[Attached]) -> None:
+def check_supported(host: HostContext, expert_key: str, found: Sequence[Attached]) -> None:
     """Raise UsageError, naming the model and the provider, for media that the Expert's model does not take."""
     if all(one.media_type is None for one in found):
         return
@@ -64,11 +64,11 @@ def _read_all(given: Sequence[Attachable]) -> tuple[Attached, ...]:
     for number, one in enumerate(given, start=1):
         match one:
             case bytes():
-                found.append(attached_of(f"attachment {number}", one))
+                found.append(read_attachment(f"attachment {number}", one))
             case Blob():
-                found.append(attached_of(one.name or f"attachment {number}", one.data))
+                found.append(read_attachment(one.name or f"attachment {number}", one.data))
             case str() | Path():
-                found.append(attached_of(Path(one).name, _read(Path(one))))
+                found.append(read_attachment(Path(one).name, _read(Path(one))))
             case _:
                 kind = type(one).__name__
                 raise UsageError(f"attachment {number} must be a path, bytes or a Blob, and is {kind}")

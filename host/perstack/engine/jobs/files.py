@@ -193,14 +193,14 @@ class JobFiles:
     async def _check_not_driven(self) -> None:
         """Raise Conflict, naming the Job, while one is driven in this workspace, or may be."""
         for job_id in await every_id(lambda after: self._reader.storage.jobs(limit=_PAGE, after=after)):
-            if await self._reader.storage.lease_info(job_id) is not None and await self._may_work_here(job_id):
+            if await self._reader.storage.lease_info(job_id) is not None and await self._works_in_workspace(job_id):
                 raise Conflict(f"Job {job_id} is driven in {self._workspace}: cancel it, or wait for its end")
         for run_id in await DelegateLeases(self._reader.storage).driven_delegates():
-            if await self._may_work_here(job_of_run(run_id)):
+            if await self._works_in_workspace(job_of_run(run_id)):
                 words = f"{run_id}, a delegate, is driven in {self._workspace}"
                 raise Conflict(f"{words}: cancel Job {job_of_run(run_id)}, or wait for its end")
 
-    async def _may_work_here(self, job_id: str) -> bool:
+    async def _works_in_workspace(self, job_id: str) -> bool:
         try:
             return _works_in((await self._reader.load(job_id)).coordinator.start, self._workspace)
         except (StorageError, UsageError, LookupError):

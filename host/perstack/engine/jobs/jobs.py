@@ -112,7 +112,7 @@ class Jobs(JobReader):
         if `job_id` exists, or the Expert, the model, an attachment or `output` cannot be used.
         """
         context, labels, model = self.source.current, check_labels(labels or {}), _model_output(output)
-        context = context if model is None else model.given_to(context)
+        context = context if model is None else model.add_to(context)
         job = await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event)
         return job if model is None else model.read(job)
 
@@ -158,7 +158,7 @@ class Jobs(JobReader):
         the result of the new Run, as for `run`.
         """
         context, labels, model = self.source.current, check_labels(labels or {}), _model_output(output)
-        context = context if model is None else model.given_to(context)
+        context = context if model is None else model.add_to(context)
         expert = context.expert(expert_key)
         context.project.check_guarded(expert.key)
         job_id = await self.resolve(job_id)
@@ -211,7 +211,7 @@ class Jobs(JobReader):
         given, context = GivenAnswer(text, by or this_user(), question_id, signal), self.source.current
         model = _model_output(output)
         if model is not None:
-            context = model.checking(context) if resume_from is None else model.given_to(context)
+            context = model.checking(context) if resume_from is None else model.add_to(context)
 
         async def decide(loaded: Job) -> NewRun | ResumedRun:
             if resume_from is None:
@@ -405,9 +405,9 @@ class Jobs(JobReader):
 
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven."""
-        ordered = await self.queue.ordered_runs(check_job_id(job_id))
+        ordered = await self.queue.runs_with_orders(check_job_id(job_id))
         await self.runner.active.close_skills(job_id)
-        async with self.source.current.audit.anchored_removal(Owner("job", job_id)):
+        async with self.source.current.audit.anchor_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
         for run_id in ordered:
             await self.queue.withdraw(job_id, run_id)
@@ -446,7 +446,7 @@ class Jobs(JobReader):
 
         return await in_workspace(self.source.current, place)
 
-    async def workspace_shown(self, asking: OpenQuestion) -> Path | None:
+    async def workspace_for_diff(self, asking: OpenQuestion) -> Path | None:
         """Return the workspace in which a person may see the file that a call would change.
 
         None for a file that is off limits to tools: a person who answers from outside may read no more than they.

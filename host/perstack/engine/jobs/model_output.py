@@ -32,7 +32,7 @@ class ModelOutput(Generic[OutputT]):
         self._schema = _schema_of(model)
         self._parsed: tuple[JsonObject, OutputT] | None = None
 
-    def given_to(self, context: HostContext) -> HostContext:
+    def add_to(self, context: HostContext) -> HostContext:
         """Return the context with the schema and the check, for the Run that begins."""
         return self.checking(replace(context, overrides=replace(context.overrides, output=self._schema)))
 

@@ -73,7 +73,7 @@ class JobQueue:
     async def requeue_lost(self) -> tuple[str, ...]:
         """Order recorded Jobs without an order, and return their ids: a process may end between record and order."""
         dispatcher, ordered = self._source.current.dispatching.require(), list[str]()
-        for job_id in await self._queued_once():
+        for job_id in await self._queued_jobs():
             try:
                 if not await self._is_left(job_id) or await dispatcher.order(job_id) is not None:
                     continue
@@ -107,7 +107,7 @@ class JobQueue:
             return True
         return False
 
-    async def ordered_runs(self, job_id: str) -> tuple[str | None, ...]:
+    async def runs_with_orders(self, job_id: str) -> tuple[str | None, ...]:
         """Return what may have orders: None for the Job itself, and the ids of its delegates."""
         try:
             if b'"queued":' not in (await self._reader.storage.summary(job_id) or b""):
@@ -124,7 +124,7 @@ class JobQueue:
         with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
             await self._source.current.dispatching.require().withdraw(job_id, run_id)
 
-    async def _queued_once(self) -> list[str]:
+    async def _queued_jobs(self) -> list[str]:
         summaries = await self._reader.storage.summaries()
         return [job_id for job_id, written in summaries.items() if _may_be_queued(written)]
 

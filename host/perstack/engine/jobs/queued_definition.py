@@ -83,12 +83,12 @@ async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDe
 
 async def load_queued_context(context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:
     """Return the context and lock of a queued Job; unpack its Agent Skills. Raises StorageError, UsageError."""
-    definition = await definition_kept(context.storage, job_id, digest)
+    definition = await load_definition(context.storage, job_id, digest)
     laid_out = await unpack_skills(context.storage, job_id, definition.agent_skills, context.env)
     return replace(context.with_recorded(definition), laid_out=laid_out), definition.lock or NO_LOCK
 
 
-async def definition_kept(storage: Storage, job_id: str, digest: str) -> QueuedDefinition:
+async def load_definition(storage: Storage, job_id: str, digest: str) -> QueuedDefinition:
     """Return the definition that a Job was queued with. Raises StorageError if it is lost, or was changed."""
     data = await storage.blob(job_id, digest)
     if sha256(data).hexdigest() != digest:

@@ -242,7 +242,7 @@ class JobReader:
         ids = await run_ids(self.storage, job_id)
         return [RunLog(one, await self.storage.end(RunRef(job_id, one), count)) for one in ids]
 
-    async def left_out(self, run_id: str, *, job_id: str | None = None) -> Visibility:
+    async def visibility_of(self, run_id: str, *, job_id: str | None = None) -> Visibility:
         """Return which events of a Run its model no longer sees in full, or at all, as far as its log can be read."""
         found = Visibility()
         with suppress(Damaged):

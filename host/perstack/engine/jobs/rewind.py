@@ -12,7 +12,7 @@ from perstack.core.base.file_names import parse_spelling, spell
 from perstack.core.base.ids import By
 from perstack.core.files.ignore_rules import IgnoreRules, rules_at
 from perstack.core.files.text_diff import FileDiff
-from perstack.core.files.tree_diff import Change, KeptWhy, RewindPlan, rewind_plan, wanted_paths
+from perstack.core.files.tree_diff import Change, KeptWhy, RewindPlan, path_filter, rewind_plan
 from perstack.core.files.trees import Below, File, Link, TreeFolder
 from perstack.core.jobs.job import Job
 from perstack.core.runs.events import FinishRewind, StartRewind
@@ -38,7 +38,7 @@ from perstack.system.user import this_process
 _RULES = (b".gitignore", b".perstackignore")
 
 
-async def ignored_then(trees: Trees, tree: str, changes: Sequence[Change]) -> frozenset[bytes]:
+async def paths_ignored_then(trees: Trees, tree: str, changes: Sequence[Change]) -> frozenset[bytes]:
     """Return changed paths that a tree lacks because its ignore rules exclude them. Raises NotFound, StorageError."""
     if not any(change.path.rpartition(b"/")[2] in _RULES for change in changes):
         return frozenset()  # the same rules recorded both trees
@@ -149,7 +149,7 @@ class Rewinder:
                 raise UsageError(f"{self._workspace} is not empty: files of a snapshot are written to a new folder")
             trees = Trees(self._storage, job_id)
             changes = await trees.changes(None, _tree_of(at, checkpoint_id))
-            looked = await asyncio.to_thread(self._looked, rewind_plan(changes, wanted_paths(()), frozenset()))
+            looked = await asyncio.to_thread(self._looked, rewind_plan(changes, path_filter(()), frozenset()))
             await finish(self._put(looked.steps, looked.plan.changes, trees, None))
         return len(looked.plan.changes)
 
@@ -260,8 +260,8 @@ class Rewinder:
     ) -> tuple[tuple[Change, ...], RewindSteps, RewindPlan]:
         trees, tree = Trees(self._storage, job_id), _tree_of(at, checkpoint_id)
         changes = await trees.changes(present, tree)
-        left_out = await ignored_then(trees, tree, changes)
-        plan = rewind_plan(changes, wanted_paths(only), left_out)
+        left_out = await paths_ignored_then(trees, tree, changes)
+        plan = rewind_plan(changes, path_filter(only), left_out)
         looked = await asyncio.to_thread(self._looked, plan)
         return looked.plan.changes, looked, looked.plan
 

@@ -275,11 +275,11 @@ class JobRunner:
         Raises StorageError.
         """
         if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
-            from perstack.engine.runs.remote_delegates import stop_elsewhere
+            from perstack.engine.runs.remote_delegates import stop_remote
 
             context = self._source.current
             emit, clock, dispatching = context.emitter(), context.clock, context.dispatching
-            await stop_elsewhere(context.storage, loaded, dict(loaded.runs), emit, clock, dispatching, below=below)
+            await stop_remote(context.storage, loaded, dict(loaded.runs), emit, clock, dispatching, below=below)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -336,8 +336,8 @@ async def read_attachments(
     """Read the attachments, and check that the Expert's model takes them. Raises UsageError."""
     if not attachments:
         return ()
-    from perstack.engine.jobs.attachments import check_taken, read_attachments
+    from perstack.engine.jobs.attachments import check_supported, read_attachments
 
     found = await read_attachments(attachments)
-    check_taken(context, expert_key, found)
+    check_supported(context, expert_key, found)
     return found

@@ -176,7 +176,7 @@ class JobServer:
         start, limits = session.run.start, session.run.limits
         job.emit.display(runtime_begins(start, limits, self._reader.storage.location, clock.now()))
         try:
-            await RunLoop(job, await Allowance.open(job, session)).drive_apart(session)
+            await RunLoop(job, await Allowance.open(job, session)).drive_without_writing(session)
         finally:
             await job.close()
 

@@ -125,7 +125,7 @@ class JobStream:
                 raise
             if not isinstance(event, asyncio.Task):
                 return event
-            if event is self._task and (last := await self._at_rest(event)) is not None:
+            if event is self._task and (last := await self._end_event(event)) is not None:
                 return last
         self._is_over = True
         raise StopAsyncIteration
@@ -220,7 +220,7 @@ class JobStream:
             task.result()  # an answer that does not fit
         self._continue(task)
 
-    async def _at_rest(self, task: _DriveTask) -> StreamEvent | None:
+    async def _end_event(self, task: _DriveTask) -> StreamEvent | None:
         """Return the event for the end of a task; None if it is an open question that was shown. Raises its error."""
         self._is_over = True
         if task.cancelled() and self._feed.job_id is not None:  # another caller has cancelled the Job
@@ -258,7 +258,7 @@ class Streams:
             from perstack.engine.jobs.model_output import ModelOutput
 
             parsed = ModelOutput(output)
-            context, read = parsed.given_to(context), parsed.read
+            context, read = parsed.add_to(context), parsed.read
         stream = JobStream(self, self._jobs.with_context(ContextSource(context)), drive, read)
         self._streams.add(stream)
         return stream

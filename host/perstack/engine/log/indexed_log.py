@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from perstack.core.base.chain import EMPTY_LOG, Head, Sealed, taken_out
+from perstack.core.base.chain import EMPTY_LOG, Head, Sealed, read_remains
 from perstack.core.base.ids import OwnerKind
 from perstack.core.base.records import Fact
 from perstack.dataclass import dataclass
@@ -55,7 +55,7 @@ class IndexedLogFormat(Generic[S, E, M]):
 
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
         """Parse the event at a place. Raises InvalidEvent, and UnknownEvent for one of a newer version."""
-        if taken_out(sealed.payload) is not None:
+        if read_remains(sealed.payload) is not None:
             raise InvalidEvent(ref, self.name(ref), seq, "its content was taken out, which is not done here")
         try:
             event = self.parse(sealed.payload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 
-from perstack.core.base.chain import Head, Sealed, open_line, taken_out
+from perstack.core.base.chain import Head, Sealed, open_line, read_remains
 from perstack.core.base.ids import event_id_of
 from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting, checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
@@ -52,7 +52,7 @@ class RunLogFormat:
         Raises UnknownEvent, and InvalidEvent if no `redactEvent` covers removed content, or if the event's ids name
         another place: files named after such ids would be written in the wrong place.
         """
-        left = taken_out(sealed.payload)
+        left = read_remains(sealed.payload)
         if left is None:
             return event_of(ref, seq, sealed.payload)
         from perstack.core.audit.redaction import NotVouchedFor, stand_in  # few logs have one

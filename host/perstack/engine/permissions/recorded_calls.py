@@ -12,7 +12,7 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from perstack.core.base.chain import BrokenSeal, open_line, taken_out
+from perstack.core.base.chain import BrokenSeal, open_line, read_remains
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import names_directory
@@ -172,7 +172,7 @@ class RulingReplay:
 
         readings = self._possible_calls(run, decided, part)
         if readings is None:
-            self._pass_over(_NO_TOOL)
+            self._add_unchecked(_NO_TOOL)
             return None
         try:
             found = difference_of(
@@ -183,29 +183,29 @@ class RulingReplay:
                 is_same_place=names_directory(run.start.instruction, self._root),
             )
         except ValueError:
-            self._pass_over(_NO_RULES)
+            self._add_unchecked(_NO_RULES)
             return None
         self.ruled += 1
         if found is None:
             return None
         if run.start.mask_secrets and _has_placeholder(part):
-            self._pass_over(_DEPENDS_ON_SECRETS)
+            self._add_unchecked(_DEPENDS_ON_SECRETS)
         elif decided.approved_by and not self._approvals.is_whole:
-            self._pass_over(_NO_APPROVAL)
+            self._add_unchecked(_NO_APPROVAL)
         elif run.start.runtime_version != VERSION:
-            self._pass_over(_OTHER_VERSION)
+            self._add_unchecked(_OTHER_VERSION)
         elif found.is_certain:
             return found.words
         else:
-            self._pass_over(_DEPENDS_ON_FILES)
+            self._add_unchecked(_DEPENDS_ON_FILES)
         return None
 
-    def _pass_over(self, why: str) -> None:
+    def _add_unchecked(self, why: str) -> None:
         self.unchecked[why] = self.unchecked.get(why, 0) + 1
 
     def _possible_calls(self, run: Run, decided: DecidedCall, part: ToolCallPart) -> list[PolicyCall] | None:
         """Return the call in each form that rules may have seen; None if the meaning of its arguments is unknown."""
-        from perstack.core.permissions.call_rulings import own_names
+        from perstack.core.permissions.call_rulings import names_in_skill
 
         tools, unknown = self._tools(run)
         if decided.skill_name in unknown:
@@ -225,7 +225,9 @@ class RulingReplay:
         if delegate is not None:
             readings = [delegate]
         else:
-            readings = [replace(call, tool=name) for name in ((own,) if own else own_names(run.permissions, decided))]
+            readings = [
+                replace(call, tool=name) for name in ((own,) if own else names_in_skill(run.permissions, decided))
+            ]
         return [
             replace(reading, resolve=resolve)
             for reading in readings
@@ -288,7 +290,7 @@ def _is_redacted(line: bytes) -> bool:
 def _event(line: bytes) -> StoredEvent | None:
     try:
         payload = open_line(line).payload
-        return None if taken_out(payload) is not None else parse_event(payload)
+        return None if read_remains(payload) is not None else parse_event(payload)
     except (BrokenSeal, ValueError):
         return None
 
@@ -345,7 +347,7 @@ class RecordedCalls:
         return self._tools[written]
 
 
-def calls_made(logs: Iterable[RunLog], factories: Sequence[SkillFactory], workspace: Path) -> tuple[PolicyCall, ...]:
+def calls_of_logs(logs: Iterable[RunLog], factories: Sequence[SkillFactory], workspace: Path) -> tuple[PolicyCall, ...]:
     """Return the calls that Runs have made; without arguments if redacted. Raises Damaged and StorageError."""
     calls = RecordedCalls(Project(), factories, workspace)
     found: list[PolicyCall] = []

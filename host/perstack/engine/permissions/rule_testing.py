@@ -197,7 +197,7 @@ def judge_call(
     runs = dict.fromkeys([*(_expert(project, key).key for key in above), expert.key])
     callers = [project.experts[key] for key in runs if key != expert.key]
     chain = chain_of(project, expert, callers)
-    call = described_call(project, factories, expert, tool, args, workspace)
+    call = make_call(project, factories, expert, tool, args, workspace)
     ruling = decide_offer(chain, call) if call.skill == PROVIDER else decide_call(chain, call)
     places = {one.source: _place(definition, one.expert) for one in chain if one.source != UNGRANTED}
     source, _, name = ruling.source.rpartition(".")
@@ -210,7 +210,7 @@ def judge_call(
     )
 
 
-def described_call(
+def make_call(
     project: Project, factories: Sequence[SkillFactory], expert: Expert, tool: str, args: JsonObject, workspace: Path
 ) -> PolicyCall:
     """Return a call of an Expert's tool as rules see it. Raises UsageError if the Expert has no tool of that name."""

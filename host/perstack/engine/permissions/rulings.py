@@ -55,12 +55,12 @@ def path_resolver(workspace: Path, *, remembers: bool = False) -> Resolve:
             found = (leads_to, *(() if whole == plain else leads(whole)[1:]), own)
         except (ValueError, OSError):
             found = (plain,)
-        return tuple(dict.fromkeys(_seen_from(root, name) for name in found))
+        return tuple(dict.fromkeys(_relative_to(root, name) for name in found))
 
     return resolve
 
 
-def _seen_from(root: str, name: str) -> str:
+def _relative_to(root: str, name: str) -> str:
     if name == root:
         return "."
     return name.removeprefix(f"{root.rstrip('/')}/")
@@ -137,12 +137,12 @@ class Rulings:
             return None
         return await asyncio.to_thread(lambda: next((rule for rule in rules if is_enough(chain, seen, rule)), None))
 
-    async def leads_to(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
+    async def resolved_paths(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
         """Return where the paths of a call lead now."""
-        from perstack.core.permissions.call_rulings import leads_to
+        from perstack.core.permissions.call_rulings import resolved_paths
 
         seen = self._policy_call(call.part, call.decided, catalogue)
-        return () if seen is None else await asyncio.to_thread(leads_to, seen)
+        return () if seen is None else await asyncio.to_thread(resolved_paths, seen)
 
     def _apply_rules(
         self,

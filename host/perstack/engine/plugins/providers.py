@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from perstack.config.settings import Candidates, provider_named, resolve_provider, resolve_settings
+from perstack.config.settings import Candidates, provider_setting, resolve_provider, resolve_settings
 from perstack.config.trust import Agreement, provider_items
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE, Usage, nano
@@ -62,7 +62,7 @@ class Prices:
         cost: float | None = usage.cost_usd if self._is_reported(provider) else None
         window: int | None = None
         if loading is not None:
-            cost, window = await self._looked_up(provider, loading, model, usage)
+            cost, window = await self._look_up(provider, loading, model, usage)
         if own is not None:
             fee = await self._fee(provider, model, usage.provider_tools)
             cost = None if fee is None else own.cost_of(usage) + fee
@@ -74,7 +74,7 @@ class Prices:
         """Return the model's context size in tokens; None if unknown."""
         self.prepare(provider)
         loading = self._loading.get(provider)
-        return None if loading is None else (await self._looked_up(provider, loading, model, NO_USAGE))[1]
+        return None if loading is None else (await self._look_up(provider, loading, model, NO_USAGE))[1]
 
     async def dearest(self, provider: str, model: str, sent: int) -> tuple[int, int] | None:
         """Return the highest cost of `sent` tokens, and of a generated one, in billionths of a dollar, if known."""
@@ -90,7 +90,7 @@ class Prices:
         costs: list[float] = []
         kinds = (Usage.of(sent, 0), Usage.of(sent, 0, cached=sent), Usage.of(sent, 0, cache_writes=sent))
         for usage in (*kinds, Usage.of(sent, _TOKENS_COMPARED)):
-            cost, _ = await self._looked_up(provider, loading, model, usage)
+            cost, _ = await self._look_up(provider, loading, model, usage)
             if cost is None:
                 return None
             costs.append(cost)
@@ -125,7 +125,7 @@ class Prices:
         factory = self._providers.get(provider)
         return factory is not None and factory.reports_cost
 
-    async def _looked_up(
+    async def _look_up(
         self, provider: str, loading: asyncio.Future[PriceList], model: str, usage: Usage
     ) -> tuple[float | None, int | None]:
         try:
@@ -193,7 +193,7 @@ class ProviderPool:
         if own is None and not (found and all(name is not None for name, _ in found)):
             own = ProviderSetting(provider_name=self._first_configured().name)
         provider, model = (None, None) if not found else found[0]
-        setting = own if provider is None and own is not None else provider_named(project, expert, provider or "")
+        setting = own if provider is None and own is not None else provider_setting(project, expert, provider or "")
         factory = self._plugins.provider(setting.provider_name)
         model = model or factory.default_model
         if model is None:
@@ -225,7 +225,7 @@ class ProviderPool:
             check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
         for name in settings.fallbacks:
             try:
-                self.get(provider_named(project, expert, parts_of(name)[0]))
+                self.get(provider_setting(project, expert, parts_of(name)[0]))
             except MissingCredential as error:
                 if name not in self._missing:
                     self._missing.add(name)
@@ -273,7 +273,7 @@ class ProviderPool:
         if overrides.recording is not None and run.provider != overrides.provider:
             raise UsageError(f"{run.id} is on {run.provider}: a recording is played from the beginning of a Job alone")
         if chosen is None or chosen.provider_name != run.provider:
-            chosen = provider_named(project, expert, run.provider)
+            chosen = provider_setting(project, expert, run.provider)
         return self.endpoint(chosen, project)
 
     async def close(self) -> None:

@@ -240,13 +240,13 @@ class JobSkills:
             for one in definitions
             if not isinstance(one, InteractiveSkill)
         }
-        await _all_made([one.session for one in openings.values()])
+        await _wait_for_all([one.session for one in openings.values()])
         for one in openings.values():
             one.may_start.set()
         awaited = [openings[one.name].work for one in definitions if one.name in openings and not _is_lazy(one)]
         if awaited:
             await asyncio.wait(awaited)
-        await _all_there({one.name: openings[one.name].work for one in definitions if _is_required(one)})
+        await _require_all({one.name: openings[one.name].work for one in definitions if _is_required(one)})
         work = {name: one.work for name, one in openings.items()}
         own = (*self._loading(expert, project), *_played_search(played))
         notify = partial(self._notify_renamed, run_id)
@@ -503,14 +503,14 @@ async def _toolset(work: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
         return up.toolset
 
 
-async def _all_made(sessions: Collection[asyncio.Task[SkillSession]]) -> None:
+async def _wait_for_all(sessions: Collection[asyncio.Task[SkillSession]]) -> None:
     await asyncio.wait(sessions)
     errors = [error for one in sessions if (error := one.exception()) is not None]
     if errors:
         raise errors[0]
 
 
-async def _all_there(required: Mapping[str, asyncio.Task[_ConnectedSkill]]) -> None:
+async def _require_all(required: Mapping[str, asyncio.Task[_ConnectedSkill]]) -> None:
     """Raise SkillError that names every required skill which cannot be reached, and why."""
     problems = await asyncio.gather(*(_problem(work) for work in required.values()))
     missing = [

@@ -30,7 +30,7 @@ _NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_R
 async def ask_approval(context: RunContext, call: Call) -> None:
     """Record that a call waits for approval, or the decision if no person is asked."""
     session, job = context.session, context.job
-    places = await job.rulings.leads_to(call, context.catalogue)
+    places = await job.rulings.resolved_paths(call, context.catalogue)
     offers = await job.rulings.offers(call, context.catalogue, session.run.rules)
     settled = await _decision_by_grant(context, call) or await _decision_without_person(context, call)
     if settled is not None and settled.approval.rule:
@@ -85,11 +85,11 @@ async def _decision_without_person(context: RunContext, call: Call) -> SettledAp
     """Return the decision without a person; None to ask one."""
     run, host = context.session.run, context.job.host
     if run.asks_exec and await context.job.rulings.is_allowed(call, context.catalogue, run.permissions):
-        return await _settled_exec(context, call)
+        return await _decide_exec(context, call)
     return SettledApproval(Approval(decision="no")) if host.overrides.unattended else None
 
 
-async def _settled_exec(context: RunContext, call: Call) -> SettledApproval | None:
+async def _decide_exec(context: RunContext, call: Call) -> SettledApproval | None:
     """Return the decision about `exec` that the definition does not name; None to ask a person, or the recording."""
     host = context.job.host
     if host.overrides.open:  # a Run that began without it

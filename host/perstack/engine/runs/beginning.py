@@ -27,7 +27,7 @@ from perstack.core.runs.decide import answer_event, changed_definition, definiti
 from perstack.core.runs.events import ResumeReason, StartRun, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
 from perstack.core.runs.messages import ResultContent
-from perstack.core.runs.state import Run, wanted_schema
+from perstack.core.runs.state import Run, result_schema
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.agent_skills import reachable
@@ -177,7 +177,7 @@ class RunStarter:
                 by=None if limits is None else decisions.limited_by or this_user(),
                 signal=decisions.signal,
                 definition=definition,
-                permissions=_stricter_today(job, run, resumed_run.above),
+                permissions=_stricter_rules_today(job, run, resumed_run.above),
                 worker="" if resumed_run.reason == "parent" else job.worker.name,
             )
         )
@@ -230,7 +230,7 @@ def _read_instruction(
         time=iso(job.host.clock.now()),
         directory=job.directory,
         is_coordinator=is_coordinator,
-        schema=wanted_schema(expert, output, is_coordinator=is_coordinator),
+        schema=result_schema(expert, output, is_coordinator=is_coordinator),
         agents_md=agents_md,
         masks_secrets=masks_secrets,
     )
@@ -264,7 +264,7 @@ def _exec_grant(
     return exec_grant_of(job.host.project, expert, sandbox, widenings, is_open=is_open)
 
 
-def _stricter_today(job: JobContext, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+def _stricter_rules_today(job: JobContext, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
     expert = job.host.project.expert(run.start.expert_key) or run.start.expert
     added = not_in_force(rule_sets(job.host.project, expert), run.permissions, job.job.widenings)
     return (*added, *missing_from((*run.permissions, *added), above, job.host.overrides.widening))

@@ -145,7 +145,7 @@ class JobBudget:
         self.ledger.hold(key, run.id, Amount.of_usage(used) - granted)
         self._tell()
 
-    def recorded_sample(self, key: str) -> None:
+    def confirm_sample(self, key: str) -> None:
         """Stop counting a sample separately: its Run's log contains its usage."""
         if self.ledger.drop(key):
             self._tell()
@@ -243,7 +243,7 @@ class JobBudget:
         finally:
             del self._deadlines[run_id]
 
-    def time_over(self, run: Run) -> Exceeded | None:
+    def expired_time_limit(self, run: Run) -> Exceeded | None:
         """Return the time limit that has expired for a cancelled Run; None if it is cancelled for another reason."""
         run_id: str | None = run.id
         while run_id is not None:

@@ -139,24 +139,24 @@ class Delegates:
         known = self._job.runs.pop(delegation.run_id, None)
         if known is not None and not has_ended(known) and known.queued is not None:
             return await self._reclaimed(parent, delegation, known)
-        return await self._driven_on(parent, delegation, known)
+        return await self._continue_driving(parent, delegation, known)
 
     async def _reclaimed(self, parent: RunSession, delegation: Delegation, known: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
         from perstack.engine.log.leases_and_stop_requests import DelegateLeases
-        from perstack.engine.runs.remote_delegates import stop_elsewhere
+        from perstack.engine.runs.remote_delegates import stop_remote
 
         job, host = self._job, self._job.host
         job.runs[known.id] = known
-        await stop_elsewhere(host.storage, job.job, job.runs, job.emit, host.clock, host.dispatching, only=known.id)
+        await stop_remote(host.storage, job.job, job.runs, job.emit, host.clock, host.dispatching, only=known.id)
         holders = DelegateLeases(host.storage)
         async with holders.lease(known.id, this_process()):
-            result = await self._driven_on(parent, delegation, job.runs.pop(known.id, known))
+            result = await self._continue_driving(parent, delegation, job.runs.pop(known.id, known))
         if result.run is not None and has_ended(result.run):
             await holders.forget(known.id)
         return result
 
-    async def _driven_on(self, parent: RunSession, delegation: Delegation, known: Run | None) -> DelegateResult:
+    async def _continue_driving(self, parent: RunSession, delegation: Delegation, known: Run | None) -> DelegateResult:
         if known is not None and has_ended(known):
             return DelegateResult.of(known)
         try:

@@ -20,7 +20,7 @@ from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
 from perstack.core.runs.commands import Fail, Generate
-from perstack.core.runs.context import OVERFLOW, learned_window, load, policy_of, too_large
+from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow
 from perstack.core.runs.decide import (
     budget_stop_event,
     events_of_command,
@@ -305,7 +305,7 @@ async def _reply(
         try:
             return await trying.once(request, show, load(session.run))
         except ProviderError as error:
-            if not await _goes_on(session, error, attempt, trying, prices):
+            if not await _continue_after(session, error, attempt, trying, prices):
                 return None
             if begin is not None:
                 if not await begin():
@@ -372,7 +372,9 @@ def _start_event(
     return event.model_copy(update={"request_digest": request_digest(run, event)})
 
 
-async def _goes_on(session: RunSession, error: ProviderError, attempt: int, trying: Trying, prices: Prices) -> bool:
+async def _continue_after(
+    session: RunSession, error: ProviderError, attempt: int, trying: Trying, prices: Prices
+) -> bool:
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
         await _record_overflow(session, error, attempt)
@@ -395,7 +397,7 @@ async def _record_overflow(session: RunSession, error: ProviderError, attempt: i
     if run.context.is_relieved:
         await fail(session, too_large(run, info), uncharged=uncharged)
         return
-    window = learned_window(run, error.context_window)
+    window = window_after_overflow(run, error.context_window)
     session.record(
         Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window)
     )

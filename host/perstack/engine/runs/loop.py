@@ -92,13 +92,13 @@ class RunLoop:
         await session.flush()
         try:
             async with summary_file.keep_summary():
-                await self.drive_apart(session)
+                await self.drive_without_writing(session)
         except asyncio.CancelledError:
             await finish(summary_file.write(is_driven=False))
             raise
         return await summary_file.write(is_driven=False)
 
-    async def drive_apart(self, session: RunSession) -> None:
+    async def drive_without_writing(self, session: RunSession) -> None:
         """Drive a Run and all its descendants until it ends or stops, without writing the summary of its Job."""
         try:
             await self.drive_within_time(session, None)
@@ -236,8 +236,8 @@ class RunLoop:
         if not session.has_begun:
             return
         budget = self._allowance.budget
-        await self._job.snapshots.note_left(session, self._job.worker.name)
-        over = None if budget is None else budget.time_over(session.run)
+        await self._job.snapshots.record_unfinished_changes(session, self._job.worker.name)
+        over = None if budget is None else budget.expired_time_limit(session.run)
         if over is not None and session.run.status in ACTIVE:
             session.record(budget_stop_event(over, session.stamp))
         self._record_interrupt(session)

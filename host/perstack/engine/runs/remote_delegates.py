@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, assert_never
 
-from perstack.core.base.ids import may_be_elsewhere
+from perstack.core.base.ids import may_be_remote
 from perstack.core.base.usage import Exceeded, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
@@ -154,7 +154,7 @@ class Stopping:
         return session.run
 
 
-async def stop_elsewhere(
+async def stop_remote(
     storage: Storage,
     job: Job,
     runs: dict[str, Run],
@@ -233,7 +233,7 @@ class RemoteDelegates:
         """True if other workers may drive these delegates: all or none, so that nothing here exceeds their shares."""
         if self._parent.run.id != self._allowance.root_id or not self._job.job.may_be_distributed:
             return False
-        return all(may_be_elsewhere(one.run_id) and self._has_one_budget(one) for one in self._delegations)
+        return all(may_be_remote(one.run_id) and self._has_one_budget(one) for one in self._delegations)
 
     def _has_one_budget(self, delegation: Delegation) -> bool:
         team = with_delegates(self._project, (delegation.expert_key,))
@@ -248,7 +248,7 @@ class RemoteDelegates:
     ) -> None:
         """Stop the remote Runs if the Job stops or is out of time; leave them running if only this process leaves."""
         budget = self._allowance.budget
-        is_over = budget is not None and budget.time_over(self._parent.run) is not None
+        is_over = budget is not None and budget.expired_time_limit(self._parent.run) is not None
         if isinstance(error, asyncio.CancelledError) and (is_over or self._job.stop.requested):
             await finish(self._stop())
 
@@ -294,7 +294,7 @@ class RemoteDelegates:
                         yield member.delegation, result
                 if not self._open or self._job.stop.after_step:
                     return
-                await self._see_that_they_are_driven()
+                await self._requeue_undriven()
                 await watch.wait(_READ_INTERVAL_S)
 
     # --- result of one delegate -----------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class RemoteDelegates:
         is_answered = any(one is not None and one.status in ACTIVE for one in below)
         return run.status == "stoppedByInteractiveTool" and not is_answered
 
-    def _at_the_end(self, member: _Member, left: dict[str, Amounts]) -> DelegateResult:
+    def _result_at_end(self, member: _Member, left: dict[str, Amounts]) -> DelegateResult:
         run = member.run
         if run is None or run.exceeded is None or self._allowance.budget is None:
             return DelegateResult(None, False, run)
@@ -347,7 +347,7 @@ class RemoteDelegates:
                 await self._begin(member, caps[member.id])
         if not caps and len(waiting) == len(open_now):
             for member in waiting:
-                member.result = self._at_the_end(member, left)
+                member.result = self._result_at_end(member, left)
 
     def _remaining_amounts(self, members: Sequence[_Member]) -> dict[str, Amounts]:
         budget, left = self._allowance.budget, dict[str, Amounts]({WHOLE: {}})
@@ -445,7 +445,7 @@ class RemoteDelegates:
         with suppress(DispatcherError):
             await self._job.host.dispatching.submit(order, self._job.host.storage)
 
-    async def _see_that_they_are_driven(self) -> None:
+    async def _requeue_undriven(self) -> None:
         """Queue again each delegate without a driver and without an order: either may have been lost."""
         for member in self._open:
             if not member.is_at_work or time.monotonic() < member.looks_at:

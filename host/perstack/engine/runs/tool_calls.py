@@ -128,7 +128,7 @@ class Sampling:
         budget = self._context.budget
         if budget is not None:
             for number in range(1, next(self._numbers)):
-                budget.recorded_sample(f"{self._key}/{number}")
+                budget.confirm_sample(f"{self._key}/{number}")
 
     async def _record_start(self, reserved: Charge) -> None:
         session = self._context.session
@@ -249,7 +249,7 @@ async def _begins(context: RunContext, call: Call) -> bool:
     if call.began:
         return True
     session, rulings, catalogue = context.session, context.job.rulings, context.catalogue
-    is_same = call.digest == call.requested and await rulings.leads_to(call, catalogue) == call.leads_to
+    is_same = call.digest == call.requested and await rulings.resolved_paths(call, catalogue) == call.leads_to
     if is_same:
         session.record(start_call_event(call, session.stamp))
     else:
@@ -323,7 +323,7 @@ async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
     if context.vault is None:
         result = await _call_skill(session, request)
     else:
-        result = await _called_masked(offered, session, request, context.vault)
+        result = await _call_masked(offered, session, request, context.vault)
     if is_confined and isinstance(result, ToolResult):
         result = replace(result, contents=(*result.contents, TextPart(text=SANDBOXED)))
     spent = sampling.usage if sampling is not None else None
@@ -340,7 +340,7 @@ async def _call_skill(skill: SkillSession, request: ToolCall) -> ToolResult | Qu
         return ToolResult.text(f"{type(error).__name__}: {error}", is_error=True)
 
 
-async def _called_masked(
+async def _call_masked(
     offered: OfferedTool, skill: SkillSession, request: ToolCall, vault: SecretVault
 ) -> ToolResult | Question:
     from perstack.engine.plugins.secret_masking import MaskedCall  # only for Runs that mask

@@ -138,13 +138,13 @@ class Scheduler:
                     cleaned = self._now()
                     async for removed in self._delete_expired():
                         on_woken(removed)
-                await self._until_next(interval / 1000)
+                await self._wait_for_next(interval / 1000)
 
     def wake(self) -> None:
         """Make the next pass of `watch` start early, because something has happened."""
         self._soon.set()
 
-    async def _until_next(self, seconds: float) -> None:
+    async def _wait_for_next(self, seconds: float) -> None:
         first = min(seconds, _MIN_PASS_INTERVAL_S)
         await asyncio.sleep(first)
         with suppress(TimeoutError):

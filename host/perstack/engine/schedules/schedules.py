@@ -168,7 +168,7 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
         await self._audit.expect(Owner("schedule", of))
         appended = await super().append(of, loaded, events)
         if appended.state.current is None:
-            await self._audit.at_rest(Owner("schedule", of), appended.head)
+            await self._audit.send_after_stop(Owner("schedule", of), appended.head)
         return appended
 
     async def _since(self, name: str, kept: StoredSummary) -> Loaded[ScheduleState] | None:

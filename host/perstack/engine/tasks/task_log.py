@@ -8,7 +8,7 @@ from contextlib import suppress
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from perstack.core.base.graphs import find_cycle, without_an_end
+from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.core.base.ids import Owner
 from perstack.core.tasks.events import StoredTaskEvent, parse_task_event
 from perstack.core.tasks.evolve import TaskChanges, evolve_task, runs_after
@@ -98,7 +98,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
                 raise
         expected = None if expected_version is None else (log_of(task_id), expected_version)
         try:
-            async with self._audit.anchored_removal(Owner("task", task_id)):
+            async with self._audit.anchor_removal(Owner("task", task_id)):
                 await finish(self._space.delete_job(task_id, expected=expected))
         except Conflict as conflict:
             if expected_version is not None:
@@ -113,7 +113,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
             return await super().append(of, loaded, events)
         await self._audit.expect(Owner("task", of))
         appended = await super().append(of, loaded, events)
-        await self._audit.at_rest(Owner("task", of), appended.head)
+        await self._audit.send_after_stop(Owner("task", of), appended.head)
         return appended
 
     async def rows(self) -> list[Row]:
@@ -204,7 +204,7 @@ class BlockerSearch:
             for one, row in rows.items()
             if (wanted := depends_on(row))
         }
-        self._endless = without_an_end(self._waits)
+        self._endless = tasks_on_cycles(self._waits)
 
     async def with_blockers(self, task: TaskSummary) -> TaskSummary:
         """Return the task with the tasks that block it."""

@@ -10,8 +10,8 @@ from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.due import due_of
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere
-from perstack.core.jobs.summary import JobSummary, summarize, whole_below
-from perstack.core.queue.orders import MOST_TAKEOVERS, Served, drivers_in, ends_its_workers, state_of, work_in
+from perstack.core.jobs.summary import JobSummary, summarize, with_descendants
+from perstack.core.queue.orders import MOST_TAKEOVERS, Served, count_progress, drivers_in, ends_its_workers, state_of
 from perstack.core.runs.commands import Fail
 from perstack.core.runs.decide import events_of_command, resume_event
 from perstack.core.runs.facts import ErrorInfo
@@ -35,12 +35,12 @@ _POISON_ERROR = ErrorInfo(
 )
 
 
-async def work_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int:
+async def progress_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int:
     """Return how much of a Job is done, over all its Runs, or over one Run and those below it."""
     types: list[str] = []
-    for run in whole_below((await jobs.job(job_id)).runs, run_id):
+    for run in with_descendants((await jobs.job(job_id)).runs, run_id):
         types += [line.event.type for line in await jobs.events(run.id)]
-    return work_in(types)
+    return count_progress(types)
 
 
 async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
@@ -54,7 +54,7 @@ async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[froze
     run_id = order.run_id or (await jobs.job(order.job_id)).coordinator_run_id
     if any(is_elsewhere(run) for run in runs.values() if _is_awaited_by(run, run_id)):
         return ends_its_workers(order.takeovers, (), ())
-    if await work_of(jobs, order.job_id, order.run_id) != order.events:
+    if await progress_of(jobs, order.job_id, order.run_id) != order.events:
         return False
     drivers = drivers_in([line.event for line in await jobs.events(run_id)])
     return ends_its_workers(order.takeovers, drivers, await live())
@@ -174,11 +174,15 @@ class OrderedWork:
         """Return how much of it is done; the number grows with any progress."""
         served = await self.load(order)
         if isinstance(served, JobSummary):
-            return await work_of(self._jobs, served.id, order.run_id)
+            return await progress_of(self._jobs, served.id, order.run_id)
         facts = sum(1 + (one.artefact is not None) + (one.score is not None) for one in served.iterations)
         facts += served.invalid_answers
         try:
-            in_hand = 0 if served.in_hand is None else await work_of(self._jobs, served.in_hand.job_id)
+            in_hand = (
+                0
+                if served.current_iteration is None
+                else await progress_of(self._jobs, served.current_iteration.job_id)
+            )
         except NotFound:
             in_hand = 0
         return facts * _WORK_PER_FACT + in_hand

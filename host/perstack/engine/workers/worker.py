@@ -153,7 +153,7 @@ class Worker:
     async def run(self) -> None:
         """Work until `leave` was called and no claim is held. A cancellation leaves at once, and is recorded."""
         async with AsyncExitStack() as stack:
-            seat = await self._until_leaving(self._connect(stack))
+            seat = await self._unless_leaving(self._connect(stack))
             if seat is None:
                 return
             stack.push_async_callback(self._wait_for_releases)
@@ -199,16 +199,16 @@ class Worker:
         while not self._leaving.is_set():
             self._claims.freed.clear()
             if self._claims.places >= self._settings.concurrency:
-                await self._until_leaving(self._claims.freed.wait())
+                await self._unless_leaving(self._claims.freed.wait())
                 continue
             try:
                 claim = await self._next_claim(seat)
             except DispatcherError as error:
-                await self._until_leaving(asyncio.sleep(self._connection.failed(error)))
+                await self._unless_leaving(asyncio.sleep(self._connection.failed(error)))
                 continue
             self._connection.answered()
             if claim is None:
-                await self._until_leaving(self._wait_for_order(seat))
+                await self._unless_leaving(self._wait_for_order(seat))
                 continue
             if claim.order.run_id is None and self._claims.jobs >= self._most_jobs:
                 await self._release_later(seat, claim)
@@ -225,7 +225,7 @@ class Worker:
         self._returning.add(release)
         release.add_done_callback(self._returning.discard)
         await asyncio.shield(release)
-        await self._until_leaving(asyncio.sleep(_RELEASE_DELAY_MS / 4_000))
+        await self._unless_leaving(asyncio.sleep(_RELEASE_DELAY_MS / 4_000))
 
     async def _next_claim(self, seat: Seat) -> Claim | None:
         asked = asyncio.ensure_future(seat.claim())
@@ -347,7 +347,7 @@ class Worker:
             )
         )
 
-    async def _until_leaving(self, work: Awaitable[_T]) -> _T | None:
+    async def _unless_leaving(self, work: Awaitable[_T]) -> _T | None:
         """Return the result of the work; None if the worker leaves first, and the work is cancelled."""
         leaving = asyncio.ensure_future(self._leaving.wait())
         doing = asyncio.ensure_future(work)

@@ -83,7 +83,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
     return error_from_status(
         message,
         status,
-        retryable=_said_to_retry(headers),
+        retryable=_read_should_retry(headers),
         retry_after=_first_known(retry_after(headers, datetime.now(UTC)), delay_in(text)),
         is_overflow=_OVERFLOW_CODE.search(text) is not None,
         body=text,
@@ -200,7 +200,7 @@ def _number(value: str | None) -> float | None:
     return max(0.0, number) if math.isfinite(number) else None
 
 
-def _said_to_retry(headers: Mapping[str, str]) -> bool | None:
+def _read_should_retry(headers: Mapping[str, str]) -> bool | None:
     """Read `x-should-retry`, with which endpoints overrule the status in both vendors' SDKs; None if absent."""
     return {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
 

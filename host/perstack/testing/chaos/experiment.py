@@ -325,7 +325,7 @@ class Assault:
         self.plain()
         return self._drive(f"{fault.kind} at {fault.at}", iter(()), fault)
 
-    def killed_after(self, *seconds: float) -> Trial:
+    def kill_after(self, *seconds: float) -> Trial:
         """Drive a Job and kill its processes one after the other, each after the given seconds."""
         self.plain()
         return self._drive("killed after " + ", ".join(f"{one:.4f}" for one in seconds), iter(seconds), None)

@@ -36,8 +36,8 @@ from perstack.testing.experts.run_tests import (
     contents,
     copy_folder,
     facts_of,
-    played_from,
-    played_script,
+    play_file,
+    play_script,
     run_tests,
     without_effects,
     without_key,
@@ -194,9 +194,9 @@ class MakeBench:
         if model is None:
             played = TestModel(Overrides())
         elif isinstance(model, str | Path):
-            played = played_from(found.parent / model, live)
+            played = play_file(found.parent / model, live)
         else:
-            played = played_script(model)
+            played = play_script(model)
         return HostBench(found, played, folder)
 
 

@@ -67,14 +67,14 @@ async def take_test(
         name=name,
         query=job.query,
         model=str(recording.relative_to(folder)),
-        workspace=None if fixture is None else _seen_from(folder, fixture),
+        workspace=None if fixture is None else _relative_to(folder, fixture),
         expect=Expected(status=status),
     )
     recording.parent.mkdir(exist_ok=True)
     with recording.open("xb") as new:
         new.write(data)
     try:
-        expected = await _came_to(WrittenTest(job.expert_key, test, str(file), folder), Bench(project, env, Path()))
+        expected = await _observe(WrittenTest(job.expert_key, test, str(file), folder), Bench(project, env, Path()))
         given: dict[str, str | list[str]] = {"name": name, "query": job.query, "model": test.model or ""}
         if test.workspace is not None:
             given["workspace"] = test.workspace
@@ -85,7 +85,7 @@ async def take_test(
     return Taken(job.expert_key, file, recording, expected)
 
 
-async def _came_to(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:
+async def _observe(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:
     room = await asyncio.to_thread(_room)
     try:
         played = await drive_and_judge(written, Bench(bench.project, bench.env, room), room / "played", "played")
@@ -148,6 +148,6 @@ def _file_name(expert: str, name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", f"{expert}-{name}").strip("-.")[:80] or "test"
 
 
-def _seen_from(folder: Path, fixture: Path) -> str:
+def _relative_to(folder: Path, fixture: Path) -> str:
     whole = fixture.resolve()
     return str(whole.relative_to(folder.resolve())) if whole.is_relative_to(folder.resolve()) else str(whole)

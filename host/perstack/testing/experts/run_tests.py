@@ -104,19 +104,19 @@ def model_of(written: WrittenTest, overrides: Overrides) -> TestModel:
     """Return the model of a test; `overrides` are for the real model. Raises UsageError for an unusable file."""
     if written.model is None:
         return TestModel(overrides)
-    return played_from(written.model, written.test.live)
+    return play_file(written.model, written.test.live)
 
 
-def played_from(path: Path, live: Iterable[str] = ()) -> TestModel:
+def play_file(path: Path, live: Iterable[str] = ()) -> TestModel:
     """Return the options to play a script or a recording. With `live`, these tools really run. Raises UsageError."""
     script = _script(path)
     if script is not None:
-        return played_script(script)
+        return play_script(script)
     tools: dict[str, HowToRun] = dict.fromkeys(live, "live")
     return TestModel(recorded(path, tools=tools or None))
 
 
-def played_script(script: ScriptLike) -> TestModel:
+def play_script(script: ScriptLike) -> TestModel:
     """Return the options to play a script for every Expert."""
     return TestModel(Overrides(provider="scripted"), (ScriptedProvider(script),), (_SCRIPTED,))
 

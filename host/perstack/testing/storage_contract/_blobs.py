@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from perstack.core.base.chain import line_of, open_line, without_payload
+from perstack.core.base.chain import line_of, open_line, remove_payload
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.storage_fixture import JOB, RUN, ContractBase, Opener, in_loop, new_writer, wait_for
@@ -91,7 +91,7 @@ class RedactionContract(ContractBase):
         writer = await new_writer(one)
         lines = [*await writer.append("a", "secret"), *await writer.append("c")]
         assert await two.read(RUN) == lines
-        left = without_payload(lines[1], "noted", "job-1-2")
+        left = remove_payload(lines[1], "noted", "job-1-2")
         await one.redact(RUN, 2, left)
         expected = [lines[0], left, lines[2]]
         assert await two.read(RUN) == await opener().read(RUN) == await one.read(RUN) == expected
@@ -105,14 +105,14 @@ class RedactionContract(ContractBase):
         storage = opener()
         lines = await (await new_writer(storage)).append("a", "b")
         sealed = open_line(lines[0])
-        other = without_payload(lines[1], "noted", "job-1-1")
+        other = remove_payload(lines[1], "noted", "job-1-1")
         forged = line_of(b'{"text":"x","redacted":true}', sealed.digest, sealed.hash, sealed.batch)
         for record in (other, forged, b"", lines[0]):
             with pytest.raises(Conflict):
                 await storage.redact(RUN, 1, record)
         for run, seq in ((RUN, 3), (RUN, 0), (RunRef("nowhere", "nowhere-1"), 1)):
             with pytest.raises(NotFound):
-                await storage.redact(run, seq, without_payload(lines[0], "noted", "job-1-1"))
+                await storage.redact(run, seq, remove_payload(lines[0], "noted", "job-1-1"))
         assert await opener().read(RUN) == lines
 
 

@@ -21,7 +21,7 @@ from perstack.core.runs.events.base import (
     RunTransition,
     unexpected_event,
 )
-from perstack.core.runs.log_rows import EventContext, LogRow, given_by
+from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.dataclass import replace
 
@@ -106,7 +106,7 @@ class StartRewind(LaterEvent):
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
         only = f", only {' '.join(self.only)}" if self.only else ""
-        return [LogRow("rewinds", f"the files to {self.to_checkpoint}{only}", "yellow"), *given_by(self.by)]
+        return [LogRow("rewinds", f"the files to {self.to_checkpoint}{only}", "yellow"), *author_rows(self.by)]
 
 
 class FinishRewind(LaterEvent):

@@ -148,7 +148,7 @@ class FinishGeneration(LaterEvent):
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        return _of_generation(self, run, command)
+        return _generation_difference(self, run, command)
 
     def describe(self, around: EventContext) -> list[LogRow]:
         """Return the thoughts, provider tools and texts; the usage on request, or if the reply is not whole."""
@@ -195,7 +195,7 @@ def _of_provider_tool(part: ProviderToolPart) -> list[LogRow]:
     return [call, LogRow("error" if part.is_error else "result", part.result, "red" * part.is_error, "result")]
 
 
-def _of_generation(event: LaterEvent, run: Run, command: Command | None) -> str | None:
+def _generation_difference(event: LaterEvent, run: Run, command: Command | None) -> str | None:
     if not isinstance(command, Generate):
         return unexpected_event(event, run, command)
     return None if run.phase is Phase.GENERATING else f"{event.type} without startGeneration"
@@ -229,7 +229,7 @@ class Retry(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         if isinstance(command, Compact):
             return None if run.context.summarising else "retry without startCompaction"
-        return _of_generation(self, run, command)
+        return _generation_difference(self, run, command)
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:

@@ -10,7 +10,7 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy, fields_of
 from perstack.core.base.text import count
 from perstack.core.base.usage import BudgetName, Exceeded, Usage
-from perstack.core.definitions.permissions import RuleSets, Widening, all_laid_over
+from perstack.core.definitions.permissions import RuleSets, Widening, apply_widening_to_all
 from perstack.core.definitions.result_schemas import check_result
 from perstack.core.definitions.settings import Limits
 from perstack.core.files.trees import is_digest
@@ -30,7 +30,7 @@ from perstack.core.runs.events.base import (
     unexpected_event,
 )
 from perstack.core.runs.facts import WITHOUT_EFFECT, Closed, Definition, ErrorInfo, Queued, Settlement
-from perstack.core.runs.log_rows import EventContext, LogRow, given_by
+from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import (
@@ -142,13 +142,13 @@ class WidenPermissions(LaterEvent):
 
     def fold(self, run: Run) -> Run:
         """Lay the override over the rules in force."""
-        permissions = all_laid_over(run.permissions, self.widening)
+        permissions = apply_widening_to_all(run.permissions, self.widening)
         return replace(run, permissions=permissions, widenings=(*run.widenings, self.widening))
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
         rules = json.dumps(json.loads(self.widening.to_json()), ensure_ascii=False)
-        return [LogRow("permits", rules, "yellow"), *given_by(self.by)]
+        return [LogRow("permits", rules, "yellow"), *author_rows(self.by)]
 
 
 class RejectResult(LaterEvent):

@@ -32,9 +32,9 @@ from perstack.core.runs.events.base import (
     unexpected_event,
     without_question,
 )
-from perstack.core.runs.events.tool_calls import one_of
+from perstack.core.runs.events.tool_calls import open_call_difference
 from perstack.core.runs.facts import Answer, Question
-from perstack.core.runs.log_rows import EventContext, LogRow, given_by
+from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.dataclass import replace
@@ -95,7 +95,7 @@ class CallInteractiveTool(LaterEvent):
         if isinstance(command, Ask):
             return difference_of(command.call.decided.id, self.tool_call_id, "asked call")
         if isinstance(command, RunTools):
-            return one_of([call.decided.id for call in command.calls], self.tool_call_id)
+            return open_call_difference([call.decided.id for call in command.calls], self.tool_call_id)
         return unexpected_event(self, run, command)
 
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -136,7 +136,7 @@ class AnswerQuestion(LaterEvent):
     def describe(self, around: EventContext) -> list[LogRow]:
         content = self.answer.content
         words = f"{self.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
-        return [LogRow("answered", words, "magenta"), *given_by(self.by)]
+        return [LogRow("answered", words, "magenta"), *author_rows(self.by)]
 
 
 def _with_call(run: Run, call: Call) -> Run:
@@ -202,7 +202,7 @@ class RequestApproval(LaterEvent):
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        return _of_approval(self, run, command)
+        return _approval_difference(self, run, command)
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -246,16 +246,16 @@ class DecideApproval(LaterEvent):
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        return _of_approval(self, run, command)
+        return _approval_difference(self, run, command)
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
         words = DECISION_WORDS[self.decision]
         details = "; ".join(part for part in (self.rule and f"rule {self.rule}", self.text) if part)
-        return [LogRow("decided", f"{words}: {details}" if details else words, "magenta"), *given_by(self.by)]
+        return [LogRow("decided", f"{words}: {details}" if details else words, "magenta"), *author_rows(self.by)]
 
 
-def _of_approval(event: RequestApproval | DecideApproval, run: Run, command: Command | None) -> str | None:
+def _approval_difference(event: RequestApproval | DecideApproval, run: Run, command: Command | None) -> str | None:
     if not isinstance(command, AskApproval):
         return unexpected_event(event, run, command)
     wrong = difference_of(command.call.decided.id, event.tool_call_id, "call that waits for approval")

@@ -25,7 +25,7 @@ from perstack.core.runs.commands import (
     RunTools,
     StartDelegates,
 )
-from perstack.core.runs.context import known_tools
+from perstack.core.runs.context import remember_called_tools
 from perstack.core.runs.events.base import (
     ACTIVE,
     CALLING,
@@ -50,10 +50,10 @@ from perstack.core.runs.facts import (
     is_repeat_warning,
     todos_json,
 )
-from perstack.core.runs.log_rows import EventContext, LogRow, arguments, given_by, run_label
+from perstack.core.runs.log_rows import EventContext, LogRow, arguments, author_rows, run_label
 from perstack.core.runs.messages import ResultContent, TextPart, ToolResultPart, text_of
 from perstack.core.runs.repeats import warning_with
-from perstack.core.runs.state import Phase, Run, due_after, latest_reply
+from perstack.core.runs.state import Phase, Run, latest_reply, snapshot_due_after
 from perstack.dataclass import replace
 
 
@@ -76,7 +76,7 @@ class CallTools(LaterEvent):
             spending=replace(run.spending, tool_calls=run.spending.tool_calls + made),
             calls={decided.id: Call(parts[decided.id], decided) for decided in self.calls},
             is_tightened=False,
-            context=known_tools(run, self.calls),
+            context=remember_called_tools(run, self.calls),
         )
 
     @override
@@ -113,20 +113,20 @@ class StartToolCall(LaterEvent):
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        return _of_running(self, self.tool_call_id, run, command)
+        return _running_difference(self, self.tool_call_id, run, command)
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
         return [LogRow("calls", f"what was approved: {self.call_digest}")] if around.full else []
 
 
-def _of_running(event: LaterEvent, call_id: str, run: Run, command: Command | None) -> str | None:
+def _running_difference(event: LaterEvent, call_id: str, run: Run, command: Command | None) -> str | None:
     if not isinstance(command, RunTools):
         return unexpected_event(event, run, command)
-    return one_of([call.decided.id for call in command.calls], call_id)
+    return open_call_difference([call.decided.id for call in command.calls], call_id)
 
 
-def one_of(open_ids: list[str], call_id: str) -> str | None:
+def open_call_difference(open_ids: list[str], call_id: str) -> str | None:
     """Return the difference of an event about a call that is not open; None if it is."""
     return None if call_id in open_ids else f"a result of {call_id}, where only {', '.join(open_ids)} are open"
 
@@ -147,7 +147,7 @@ class StartSample(LaterEvent):
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        return _of_running(self, self.tool_call_id, run, command)
+        return _running_difference(self, self.tool_call_id, run, command)
 
     @override
     def describe(self, around: EventContext) -> list[LogRow]:
@@ -159,7 +159,7 @@ def _placeholder(contents: tuple[ResultContent, ...]) -> tuple[ResultContent, ..
     return (TextPart(text=REDACTED),) if contents else ()
 
 
-def _own_warning(warning: str) -> str:
+def _keep_own_warning(warning: str) -> str:
     return warning if is_repeat_warning(warning) else REDACTED
 
 
@@ -179,7 +179,7 @@ class FinishToolCall(LaterEvent):
     usage: Usage | None = None  # usage of the generations that the tool itself requested
     assumed: Charge | None = None  # charge for generations whose endpoint reported no usage; only with a budget
     by: By | None = None  # actor who answered, if a person gave this result; None in logs of earlier versions
-    warning: Annotated[str | None, Written(_own_warning)] = None
+    warning: Annotated[str | None, Written(_keep_own_warning)] = None
     secrets: int = Field(default=0, exclude_if=falsy)  # highest N of an assigned `[secret:N]`
 
     @property
@@ -227,7 +227,7 @@ class FinishToolCall(LaterEvent):
             with_result(run, call, self._part(self.shown), self.id),
             spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
             todos=todos,
-            snapshot_due=due_after(run, call),
+            snapshot_due=snapshot_due_after(run, call),
             secrets=max(run.secrets, self.secrets),
             effects=run.effects + self._effects(call),
             asked=None if run.asked == self.tool_call_id else run.asked,
@@ -246,9 +246,9 @@ class FinishToolCall(LaterEvent):
         if isinstance(command, Ask):
             return difference_of(run.asked, self.tool_call_id, "answered call")
         if isinstance(command, RunTools):
-            wrong = _of_running(self, self.tool_call_id, run, command)
+            wrong = _running_difference(self, self.tool_call_id, run, command)
         elif isinstance(command, AwaitDelegates):
-            wrong = one_of([one.tool_call_id for one in command.delegations], self.tool_call_id)
+            wrong = open_call_difference([one.tool_call_id for one in command.delegations], self.tool_call_id)
         elif isinstance(command, RecordResult):
             wrong = difference_of(command.call.decided.id, self.tool_call_id, "call")
             wrong = wrong or difference_of(command.text, text_of(self.contents), "result")
@@ -266,7 +266,7 @@ class FinishToolCall(LaterEvent):
             rows.append(LogRow("report", self.report.text, "yellow" if self.report.without_effect else ""))
         if self.warning is not None:
             rows.append(LogRow("warning", self.warning, "yellow"))
-        return rows + given_by(self.by)
+        return rows + author_rows(self.by)
 
 
 class CallDelegate(LaterEvent):

@@ -65,14 +65,14 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     asks = not no_input and sys.stdin.isatty()
     states = asyncio.run(_look(place if place.is_dir() else Path()))
     if provider is not None:
-        _about_model(states, provider, model)  # reports an error before asking anything
+        _model_lines(states, provider, model)  # reports an error before asking anything
     chosen = _template(template, asks=asks)
     name = provider or (_ask_provider(states) if asks else None)
     if asks and name is None and not any(state.is_usable for state in states):
         name = choose_provider(states)
         states = asyncio.run(_look(place if place.is_dir() else Path()))
     files = {
-        **chosen.filled(_about_model(states, name, model)),
+        **chosen.filled(_model_lines(states, name, model)),
         ".env.example": _example(states),
         ".gitignore": "".join(f"{name}\n" for name in _IGNORED),
     }
@@ -120,7 +120,7 @@ def _ask_provider(states: Sequence[ProviderState]) -> str | None:
     return prompt(f"Which provider [{names[0]}]", default=names[0], choices=names)
 
 
-def _about_model(states: Sequence[ProviderState], name: str | None, model: str | None) -> str:
+def _model_lines(states: Sequence[ProviderState], name: str | None, model: str | None) -> str:
     """Return the lines that name provider and model. Raises UsageError if either is unknown."""
     if name is None:
         state = next((state for state in states if state.is_usable), None)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from perstack.core.base.text import one_line
-from perstack.doors.shared.activity import todos_words, total_texts, with_duration, work_words
+from perstack.doors.shared.activity import call_line, todos_words, total_texts, with_duration
 from perstack.doors.shared.job_printer import Put
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
@@ -63,7 +63,7 @@ def status_lines(session: Session, now: int) -> list[str]:
     live = session.transcript.live
     found = [STATES[session.state]]
     for lane in live.lanes.values():
-        works = [work_words(work, now, _STATUS_CELLS) for work in lane.work.values()]
+        works = [call_line(work, now, _STATUS_CELLS) for work in lane.work.values()]
         doing = (
             "the model writes" if lane.text else with_duration(lane.doing or "begins", lane.since, now, _STATUS_CELLS)
         )

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
-from perstack.core.jobs.answers import DENIES, asked_by, yes_or_no
+from perstack.core.jobs.answers import DENIES, accepted_answers, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.job_printer import JobPrinter, Put
 from perstack.doors.shared.log_view import is_delegate, open_question_at
-from perstack.doors.shared.next_steps import said_plainly
-from perstack.doors.shared.questions import call_shown, chosen, question_shown
+from perstack.doors.shared.next_steps import plain_phrase
+from perstack.doors.shared.questions import call_text, chosen, question_text
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
 from perstack.doors.tui.actions import COMMANDS, OTHERS
@@ -40,8 +40,8 @@ class _OpenJob:
         drives: bool,
     ) -> None:
         self.lines = HeldLines(put)
-        self.printer = JobPrinter(self.lines.put, screen, said_plainly)
-        self.session = Session(host, None, on_change, self.printer, said_plainly, drives=drives)
+        self.printer = JobPrinter(self.lines.put, screen, plain_phrase)
+        self.session = Session(host, None, on_change, self.printer, plain_phrase, drives=drives)
         self.was_busy = False
         self.asked: str | None = None  # the id of the question that was shown
 
@@ -134,7 +134,7 @@ class PlainProgram:
             room.lines.show()
         asking = session.asking if is_shown and session.is_driven else None
         if asking is not None and room.asked != asking.id:
-            self._say_what_next()
+            self._print_prompt()
         if not was_busy or session.is_busy:
             return
         number = self._rooms.index(room) + 1
@@ -142,11 +142,11 @@ class PlainProgram:
         if self._is_leaving:
             self.put(stands)
         elif is_shown:
-            self._say_what_next()
+            self._print_prompt()
         else:
             self.put(f"{stands}; /job {number} shows it")
 
-    def _say_what_next(self) -> None:
+    def _print_prompt(self) -> None:
         session, room = self.room.session, self.room
         asking = session.open_question
         if asking is None:
@@ -163,7 +163,7 @@ class PlainProgram:
             self._discard()
             room.asked = asking.id
             is_call = bool(asking.call_digest)
-            self.put(call_shown(asking, self.host.workspace, session.spent) if is_call else question_shown(asking))
+            self.put(call_text(asking, self.host.workspace, session.spent) if is_call else question_text(asking))
         self.put(f"> {asking_hint(asking, covers=False)}")
 
     # --- input ----------------------------------------------------------------------------------------------------
@@ -202,13 +202,13 @@ class PlainProgram:
         self._asks_to_leave = False
         if self._settles is not None:
             self._settles = None
-            self._say_what_next()
+            self._print_prompt()
             return True
         session = self.room.session
         if session.resume_from is not None and not session.is_busy:
             self.put("left the branch")
             session.interrupt()
-            self._say_what_next()
+            self._print_prompt()
             return True
         if not session.is_busy:
             self.put("nothing is at work; /quit leaves")
@@ -244,7 +244,7 @@ class PlainProgram:
         elif (asking := session.open_question) is not None:
             self._answer(asking, text)
         elif not text.strip() and session.resume_from is not None:
-            self._say_what_next()
+            self._print_prompt()
         elif not text.strip():
             self._do_resume()
         else:
@@ -274,17 +274,17 @@ class PlainProgram:
     def _take(self, key: str, *, says: bool = True) -> None:
         self.room.session.expert_key = key
         if says:
-            self._say_what_next()
+            self._print_prompt()
 
     def _answer(self, asking: OpenQuestion, text: str) -> None:
         text = text.strip()
         if not text:
-            self._say_what_next()
+            self._print_prompt()
         elif asking.call_digest:
             is_no = text in ("n", "N")
             self.room.session.send(DENIES if is_no else decision(asking, text) or text)
         else:
-            self.room.session.send(chosen(asked_by(asking), text))
+            self.room.session.send(chosen(accepted_answers(asking), text))
 
     def _settle(self, number: int, key: str) -> None:
         session = self.room.session
@@ -326,7 +326,7 @@ class PlainProgram:
         try:
             await self._doing(name, rest.strip())
         except PerstackError as error:
-            self.put(f"error: {error.text_for(said_plainly)}")
+            self.put(f"error: {error.text_for(plain_phrase)}")
 
     async def _doing(self, name: str, rest: str) -> None:  # noqa: C901 - one case for each command
         session = self.room.session
@@ -385,7 +385,7 @@ class PlainProgram:
         if not session.is_reading:
             self.room.lines.show()
         if not session.is_busy:
-            self._say_what_next()
+            self._print_prompt()
 
     async def _do_open(self, rest: str) -> None:
         job_id = self._lists.job(rest) or await self.host.jobs.find(rest or None)
@@ -417,7 +417,7 @@ class PlainProgram:
         session.branch(place.id, again)
         if again is not None:
             self.put(f"> {hint_of(session, stops=_STOPS)}")
-        self._say_what_next()
+        self._print_prompt()
 
     def _do_resume(self, rest: str = "") -> None:
         session, resumption = self.room.session, self.room.session.resumption
@@ -428,7 +428,7 @@ class PlainProgram:
             if rest and resumption is not None:
                 session.send(rest)
             else:
-                self._say_what_next()
+                self._print_prompt()
         elif session.unsettled:
             self._ask_what_became(0)
         else:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from perstack.config.load import LoadedProject
-from perstack.doors.shared.next_steps import said_plainly
+from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.screen import Screen, StyledText, sanitized
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.doors.tui.plain.program import PlainProgram
@@ -151,7 +151,7 @@ async def _following(program: PlainProgram, live: ReloadedProject) -> None:
                 program.host.use(live.loaded.project)
             is_news, problem = live.problem != problem, live.problem
             if is_news and problem is not None and not sys.stderr.isatty():
-                program.put(problem.text_for(said_plainly))
+                program.put(problem.text_for(plain_phrase))
             held = live.open_change
             if held is not None and held.digest != said:
                 said = held.digest

@@ -45,10 +45,10 @@ class HistoryScreen(ListScreen[JobSummary]):
     async def read(self) -> Sequence[JobSummary]:
         page = await self.over.host.jobs.list(limit=_FIRST_JOBS)
         self._after = page.next
-        self.run_worker(self._read_on(), exclusive=True, group="more")
+        self.run_worker(self._read_more(), exclusive=True, group="more")
         return page.jobs
 
-    async def _read_on(self) -> None:
+    async def _read_more(self) -> None:
         try:
             while self._after is not None and len(self.rows) < _MAX_JOBS:
                 page = await self.over.host.jobs.list(limit=_FIRST_JOBS, after=self._after)
@@ -119,9 +119,9 @@ class InboxScreen(ListScreen[InboxItem]):
 
     @override
     def reload(self) -> None:
-        self.run_worker(self._read_on(), exclusive=True, group="rows")
+        self.run_worker(self._keep_reading(), exclusive=True, group="rows")
 
-    async def _read_on(self) -> None:
+    async def _keep_reading(self) -> None:
         while True:
             began = time.monotonic()
             await self.read_rows()

@@ -35,7 +35,7 @@ def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
     for kind, line in file_changes.patch_lines(files):
         style = _STYLES[kind]
         found += [
-            (Span("  "), Span(piece, style)) for piece in _break_lines(file_changes.shown_line(kind, line), width - 2)
+            (Span("  "), Span(piece, style)) for piece in _break_lines(file_changes.display_line(kind, line), width - 2)
         ]
         if len(found) > _MAX_PATCH_LINES:
             return [*found, (Span("  … and more lines", "dim"),)]

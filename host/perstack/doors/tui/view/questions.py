@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from perstack.core.jobs.answers import ALWAYS, accepted, asked_by, wider_answers
+from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers, wider_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.questions import change_asked, covered, head_shown, question_shown, value_shown
+from perstack.doors.shared.questions import covered, head_lines, question_text, requested_change, value_text
 from perstack.doors.shared.text import break_anywhere, cells
 from perstack.doors.tui.view.items import difference
 from perstack.doors.tui.view.styled_text import Line, Span, clean, wrap
@@ -27,14 +27,14 @@ CHOSEN = "❯ "  # the mark before the call that a key settles
 def asking_lines(asking: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
     """Return the whole question: what the Job has used so far, every argument, and for an edit its diff."""
     if not asking.call_digest:
-        first, *others = wrap(question_shown(asking), width)
+        first, *others = wrap(question_text(asking), width)
         return [(Span(first, "ask"),), *((Span(one),) for one in others)]
-    change = change_asked(asking, workspace)
-    found: list[Line] = [(Span(one, "ask"),) for line in head_shown(asking) for one in wrap(line, width)]
+    change = requested_change(asking, workspace)
+    found: list[Line] = [(Span(one, "ask"),) for line in head_lines(asking) for one in wrap(line, width)]
     found += [(Span(line, "dim"),) for line in wrap(f"so far: {spent}", width) if spent]
     for name, value in asking.args.items():
         if name not in change.arguments:
-            found += _argument(name, value_shown(value, asking), width)
+            found += _argument(name, value_text(value, asking), width)
     found += [(Span("  "), Span(line, "warn")) for line in wrap(change.note, width - 2) if line]
     found += [
         (Span("  "), *_difference_line(line)) for text in change.lines[2:] for line in _in_pieces(text, width - 2)
@@ -44,7 +44,7 @@ def asking_lines(asking: OpenQuestion, workspace: Path, width: int, spent: str =
 
 def asking_hint(asking: OpenQuestion, *, covers: bool = True) -> str:
     """Return the hint how to answer. `covers`: it also says which calls each further answer covers."""
-    asked = asked_by(asking)
+    asked = accepted_answers(asking)
     if asking.call_digest:
         of_job = covered(asking)[: 1 + len(asking.offers)]
         words = [f"{number or 'a'} {words if covers else answer}" for number, (answer, words) in enumerate(of_job)]
@@ -61,7 +61,7 @@ def asking_hint(asking: OpenQuestion, *, covers: bool = True) -> str:
 def decision(asking: OpenQuestion, key: str) -> str | None:
     """Return the answer that a key gives to a call: a yes, or one for more than this call; None for other keys."""
     if key in ("y", "Y"):
-        return asked_by(asking).options[0]
+        return accepted_answers(asking).options[0]
     if key in ("a", "A"):
         return ALWAYS
     wider = wider_answers(asking)

@@ -110,7 +110,7 @@ class Transcript:
     def _update_calls(self, run_id: str | None = None) -> None:
         """Show the state of a Run's open calls, of all without `run_id`, and when the others' approvals are asked."""
         for (of, _), item in self._calls.items():
-            asks_later = item.call.rule is not None and self.live.asks_later(of)
+            asks_later = item.call.rule is not None and self.live.is_asked_later(of)
             if run_id in (of, None) or asks_later is not item.asks_later:
                 item.asks_later = asks_later
                 item.changed()

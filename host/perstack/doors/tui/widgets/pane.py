@@ -16,7 +16,7 @@ from typing_extensions import override
 from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
-from perstack.core.jobs.answers import asked_by
+from perstack.core.jobs.answers import accepted_answers
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity
@@ -70,7 +70,7 @@ class JobPane(Vertical):
         self._model_of: tuple[tuple[str | None, str | None, Project], str] | None = None  # the next model, as found
         self._experts = LinesView(id="experts")
         self._experts.can_focus = False
-        self._panel = AskPanel(session.host.workspace, self._typed_on, self.to_composer)
+        self._panel = AskPanel(session.host.workspace, self._on_key_elsewhere, self.to_composer)
         self._names = Bar(id="names")
         self.composer = Composer(typed, session.host.workspace, enter=self._sent, choose=self._choosing, id="composer")
         self._standing = Bar(id="standing")
@@ -125,7 +125,7 @@ class JobPane(Vertical):
             if session.coming is not None:
                 self._view.prepare(session.coming.root)
         self._show_new_lines()
-        if self._panel.show(session, self._said_with_question()):
+        if self._panel.show(session, self._question_notes()):
             self._is_mixed = bool(self.composer.text)
             self._give_keys()
         elif not self._panel.is_shown:
@@ -133,7 +133,7 @@ class JobPane(Vertical):
             if self._panel.has_focus:
                 self.to_composer()
         self._refuses = self._refuses and self._panel.takes_keys
-        self._say_what_enter_does()
+        self._show_enter_hint()
         self._show_standing()
 
     @on(TranscriptView.Moved)
@@ -219,9 +219,9 @@ class JobPane(Vertical):
             draft = self.composer.text
             self.composer.sent(keep=bool(self._draft))  # of two drafts the later one is recalled with Up
             self._draft = self._draft or draft
-            self._panel.show(self.session, self._said_with_question())
+            self._panel.show(self.session, self._question_notes())
         self._is_mixed = False
-        self._say_what_enter_does()
+        self._show_enter_hint()
 
     def _give_back(self) -> None:
         """Put a draft back, before what was typed since the answer."""
@@ -233,12 +233,12 @@ class JobPane(Vertical):
         self._put_aside()
         self._panel.take_focus()
 
-    def _said_with_question(self) -> list[str]:
+    def _question_notes(self) -> list[str]:
         place = self.session.resume_from
         branch = [] if place is None else [f"another answer, in a branch, from {one_line(place)}; Esc leaves it"]
         return [*branch, "your draft comes back after it"] if self._draft else branch
 
-    def _say_what_enter_does(self) -> None:
+    def _show_enter_hint(self) -> None:
         """Show in the input what Enter does; a question itself says how it is answered."""
         is_asked = self._panel.is_shown
         words = "" if self._panel.takes_keys else "your answer" if is_asked else hint_of(self.session)
@@ -314,7 +314,7 @@ class JobPane(Vertical):
             self._refuses = False
             self.composer.sent()
             self._panel.take_focus()
-            self._say_what_enter_does()
+            self._show_enter_hint()
         else:
             self.session.interrupt()
 
@@ -348,7 +348,7 @@ class JobPane(Vertical):
         elif self._is_mixed:
             self._put_aside()
         elif text.strip():
-            self._send(chosen(asked_by(asking), text.strip()), keep=False)
+            self._send(chosen(accepted_answers(asking), text.strip()), keep=False)
 
     def _send(self, text: str, *, keep: bool = True) -> None:
         self.composer.sent(keep=keep)
@@ -389,9 +389,9 @@ class JobPane(Vertical):
     def _refusing(self) -> None:
         self._refuses = True
         self._panel.hand_over()
-        self._say_what_enter_does()
+        self._show_enter_hint()
 
-    def _typed_on(self, key: events.Key) -> None:
+    def _on_key_elsewhere(self, key: events.Key) -> None:
         self.composer.post_message(key)
 
     @on(AskPanel.Settled)
@@ -401,7 +401,7 @@ class JobPane(Vertical):
         self._panel.hand_over()
 
     @on(TranscriptView.Typed)
-    def _typed_elsewhere(self, message: TranscriptView.Typed) -> None:
+    def _on_typed_elsewhere(self, message: TranscriptView.Typed) -> None:
         self.to_composer()
         self.composer.insert(message.text)
 
