@@ -122,7 +122,7 @@ async def lists(folder: Path, address: str, number: int) -> tuple[float, float, 
         await storage.jobs(limit=50)
         pages.append(time.perf_counter() - began)
         began = time.perf_counter()
-        await JobReader(storage).jobs_needing_attention()
+        await JobReader(storage).needing_attention()
         inboxes.append(time.perf_counter() - began)
     await storage.close()
     listed, found = [], []

@@ -114,18 +114,18 @@ HOST = {
 EIGHT = {"run", "continue_job", "answer", "resume", "cancel", "submit", "job", "events"}
 PARTS = {
     JobReader: {
-        "begun",
+        "has_begun",
         "checkpoint",
         "checkpoint_path",
         "checkpoints",
-        "ends",
+        "last_lines",
         "events",
         "find",
         "follow",
         "job",
     }.union(
-        ("left_out", "list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
-        ("tree", "unsettled", "waiting", "watch"),
+        ("visibility", "list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
+        ("tree", "unsettled", "needing_attention", "watch"),
     ),
     JobFiles: {"check_present", "diff", "is_recorded", "plan_rewind", "rewind", "settle_rewind"}.union(
         ("without_rewind", "write_files"),
@@ -133,7 +133,7 @@ PARTS = {
     Auditor: {"backtest", "calls", "receipt", "redact", "replay", "verify", "verify_all", "verify_receipt"},
     JobExports: {"document", "export", "record"},
     StorageAdmin: {"check", "copy_to", "disk_usage"},
-    JobQueue: {"interrupt_queued", "ordered", "ordered_runs", "requests", "requeue_lost", "submit", "withdraw"},
+    JobQueue: {"interrupt_queued", "ordered", "runs_with_orders", "requests", "requeue_lost", "submit", "withdraw"},
     JobServer: {"serve"},
     Experts: {"all", "get", "check_ready", "run_program", "diagnosis", "providers", "runtimes", "sent", "tools"},
     Skills: {"login", "logout", "install"},

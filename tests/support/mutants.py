@@ -77,7 +77,7 @@ MUTANTS = (
     Mutant(
         "a call runs only if it is the one that was approved",
         "perstack.engine.runs.tool_calls",
-        "is_same = call.digest == call.requested and await rulings.leads_to(call, catalogue) == call.leads_to",
+        "is_same = call.digest == call.requested and await rulings.resolved_paths(call, catalogue) == call.leads_to",
         "is_same = call.digest == call.requested",
         "tests/engine/permissions/test_approvals.py",
     ),

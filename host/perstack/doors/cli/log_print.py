@@ -48,7 +48,7 @@ async def marks_of(host: Host, logs: Sequence[RunLog]) -> Marks:
     for log in logs:
         if not any(line.startswith(_SHORTENED) for line in log.lines):
             continue
-        found = await host.jobs.visibility_of(log.run_id)
+        found = await host.jobs.visibility(log.run_id)
         signs = dict.fromkeys(found.shortened, "~") | dict.fromkeys(found.hidden, "·")
         for place in range(len(log.lines)):
             sign = signs.get(event_id_of(log.run_id, place + 1))

@@ -43,7 +43,7 @@ class InboxItem:
 
 async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
     """Return the open questions of Jobs, and Jobs that cannot be read and may have asked something, oldest first."""
-    return tuple(sorted((item for one in await reader.jobs_needing_attention() for item in _of_job(one)), key=_age))
+    return tuple(sorted((item for one in await reader.needing_attention() for item in _of_job(one)), key=_age))
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:

@@ -117,7 +117,7 @@ class JobReader:
         """
         return None if typed is None else await resolve_id(self.storage, typed, kinds)
 
-    async def jobs_needing_attention(self) -> Sequence[JobNeedingAttention]:
+    async def needing_attention(self) -> Sequence[JobNeedingAttention]:
         """Return every Job that asks a person something or cannot be read, in no order.
 
         The logs of a Job with an intact summary are not read: `verify` finds their damage.
@@ -242,7 +242,7 @@ class JobReader:
         ids = await run_ids(self.storage, job_id)
         return [RunLog(one, await self.storage.end(RunRef(job_id, one), count)) for one in ids]
 
-    async def visibility_of(self, run_id: str, *, job_id: str | None = None) -> Visibility:
+    async def visibility(self, run_id: str, *, job_id: str | None = None) -> Visibility:
         """Return which events of a Run its model no longer sees in full, or at all, as far as its log can be read."""
         found = Visibility()
         with suppress(Damaged):
