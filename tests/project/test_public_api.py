@@ -140,7 +140,7 @@ PARTS = {
 }
 PARTS[Jobs] = PARTS[JobReader] | {"run", "submit", "continue_job", "answer", "resume", "resume_before_compaction"}
 PARTS[Jobs] |= {"signal", "cancel", "stop_after_step", "delete", "delete_each", "not_retained", "attachment"}
-PARTS[Jobs] |= {"live_questions", "answer_live", "with_context", "in_folder", "on_model", "workspace_shown"}
+PARTS[Jobs] |= {"live_questions", "answer_live", "with_context", "in_folder", "on_model", "workspace_for_diff"}
 PARTS[Experts] |= {"test_command", "model", "models"}
 
 SOURCE = Path(perstack.__file__).read_text()

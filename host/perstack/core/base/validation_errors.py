@@ -173,7 +173,7 @@ def _problem(form: inspect.Signature, args: tuple[object, ...], named: Mapping[s
     known = [name for name in form.parameters if name not in ("self", "cls")]
     for name in named:
         if name not in known:
-            return f"there is no argument `{name}`; {near_or_all(name, known)}"
+            return f"there is no argument `{name}`; {did_you_mean(name, known)}"
     try:
         given = form.bind(*args, **named).arguments
     except TypeError as error:

@@ -52,7 +52,7 @@ class LogLevels:
         """Set the level for a client until its connection ends."""
         client = client_of(context)
         if client not in self._levels:
-            when_gone(context, lambda: self._levels.pop(client, None))
+            on_disconnect(context, lambda: self._levels.pop(client, None))
         self._levels[client] = level
 
     def includes(self, level: types.LoggingLevel, context: Context) -> bool:

@@ -22,7 +22,7 @@ from typing_extensions import override
 from perstack.core.base.records import JsonObject
 from perstack.doors.mcp import resources
 from perstack.doors.mcp.driving import LOG_LEVEL, ClientCall, Outcome
-from perstack.doors.mcp.elicitation import AgreementForm, Context, uses_returned_questions, can_ask
+from perstack.doors.mcp.elicitation import AgreementForm, Context, can_ask, uses_returned_questions
 from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Greeting
 from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, LogLevels, call_key
 from perstack.doors.mcp.tools import call_tool, drives, list_tools, operations_of
