@@ -108,7 +108,7 @@ async def _run(host: Host) -> Seen:
 
 def _problem(seen: Seen) -> str:
     (ended,) = seen.of("skillDisconnected")
-    return ended.reason_text(cli_phrase)
+    return ended.text_for(cli_phrase)
 
 
 def _files(bed: Bed) -> list[Path]:

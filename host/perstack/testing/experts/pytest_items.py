@@ -64,7 +64,7 @@ class Ran:
         """US dollars; `unknown` if a price is unknown, None if nothing was spent."""
         return "unknown" if self.job.unpriced_tokens else self.job.usage.cost_usd
 
-    def calls_matching(self, rule: str) -> tuple[PolicyCall, ...]:
+    def called(self, rule: str) -> tuple[PolicyCall, ...]:
         """Return the calls that a permission rule matches under `deny`. Raises ValueError for an invalid rule."""
         return tuple(call for call in self.calls if matches_call(rule, call))
 
