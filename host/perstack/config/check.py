@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from perstack.config.source import Reporter, TomlTable, TomlValue
-from perstack.core.base.records import Fact, path_in
+from perstack.core.base.records import Fact
 from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import (
     Expert,

@@ -321,26 +321,6 @@ def _has_infinity(value: JsonValue) -> bool:
     return False
 
 
-def path_in(value: object, loc: Sequence[int | str], *, names_missing: bool = False) -> tuple[int | str, ...]:
-    """Return a pydantic error's path in a value, without branches of unions, which the value does not have.
-
-    `names_missing` keeps the last part although the value does not have it.
-    """
-    path: list[int | str] = []
-    for index, part in enumerate(loc):
-        match value:
-            case Mapping() if part in value:
-                value = cast("Mapping[object, object]", value)[part]
-            case list() | tuple() if isinstance(part, int) and part < len(cast("Sequence[object]", value)):
-                value = cast("Sequence[object]", value)[part]
-            case _ if not names_missing or index < len(loc) - 1:
-                continue
-            case _:
-                pass
-        path.append(part)
-    return tuple(path)
-
-
 def first_problem(error: ValidationError) -> tuple[str, str]:
     """Return the place and the message of pydantic's first error; the place is empty for the whole value."""
     first = error.errors(include_url=False, include_input=False)[0]

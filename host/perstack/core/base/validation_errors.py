@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
-from perstack.core.base.records import path_in
 from perstack.core.base.text import did_you_mean
 from perstack.errors import UsageError
 
@@ -45,6 +44,26 @@ _BOUNDS = {
 _MISSING = {"missing", "missing_argument", "missing_positional_only_argument", "missing_keyword_only_argument"}
 _STRAY = {"extra_forbidden", "unexpected_keyword_argument"}
 _NAMES_ITSELF = _MISSING | _STRAY
+
+
+def path_in(value: object, loc: Sequence[int | str], *, names_missing: bool = False) -> tuple[int | str, ...]:
+    """Return a pydantic error's path in a value, without branches of unions, which the value does not have.
+
+    `names_missing` keeps the last part although the value does not have it.
+    """
+    path: list[int | str] = []
+    for index, part in enumerate(loc):
+        match value:
+            case Mapping() if part in value:
+                value = cast("Mapping[object, object]", value)[part]
+            case list() | tuple() if isinstance(part, int) and part < len(cast("Sequence[object]", value)):
+                value = cast("Sequence[object]", value)[part]
+            case _ if not names_missing or index < len(loc) - 1:
+                continue
+            case _:
+                pass
+        path.append(part)
+    return tuple(path)
 
 
 def in_words(errors: Iterable[ErrorDetails], given: object, known: Collection[str] = ()) -> str:
