@@ -68,7 +68,7 @@ class SkillDisconnected(DisplayEvent):
     reason: str = ""
     note: Note | None = Field(default=None, exclude=True)
 
-    def reason_text(self, say: Callable[[NextStep], str]) -> str:
+    def text_for(self, say: Callable[[NextStep], str]) -> str:
         """Return the reason; `say` words the next steps for a door."""
         return self.reason if self.note is None else self.note.text_for(say)
 

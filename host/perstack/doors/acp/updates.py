@@ -145,7 +145,7 @@ class Updates:
             case FinishRun() if is_mine:
                 yield from self._say(event.text)
             case SkillDisconnected() if event.reason:
-                yield helpers.update_agent_thought_text(f"({event.reason_text(acp_phrase)})\n")
+                yield helpers.update_agent_thought_text(f"({event.text_for(acp_phrase)})\n")
             case _:
                 pass
 

@@ -127,7 +127,7 @@ class JobOutput:
         if self.view is not None:
             self._watched(event)
         if isinstance(event, SkillDisconnected) and event.reason:
-            self._warn(event.skill_name, event.reason_text(cli_phrase))
+            self._warn(event.skill_name, event.text_for(cli_phrase))
 
     def write(self, line: bytes) -> None:
         """Write a line of JSON, if that is the form of stdout."""

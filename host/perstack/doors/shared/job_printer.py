@@ -86,7 +86,7 @@ class JobPrinter:
             case events.FinishRun():
                 self._finish(event, told)
             case display_events.SkillDisconnected() if event.reason:
-                self._row("", LogRow("skill", event.reason_text(self._said)))
+                self._row("", LogRow("skill", event.text_for(self._said)))
             case events.RequestApproval() | events.CallInteractiveTool():
                 self._asks_later(event)
             case _:
