@@ -477,7 +477,7 @@ def _outcome(answering: asyncio.Task[bytes], request_id: RequestId) -> bytes:
         return answering.result()
     if not isinstance(error, PerstackError):
         raise error
-    told = {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32603, "message": error.said(mcp_phrase)}}
+    told = {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32603, "message": error.text_for(mcp_phrase)}}
     return b"event: message\r\ndata: %b\r\n\r\n" % json.dumps(told).encode()
 
 

@@ -27,7 +27,7 @@ from perstack.doors.mcp.notifications import ClientProject, call_key, caller
 from perstack.doors.mcp.sampling import CALLER
 from perstack.doors.operations import Confirmation, OperationCall
 from perstack.doors.operations.driving import answer_and_follow
-from perstack.doors.operations.views import job_texts, job_view, reply_job, standing
+from perstack.doors.operations.views import job_texts, job_view, reply_job, status_line
 from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.next_steps import mcp_phrase
@@ -44,7 +44,7 @@ def tool_result(project: ClientProject, view: Fact, *texts: str, is_error: bool 
     live = project.definitions.live
     notes = [f"Warning: {problem}" for problem in live.loaded.warnings[:_MAX_WARNINGS]]
     if live.problem is not None:
-        notes.append(f"Note: {live.problem.said(mcp_phrase)}.")
+        notes.append(f"Note: {live.problem.text_for(mcp_phrase)}.")
     content: list[types.ContentBlock] = [
         types.TextContent(text=text) for text in (*(texts or (view.to_json().decode(),)), *notes)
     ]
@@ -60,7 +60,7 @@ async def result_from_log(project: ClientProject, run_id: str) -> types.CallTool
     async for _ in jobs.watch(job_id, queued=loaded.coordinator.queued is not None, after=seen):
         pass
     job = await project.job(job_id)
-    texts = job_texts(job) if job.coordinator_run_id == run_id else (f"Since that call: {standing(job)}",)
+    texts = job_texts(job) if job.coordinator_run_id == run_id else (f"Since that call: {status_line(job)}",)
     return tool_result(project, job_view(job), *texts, is_error=job.status == "stoppedByError")
 
 
