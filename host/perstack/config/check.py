@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.records import Fact
 from perstack.core.base.text import nearest
+from perstack.core.base.validation_errors import path_in
 from perstack.core.definitions.experts import (
     Expert,
     FileSearchOptions,

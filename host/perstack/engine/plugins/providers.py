@@ -118,7 +118,7 @@ class Prices:
             return known
         if loading is None:
             return None
-        cost, _ = await self._looked_up(provider, loading, model, Usage(provider_tools=others))
+        cost, _ = await self._look_up(provider, loading, model, Usage(provider_tools=others))
         return None if cost is None else known + cost
 
     def _is_reported(self, provider: str) -> bool:
