@@ -321,6 +321,44 @@ def test_a_missing_file_of_variables_is_an_error_in_every_command(
     assert not terminal.jobs().exists()
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "run solo q --env-path a.env b.env",
+        "run --env-path a.env b.env solo q",
+        "run solo --env-path a.env b.env --max-steps 3 q",
+        "run --env-path=a.env b.env --output text solo q --env-path c.env",
+        "run solo q --env-path a.env b.env c.env --quiet",
+    ],
+)
+def test_several_files_of_variables_follow_one_option_as_in_the_original(terminal: Terminal, written: str) -> None:
+    reads = '\n[experts.solo.skills.b]\ntype = "mcpStdioSkill"\ncommand = "nowhere"\nrequiredEnv = ["A", "B"]\n'
+    terminal.project(ONE + reads, solo=[reply("ok")])
+    for name in ("a", "b", "c"):
+        (terminal.workspace / f"{name}.env").write_text(f"{name.upper()}=set\n")
+    ran = terminal.run(*written.split(), *SCRIPTED, "--strict-skills")
+    assert "skill 'b' could not be connected to: nowhere was not found" in ran.err + ran.out, "its variables are there"
+
+
+def test_a_word_too_many_that_follows_no_file_is_still_an_error(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    (terminal.workspace / ".env").write_text("A=b\n")
+    ran = terminal.call("run", "solo", "two", "words", "--env-path", ".env")
+    assert (ran.code, "too much is given: words" in ran.err) == (2, True)
+    ran = terminal.call("run", "solo", "q", "--env-path", ".env", "words")
+    assert ran.err == f"error: --env-path words: no such file in {terminal.workspace}\n"
+
+
+def test_options_of_the_original_without_effect_are_a_warning_that_says_what_to_write(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    ran = terminal.call("run", "solo", "q", "--env", "FOO", "BAR", "--verbose", "--env", "BAZ", "--quiet", *SCRIPTED)
+    assert (ran.code, ran.out) == (0, "ok\n")
+    assert ran.err.splitlines() == [
+        "warning: --env has no effect: a skill names its variables in `requiredEnv`",
+        "warning: --verbose has no effect: `perstack log --verbose` prints the full texts",
+    ]
+
+
 @pytest.mark.parametrize("key", ["@org/expert", "@org/expert@1.0.0"])
 def test_an_unknown_published_expert_names_the_way_to_bring_it_over(terminal: Terminal, key: str) -> None:
     terminal.project(ONE, solo=[reply("ok")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -439,7 +439,11 @@ _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 
 
 class GroupedCommand(click.Command):
-    """A command whose help lists its options under headings."""
+    """A command whose help lists its options under headings, and whose `--env-path` takes several files."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, with an option before each of several values that the original takes after one."""
+        return super().parse_args(ctx, _with_each_value_named(args, self.params))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each group, in the order of the command."""
@@ -452,3 +456,58 @@ class GroupedCommand(click.Command):
             if rows:
                 with formatter.section(group):
                     formatter.write_dl(rows)
+
+
+# Command lines of the original.
+
+_SEVERAL = ("--env-path", "--env")  # options that take several values there
+
+
+def _with_each_value_named(args: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
+    """Return the arguments with `--env-path A B` as two options, if there are more arguments than the command takes."""
+    takes = {
+        name: 0 if one.is_flag or one.count else one.nargs
+        for one in params
+        if isinstance(one, click.Option)
+        for name in (*one.opts, *one.secondary_opts)
+    }
+    room = sum(one.nargs for one in params if isinstance(one, click.Argument))
+    plain: list[int] = []
+    after: dict[int, str] = {}  # arguments that follow a value of such an option directly, by position
+    place, option = 0, ""
+    while place < len(args):
+        name, separator, _ = args[place].partition("=")
+        if name == "--":
+            plain.extend(range(place + 1, len(args)))
+            break
+        if not name.startswith("-") or name == "-":
+            plain.append(place)
+            if option in _SEVERAL:
+                after[place] = option
+        else:
+            option = name
+            place += 0 if separator else takes.get(name, 0)
+        place += 1
+    named = dict(list(after.items())[: max(0, len(plain) - room)])
+    return [
+        word for place, given in enumerate(args) for word in ((named[place], given) if place in named else (given,))
+    ]
+
+
+def original_options(command: _F) -> _F:
+    """Add options of the original that have no effect here, so that its command lines run, with a warning."""
+    return stack(
+        click.option("--env", hidden=True, multiple=True, expose_value=False, callback=_warn_without_effect),
+        click.option("--verbose", hidden=True, is_flag=True, expose_value=False, callback=_warn_without_effect),
+    )(command)
+
+
+_INSTEAD = {
+    "env": "a skill names its variables in `requiredEnv`",
+    "verbose": "`perstack log --verbose` prints the full texts",
+}
+
+
+def _warn_without_effect(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    if value:
+        print_err(f"warning: --{param.name} has no effect: {_INSTEAD[str(param.name)]}")

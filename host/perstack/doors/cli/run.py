@@ -19,6 +19,7 @@ from perstack.doors.cli.options import (
     driving_options,
     json_option,
     new_job_options,
+    original_options,
 )
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import MOMENT, read_query, read_schema
@@ -54,6 +55,7 @@ from perstack.system.user import this_user
 @click.option("--output-schema", metavar="FILE", help="A file with a JSON schema that the result must match.")
 @output_options
 @driving_options
+@original_options
 def run_command(
     expert: str,
     query: str | None,

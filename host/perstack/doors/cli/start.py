@@ -8,7 +8,14 @@ from dataclasses import replace
 
 import click
 
-from perstack.doors.cli.options import GroupedCommand, HostOptions, dispatcher_of, drive_options, driving_options
+from perstack.doors.cli.options import (
+    GroupedCommand,
+    HostOptions,
+    dispatcher_of,
+    drive_options,
+    driving_options,
+    original_options,
+)
 from perstack.doors.cli.terminal import print_err
 from perstack.errors import UsageError
 
@@ -25,6 +32,7 @@ from perstack.errors import UsageError
 )
 @drive_options
 @driving_options
+@original_options
 def start_command(
     expert: str | None,
     query: str | None,
