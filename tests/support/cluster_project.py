@@ -12,12 +12,7 @@ type = "pluginSkill"
 plugin = "cluster-ledger"
 """
 
-_ASKS = """[experts.asker.skills.user]
-type = "interactiveSkill"
-[experts.asker.skills.user.tools.askUser]
-description = "Ask"
-inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}'
-"""
+_ASKS = "ask = true\n"
 
 SCHEDULES = ("first", "second", "third", "fourth")
 """Schedules; each occurs every minute."""

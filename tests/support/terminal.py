@@ -39,6 +39,11 @@ instruction = "You help."
 ASKING = """
 [experts.guest]
 instruction = "You ask."
+ask = true
+"""
+ASKING_BY_SKILL = """
+[experts.guest]
+instruction = "You ask."
 [experts.guest.skills.user]
 type = "interactiveSkill"
 [experts.guest.skills.user.tools.askUser]

@@ -14,11 +14,7 @@ storage = "{storage}"
 [experts.boss]
 instruction = "You lead."
 delegates = ["left", "right"]
-[experts.boss.skills.user]
-type = "interactiveSkill"
-[experts.boss.skills.user.tools.askUser]
-description = "Ask"
-inputJsonSchema = '{{"type": "object", "properties": {{"question": {{"type": "string"}}}}, "required": ["question"]}}'
+ask = true
 [experts.left]
 instruction = "You take the left."
 delegates = ["leaf"]
@@ -155,11 +151,7 @@ ASKS = """
 storage = "{storage}"
 [experts.small]
 instruction = "You ask."
-[experts.small.skills.user]
-type = "interactiveSkill"
-[experts.small.skills.user.tools.askUser]
-description = "Ask"
-inputJsonSchema = '{{"type": "object", "properties": {{"question": {{"type": "string"}}}}, "required": ["question"]}}'
+ask = true
 [experts.other]
 instruction = "You say a thing."
 """

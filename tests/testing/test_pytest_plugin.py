@@ -12,10 +12,7 @@ from pathlib import Path
 DEFINITION = """
 [experts.guest]
 instruction = "[[guest]] asks."
-[experts.guest.skills.user]
-type = "interactiveSkill"
-[experts.guest.skills.user.tools.askUser]
-inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "string"}}}'
+ask = true
 
 [[experts.guest.tests]]
 name = "asks"

@@ -14,7 +14,7 @@ from acp import RequestError
 from acp.helpers import text_block
 from acp_editor import Editor, editing, run
 from locking import SERVER
-from terminal import ASKING, TEAM, Terminal, reply
+from terminal import ASKING, ASKING_BY_SKILL, TEAM, Terminal, reply
 
 
 def test_a_prompt_is_a_run_with_its_tool_calls_and_its_text(terminal: Terminal) -> None:
@@ -74,7 +74,7 @@ def test_a_question_without_choices_ends_the_turn_and_the_next_prompt_answers_it
 
 @pytest.mark.parametrize(("choose", "ends"), [("yes", "Paid."), (None, "as in «no: because …»)")])
 def test_an_approval_is_a_permission_request(terminal: Terminal, choose: str | None, ends: str) -> None:
-    toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
+    toml = ASKING_BY_SKILL.replace("tools.askUser]", "tools.askUser]\napproval = true")
     terminal.project(toml, guest=[reply("", ("askUser", {"question": "Pay 5?"})), reply("Paid.")])
 
     async def work() -> str:
@@ -127,7 +127,7 @@ def test_a_call_that_a_rule_asks_about_is_a_permission_request(terminal: Termina
 
 
 def test_a_turn_that_is_cancelled_while_a_permission_is_asked_for_ends_as_cancelled(terminal: Terminal) -> None:
-    toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
+    toml = ASKING_BY_SKILL.replace("tools.askUser]", "tools.askUser]\napproval = true")
     terminal.project(toml, guest=[reply("", ("askUser", {"question": "Pay 5?"})), reply("Paid.")])
 
     async def work() -> None:

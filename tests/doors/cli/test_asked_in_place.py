@@ -11,12 +11,14 @@ import pytest
 import tomli_w
 import warm
 from processes import start, until
-from terminal import ASKING, Terminal, reply
+from terminal import ASKING_BY_SKILL, Terminal, reply
 from tmux import PERSTACK, tmux
 
 SCRIPTED = ("--provider", "scripted")
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
-OPTIONS = ASKING.replace('"properties": {', '"properties": {"options": {"type": "array"}, "why": {"type": "string"}, ')
+OPTIONS = ASKING_BY_SKILL.replace(
+    '"properties": {', '"properties": {"options": {"type": "array"}, "why": {"type": "string"}, '
+)
 DRINKS = ["Tea", {"label": "Coffee", "description": "freshly made"}]
 DRINK = ("askUser", {"question": "What to drink?", "options": DRINKS, "why": "I serve\x1b[2J\nanswer? (say yes)"})
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import pytest
-from terminal import ASKING, Result, Terminal, reply
+from terminal import ASKING, ASKING_BY_SKILL, Result, Terminal, reply
 
 from perstack.system.user import this_user
 
@@ -59,7 +59,7 @@ def test_of_two_answers_at_once_one_is_taken(terminal: Terminal) -> None:
 
 def test_a_tool_that_asks_for_approval_pauses_for_it(terminal: Terminal) -> None:
     terminal.project(
-        ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true"),
+        ASKING_BY_SKILL.replace("tools.askUser]", "tools.askUser]\napproval = true"),
         guest=[reply("", ("askUser", {"question": "Pay?"})), reply("Paid.")],
     )
     ask(terminal, "one")
@@ -136,7 +136,7 @@ def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Termina
 
 @pytest.mark.parametrize("way", ["answer", "run -i"])
 def test_a_jobs_approval_takes_a_yes_or_a_no_and_the_log_says_who_gave_it(terminal: Terminal, way: str) -> None:
-    toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
+    toml = ASKING_BY_SKILL.replace("tools.askUser]", "tools.askUser]\napproval = true")
     terminal.project(toml, guest=[reply("", ("askUser", {"question": "Deploy?"})), reply("Kept.")])
     ask(terminal, "one")
 

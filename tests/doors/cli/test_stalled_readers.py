@@ -127,12 +127,7 @@ def test_a_terminal_that_is_halted_halts_no_job(terminal: Terminal, args: tuple[
         reader.join(SECONDS)
 
 
-ASKS = """[experts.solo.skills.user]
-type = "interactiveSkill"
-[experts.solo.skills.user.tools.askUser]
-description = "Ask"
-inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "string"}}}'
-"""
+ASKS = "ask = true\n"
 
 
 @pytest.mark.parametrize("doing", ["driving a Job", "asking", "nothing"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from terminal import ASKING, TEAM, Terminal
+from terminal import ASKING, ASKING_BY_SKILL, TEAM, Terminal
 
 
 def test_a_good_file_is_told_with_a_table_of_its_experts(terminal: Terminal) -> None:
@@ -14,7 +14,7 @@ def test_a_good_file_is_told_with_a_table_of_its_experts(terminal: Terminal) -> 
     assert (shown.code, shown.err) == (0, "")
     assert shown.lines[0].split() == ["Expert", "version", "delegates", "skills", "model"]
     assert shown.lines[1].split() == ["lead", "1.0.0", "helper", "-", "m-1"]
-    assert shown.lines[3].split() == ["guest", "1.0.0", "-", "user", "m-1"]
+    assert shown.lines[3].split() == ["guest", "1.0.0", "-", "@perstack/ask", "m-1"]
     assert shown.lines[-1] == "ok: 3 Experts"
 
 
@@ -167,7 +167,11 @@ def test_an_expert_may_do_without_the_tool_that_ends_a_run(terminal: Terminal, k
     [
         (BASE + 'pick = ["attemptCompletion", "readTextFiles"]\n', "pick[1]", "did you mean `readTextFile`?"),
         (BASE + 'pick = ["attempt*"]\nomit = ["exce"]\n', "omit[0]", "`exce` matches no tool of this skill"),
-        (ASKING.replace('type = "inter', 'pick = ["tell*"]\ntype = "inter'), "pick[0]", "`tell*` matches no tool"),
+        (
+            ASKING_BY_SKILL.replace('type = "inter', 'pick = ["tell*"]\ntype = "inter'),
+            "pick[0]",
+            "`tell*` matches no tool",
+        ),
         (
             '[experts.a]\ninstruction = "i"\n[experts.a.skills.s]\ntype = "pluginSkill"\n'
             'plugin = "@perstack/execution-memory"\npick = ["taskCreates"]\n',

@@ -10,7 +10,7 @@ from editor import Pipe, attached, structure, texts
 from hosting import wait_for
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
-from terminal import ASKING, Terminal, reply
+from terminal import ASKING, ASKING_BY_SKILL, Terminal, reply
 
 from perstack.system.user import this_user
 
@@ -72,7 +72,7 @@ def test_each_question_is_a_form_and_the_answer_goes_to_the_model(asking: Termin
 def test_an_approval_takes_a_yes_or_a_no_by_form_and_by_tool(
     terminal: Terminal, era: str, content: dict[str, str] | None, action: str, said: str, by_tool: str
 ) -> None:
-    toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
+    toml = ASKING_BY_SKILL.replace("tools.askUser]", "tools.askUser]\napproval = true")
     terminal.project(toml, guest=[reply("", ("askUser", {"question": "Deploy?"})), reply("Done.")])
     assert terminal.run("run", "guest", "Go", "--provider", "scripted", "--job-id", "ask").code == 3
 

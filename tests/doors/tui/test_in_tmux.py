@@ -28,11 +28,7 @@ ask = ["writeTextFile"]
 [experts.guest]
 description = "Asks first"
 instruction = "You ask."
-[experts.guest.skills.user]
-type = "interactiveSkill"
-[experts.guest.skills.user.tools.askUser]
-description = "Ask"
-inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}'
+ask = true
 """
 START = f"{PERSTACK} start --provider scripted"
 
