@@ -115,6 +115,9 @@ if TYPE_CHECKING:
         plugins: Iterable[object]
 
 
+_PROGRAMS_RUN = "programs run without a question and outside a sandbox: {}"
+
+
 class Host:
     """Runs Experts in one workspace, on one storage. Several Jobs may run at once."""
 
@@ -310,7 +313,13 @@ class Host:
         from perstack.config.settings import reason_for_open_exec
 
         why = reason_for_open_exec(self.project, self._source.current.overrides)
-        return f"programs run without a question and outside a sandbox: {why}" if why else ""
+        return _PROGRAMS_RUN.format(why) if why else ""
+
+    async def programs_note_of(self, job: JobSummary) -> str:
+        """Return the line to show when a Job continues whose `exec` was opened when it began; empty otherwise."""
+        first = await self.events(job.coordinator_run_id, job_id=job.id, limit=1)
+        is_open = any(line.event.type == "startRun" and line.event.exec_grant == "open" for line in first)
+        return _PROGRAMS_RUN.format(f"Job {job.id} was begun so, as an option said") if is_open else ""
 
     @property
     def dispatcher(self) -> Dispatcher | None:

@@ -12,9 +12,13 @@ from editor import attached
 from hosting import wait_for
 from mcp_types import ElicitRequestParams, ElicitResult
 from plain_person import begun
+from postgres_server import PostgresServer
 from terminal import Terminal, reply
+from worker_processes import worker
 
+from perstack.config.load import load_project
 from perstack.host import Host
+from perstack.system.clock import SYSTEM
 
 TWO_LINES = '[experts.a]\ninstruction = "x"\n'
 
@@ -60,6 +64,64 @@ def test_the_old_behaviour_is_announced(hostile: Terminal, outside: Path, how: s
     assert done.code == 0
     assert done.err.startswith("note: programs run without a question and outside a sandbox: ")
     assert outside.exists()
+
+
+def test_a_later_command_announces_what_the_job_was_begun_with(hostile: Terminal, outside: Path) -> None:
+    note = "note: programs run without a question and outside a sandbox: Job job was begun so, as an option said\n"
+    begun = hostile.run("run", "a", "go", "--provider", "scripted", "--open", "--job-id", "job", "--max-steps", "1")
+    assert begun.err.startswith("note: programs run without a question and outside a sandbox: as an option says\n")
+    resumed = hostile.run("resume", "job", "--max-steps", "9")
+    assert (resumed.code, resumed.err.count("note: programs")) == (0, 1)
+    assert note in resumed.err
+    again = ("run", "a", "again", "--continue-job", "job", "--provider", "scripted")
+    assert note in hostile.run(*again).err
+    assert "note: programs" not in hostile.run(*again, "--quiet").err
+    assert hostile.run(*again, "--open").err.count("note: programs") == 1
+    other = hostile.run("run", "a", "go", "--provider", "scripted", "--job-id", "other", "--max-steps", "1")
+    assert "note: programs" not in other.err + hostile.run("resume", "other", "--max-steps", "9").err
+
+
+class _TwoMinutesAgo:
+    """A clock that is slow."""
+
+    def now(self) -> int:
+        return SYSTEM.now() - 120_000
+
+
+def test_the_job_of_a_schedule_stays_inside(hostile: Terminal, outside: Path) -> None:
+    with (hostile.workspace / "perstack.toml").open("a") as file:
+        file.write('[schedules.s]\ncron = "* * * * *"\nexpert = "a"\nquery = "go"\n')
+    project = load_project(hostile.workspace / "perstack.toml").project
+
+    async def seen_long_ago() -> None:
+        async with Host(project, workspace=hostile.workspace, env=hostile.env, clock=_TwoMinutesAgo()) as host:
+            assert await host.schedules.once() == ()
+
+    wait_for(seen_long_ago())
+    done = hostile.call("task", "run-due", "--provider", "scripted")
+    assert done.code == 0, done.err
+    (job,) = hostile.call("jobs", "--json").events
+    assert (job["status"], job["labels"]) == ("completed", {"schedule": "s"})
+    assert called(hostile, job["id"]) == 1
+    assert not outside.exists()
+
+
+def called(terminal: Terminal, job_id: str) -> int:
+    """Return the number of calls of `exec` that have a result, of a Job that did not wait for a person."""
+    kinds = [event["type"] for event in terminal.call("log", job_id, "--json").events]
+    assert "stopRunByInteractiveTool" not in kinds
+    return kinds.count("finishToolCall")
+
+
+def test_a_worker_stays_inside(hostile: Terminal, outside: Path, postgres: PostgresServer) -> None:
+    definition = f'storage = "{postgres.address()}"\n[provider]\nproviderName = "scripted"\n{TWO_LINES}'
+    (hostile.workspace / "perstack.toml").write_text(definition)
+    submitted = hostile.call("submit", "a", "go", "--job-id", "job")
+    assert submitted.code == 0, submitted.err
+    with worker(hostile) as process:
+        assert process.until_event("ended")["status"] == "completed"
+    assert called(hostile, "job") == 1
+    assert not outside.exists()
 
 
 def test_the_terminal_program_asks(hostile: Terminal, outside: Path) -> None:

@@ -94,6 +94,7 @@ HOST = {
         "on_event",
     ),
     "inbox": (),
+    "programs_note_of": ("job",),
     "resume": (
         "job_id",
         "max_steps",

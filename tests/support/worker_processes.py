@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,36 @@ class Process:
         return self.of(event)[count - 1]
 
 
+@contextmanager
+def worker(terminal: Terminal, *options: str, name: str = "w", env: dict[str, str] | None = None) -> Iterator[Process]:
+    """Run `perstack worker` in the terminal's folder, and end it."""
+    popen = warm.perstack(
+        *("worker", "--log", "json", "--name", name, *options),
+        cwd=terminal.workspace,
+        env=terminal.env if env is None else env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process = Process(popen)
+    reader = threading.Thread(target=process.read)
+    reader.start()
+    try:
+        yield process
+    finally:
+        popen.send_signal(signal.SIGCONT)
+        popen.terminate()
+        try:
+            popen.wait(20)
+        except subprocess.TimeoutExpired:
+            popen.kill()
+            popen.wait()
+        reader.join()
+        assert popen.stderr is not None
+        popen.stderr.close()
+
+
 class Cluster:
     """A project on a server, with workers."""
 
@@ -87,33 +117,10 @@ class Cluster:
 
         wait_for(work())
 
-    @contextmanager
-    def worker(self, *options: str, name: str = "w", env: dict[str, str] | None = None) -> Iterator[Process]:
-        popen = warm.perstack(
-            *("worker", "--log", "json", "--name", name, *options),
-            cwd=self.terminal.workspace,
-            env=self.terminal.env if env is None else env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        process = Process(popen)
-        reader = threading.Thread(target=process.read)
-        reader.start()
-        try:
-            yield process
-        finally:
-            popen.send_signal(signal.SIGCONT)
-            popen.terminate()
-            try:
-                popen.wait(20)
-            except subprocess.TimeoutExpired:
-                popen.kill()
-                popen.wait()
-            reader.join()
-            assert popen.stderr is not None
-            popen.stderr.close()
+    def worker(
+        self, *options: str, name: str = "w", env: dict[str, str] | None = None
+    ) -> AbstractContextManager[Process]:
+        return worker(self.terminal, *options, name=name, env=env)
 
     @property
     def effects(self) -> list[str]:

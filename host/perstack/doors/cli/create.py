@@ -81,7 +81,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
         stopped = await host.job(found)
         if stopped.expert_key != COORDINATOR:
             raise UsageError(f"Job {stopped.id} was not begun by `perstack create`: perstack resume {stopped.id}")
-        await lines.begin(lambda: host.job(found))
+        await lines.begin(host, found)
         return stopped if stopped.asking is not None else await host.resume(found, on_event=on_event)
 
     ended = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)

@@ -67,7 +67,7 @@ def answer_command(ident: str, text: str, is_driven: bool, showing: OutputOption
     lines = JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
-        await lines.begin(lambda: host.job(place_of(found)[0]))
+        await lines.begin(host, place_of(found)[0])
         return await host.answer(
             said, question_id=found, by=this_user("cli"), drive=is_driven or None, on_event=on_event
         )
@@ -243,7 +243,7 @@ def signal_command(target: str, is_driven: bool, showing: OutputOptions, options
         return
 
     async def work(on_event: OnEvent) -> JobSummary:
-        await lines.begin(lambda: host.job(target))
+        await lines.begin(host, target)
         try:
             return await host.jobs.signal(
                 target, event, by=this_user("cli"), drive=is_driven or None, on_event=on_event

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import click
 
 from perstack.core.base.text import one_line
-from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
 from perstack.dataclass import dataclass
@@ -30,6 +29,7 @@ from perstack.errors import PerstackError
 
 if TYPE_CHECKING:
     from perstack.doors.cli.live import LiveView
+    from perstack.host import Host
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -113,11 +113,16 @@ class JobOutput:
 
         return LiveView(to_stderr=is_beside, is_compact=is_beside or self._showing.compact)
 
-    async def begin(self, job: Callable[[], Awaitable[JobSummary]]) -> None:
-        """Start with the totals of a Job that was driven before."""
-        if self.view is not None:
-            with suppress(PerstackError):  # driving it reports the error
-                self.view.begin(await job())
+    async def begin(self, host: Host, job_id: str | None) -> None:
+        """Start with the totals of a Job that was driven before, and say if its programs run without a question."""
+        if self._showing.quiet:
+            return
+        with suppress(PerstackError):  # driving it reports the error
+            job = await host.job(job_id)
+            if self.view is not None:
+                self.view.begin(job)
+            if not host.programs_note and (note := await host.programs_note_of(job)):
+                print_err(f"note: {note}")
 
     def __call__(self, event: Event, line: bytes) -> None:
         """Show an event: as a line of JSON, in the live view, or as a warning."""

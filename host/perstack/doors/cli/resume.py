@@ -129,7 +129,7 @@ def resume_command(
     async def work() -> JobSummary | SeriesState:
         job = await host.jobs.find(typed, ("job", "iterations"))
         if answer is not None:
-            await lines.on_event.begin(lambda: host.job(job))
+            await lines.on_event.begin(host, job)
             by, place = this_user("cli"), await host.jobs.find(resume_from)
             return await host.answer(answer, job_id=job, resume_from=place, by=by, drive=True, on_event=lines.on_event)
         if job is not None and await host.iterations.has(job):
@@ -186,7 +186,7 @@ def _make_resume(
         _show_unsettled(calls, settled)
 
     async def resume_job(on_event: OnEvent) -> JobSummary:
-        await lines.begin(lambda: host.job(job))
+        await lines.begin(host, job)
         if before_compaction:
             return await host.jobs.resume_before_compaction(job, on_event=on_event)
         return await host.resume(job, settle=settled, on_unsettled=show, on_event=on_event)

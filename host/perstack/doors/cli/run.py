@@ -98,7 +98,7 @@ def run_command(
     async def work(on_event: OnEvent) -> JobSummary:
         job, place = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
         if go_on or continue_job:
-            await lines.begin(lambda: host.job(job))
+            await lines.begin(host, job)
         if is_answer:
             by = this_user("cli")
             return await host.answer(text, job_id=job, resume_from=place, by=by, drive=True, on_event=on_event)
