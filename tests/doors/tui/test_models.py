@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hosting import Bench, expert, wait_for
+from plain_person import begun
 from starting import Screen, started
 from typing_extensions import override
 
@@ -128,5 +129,24 @@ def test_without_an_expert_there_is_no_model_to_choose(bench: Bench) -> None:
             await screen.sees("Choose an Expert")
             await screen.press("f4")
             await screen.sees("Choose an Expert first")
+
+    wait_for(person())
+
+
+def test_the_program_without_a_screen_lists_the_models_and_uses_a_typed_one(bench: Bench) -> None:
+    async def person() -> None:
+        host = _host(bench, text("First."), text("Second."), text("Third."))
+        async with begun(host) as one:
+            await one.types("/model", "Choose an Expert first: its definition names the model.")
+            await one.types("writer", "> what should writer do?")
+            await one.types("One", "First.", "completed: 1 step")
+            listed = await one.types("/model", "/model NAME uses one from the next Run on")
+            assert listed.splitlines()[:3] == ["larch-small: as set, in force", "larch-large", "oak- [31mred"]
+            await one.types("/model larch-large", "scripted/larch-large from the next Run on")
+            assert "larch-large: in force" in await one.types("/model", "/model NAME")
+            await one.types("Two", "Second.", "completed: 2 steps")
+            await one.types("/model larch-smal", "`larch-smal` is not a known model; did you mean `larch-small`?")
+            await one.types("Three", "Third.", "completed: 3 steps")
+        assert await used(host) == ["scripted/larch-small", "scripted/larch-large", "scripted/larch-smal"]
 
     wait_for(person())

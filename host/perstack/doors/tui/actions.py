@@ -58,7 +58,7 @@ OTHER_KEYS: tuple[tuple[str, str], ...] = (
     ("PgUp, PgDn", "Scroll; Ctrl+End goes to the end, and stays there, as a sent text does."),
     ("Tab", "To what is shown, and back: Up and Down choose there, Enter folds."),
     ("Ctrl+P", "Every action, by its name."),
-    ("y  a  1  n", "At an approval: yes, always as said beside a or the number, no; then a text for the model."),
+    ("y, a, 1, n", "At an approval: y runs the call, a or a number always allows it, n refuses it with a reason."),
 )
 """Keys that are not actions of the whole program."""
 
@@ -90,6 +90,9 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("checkpoints", "", "List the checkpoints of this Job."),
     SlashCommand("branch", "NUMBER", "The next query begins a branch at that checkpoint."),
     SlashCommand("again", "NUMBER", "The next line is another answer to the question of that checkpoint."),
+    SlashCommand(
+        "model", "[NAME]", "Use this model for the next Runs of this Job; without a name, list the known ones."
+    ),
     SlashCommand("resume", "[LIMIT]", "Continue what is stopped; Enter does the same."),
     SlashCommand("status", "", "Say how the Job stands; while it is at work, Enter does the same."),
     SlashCommand("more", "", "Show the whole of the line that was cut last."),

@@ -23,7 +23,7 @@ from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_sig
 from perstack.doors.tui.actions import ACTIONS, Action
 from perstack.doors.tui.screens import screen_of
 from perstack.doors.tui.screens.base import OverScreen
-from perstack.doors.tui.session import Session, nothing_held
+from perstack.doors.tui.session import NO_EXPERT, Session, nothing_held
 from perstack.doors.tui.terminal import TerminalDriver, terminal_restored
 from perstack.doors.tui.theme import DARK, DEFAULTS, LIGHT
 from perstack.doors.tui.view.input import InputHistory
@@ -429,7 +429,7 @@ class StartApp(App[int]):
     def action_model(self) -> None:
         """Choose the model of what begins in this tab."""
         if self.pane.session.expert_key is None:
-            self.notify("Choose an Expert first: its definition names the model.", markup=False)
+            self.notify(NO_EXPERT, markup=False)
             return
         from perstack.doors.tui.screens.model import ModelScreen
 
@@ -446,19 +446,13 @@ class StartApp(App[int]):
         self.run_worker(self._check_model(session, name), group="model")
 
     async def _check_model(self, session: Session, name: str) -> None:
-        """Say what is used, and warn of a name that the provider does not list; a newer model may have it."""
-        from perstack.doors.tui.view.models import doubt_about
-
+        """Say what is used, and warn of a name that the provider does not list."""
         try:
-            in_force, known = session.model_in_force(), await self.host.experts.models(session.expert_key or "")
+            words, is_doubt = await session.check_model(name)
         except PerstackError as error:
-            session.use_model(None)
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
-        if doubt := doubt_about(name, known):
-            self.notify(doubt, severity="warning", markup=False)
-        else:
-            self.notify(f"{one_line(in_force)} from the next Run on", markup=False)
+        self.notify(words, severity="warning" if is_doubt else "information", markup=False)
 
     async def action_find(self) -> None:
         """Search the shown Job."""

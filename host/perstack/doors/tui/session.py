@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import By, place_of
+from perstack.core.base.text import one_line
 from perstack.core.base.usage import cost
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
@@ -28,6 +29,8 @@ from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.host import Host
 from perstack.next_steps import NextStep, Resume
 from perstack.system.user import this_user
+
+NO_EXPERT = "Choose an Expert first: its definition names the model."
 
 
 def nothing_held(live: ReloadedProject | None) -> str:
@@ -235,6 +238,21 @@ class Session:
     def model_in_force(self) -> str:
         """Return, as `provider/model`, what the next Run uses; empty if there is none yet. Raises PerstackError."""
         return "" if self.expert_key is None else self.host.experts.model(self.expert_key, self.model)
+
+    async def check_model(self, name: str) -> tuple[str, bool]:
+        """Return what to say of the model in use, and whether it is a doubt: the provider may not list a newer model.
+
+        Raises PerstackError if it cannot be used; then the configured one is.
+        """
+        from perstack.doors.tui.view.models import doubt_about
+
+        try:
+            in_force, known = self.model_in_force(), await self.host.experts.models(self.expert_key or "")
+        except PerstackError:
+            self.use_model(None)
+            raise
+        doubt = doubt_about(name, known)
+        return (doubt, True) if doubt else (f"{one_line(in_force)} from the next Run on", False)
 
     def interrupt(self) -> None:
         """Interrupt the Job driven here, stop watching another, or leave a branch that has not begun."""

@@ -15,6 +15,7 @@ from perstack.doors.shared.text import ago, count, shorten
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.history import matching, name_of, name_of_place
 from perstack.doors.tui.view.lines import STATES
+from perstack.doors.tui.view.models import model_rows
 from perstack.host import Host
 
 _SHOWN_EVENTS = 30  # maximum lines shown of events stored before the Job was opened
@@ -129,6 +130,13 @@ class Lists:
             for number, one in enumerate(self._places, 1)
         ]
         return [*lines, "/branch NUMBER begins another way there"] if lines else ["this Job has no checkpoint yet"]
+
+    async def models(self, session: Session) -> list[str]:
+        """Return the models that a session's Expert may use as lines. Raises PerstackError."""
+        experts, key = self._host.experts, session.expert_key or ""
+        rows = model_rows(experts.model(key), await experts.models(key), session.model, "")
+        lines = [shorten(f"{row.name}: {row.note}".removesuffix(": "), _WIDEST) for row in rows]
+        return [*lines, "/model NAME uses one from the next Run on"] if lines else ["no model is known"]
 
     def job(self, typed: str) -> str | None:
         """Return the id of the Job with that number; None if there is none."""

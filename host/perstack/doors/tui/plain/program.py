@@ -17,7 +17,7 @@ from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
 from perstack.doors.tui.actions import COMMANDS, OTHERS
 from perstack.doors.tui.plain.lists import HeldLines, Lists, status_lines
-from perstack.doors.tui.session import Session, nothing_held
+from perstack.doors.tui.session import NO_EXPERT, Session, nothing_held
 from perstack.doors.tui.view.lines import STATES, filter_experts, hint_of
 from perstack.doors.tui.view.questions import SETTLEMENTS, asking_hint, decision
 from perstack.doors.tui.view.styled_text import clean
@@ -349,6 +349,8 @@ class PlainProgram:
                 self.put("\n".join(await self._lists.checkpoints(session.job_id)))
             case "branch" | "again":
                 self._do_branch(rest, answers_again=name == "again")
+            case "model":
+                await self._do_model(rest)
             case "resume":
                 self._do_resume(rest)
             case "status":
@@ -418,6 +420,16 @@ class PlainProgram:
         if again is not None:
             self.put(f"> {hint_of(session, stops=_STOPS)}")
         self._print_prompt()
+
+    async def _do_model(self, name: str) -> None:
+        session = self.room.session
+        if session.expert_key is None:
+            self.put(NO_EXPERT)
+        elif not name:
+            self.put("\n".join(await self._lists.models(session)))
+        else:
+            session.use_model(name)
+            self.put((await session.check_model(name))[0])
 
     def _do_resume(self, rest: str = "") -> None:
         session, resumption = self.room.session, self.room.session.resumption
