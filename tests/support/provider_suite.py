@@ -26,6 +26,7 @@ from wire_google import GOOGLE, GOOGLE_OLDER
 from wire_openai import AZURE, AZURE_DATED, COMPATIBLE, DEEPSEEK, OLLAMA, OPENAI
 from wire_vertex import VERTEX, VERTEX_CLAUDE
 
+from perstack.core.definitions.experts import FileSearchOptions
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.job import Job
@@ -43,7 +44,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.errors import MissingCredential, ProviderError
 from perstack.host import Host
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
+from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool, Provider
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 
 WIRES: tuple[Wire, ...] = (
@@ -232,6 +233,16 @@ def tool_choice(wire: Wire) -> str:
     assert not wire.forbids_tools(without)
     assert not set(wire.no_tools) & set(without)
     return "yes" if wire.no_tools else "asked as text"
+
+
+@capability("Tools that the provider runs itself")
+def provider_tools(wire: Wire) -> str:
+    names = [tool.name for tool in wire.provider("http://127.0.0.1:9").tools]
+    stores = FileSearchOptions(vector_store_ids=("vs_1",))
+    offered = tuple(OfferedProviderTool(name, stores if name == "fileSearch" else None) for name in names)
+    plain, more = (body_of(wire, request_of(wire, provider_tools=tools)) for tools in ((), offered))
+    assert len(wire.tools(more) or ()) == len(wire.tools(plain) or ()) + len(names)
+    return ", ".join(f"`{name}`" for name in names) or "no"
 
 
 @capability("Thinking, apart from text")

@@ -75,7 +75,7 @@ def test_a_use_is_recorded_with_its_result_and_the_log_verifies(bench: Bench) ->
     assert (job.text, job.usage.provider_tools) == ("It is Paris.", {"webSearch": 1})
     (event,) = seen.of("finishGeneration")
     assert event.message.provider_tools == (
-        ProviderToolPart(tool_name="webSearch", args={"query": "Paris"}, result=f"Paris {PAGE}"),
+        ProviderToolPart(id="use_1_0", tool_name="webSearch", args={"query": "Paris"}, result=f"Paris {PAGE}"),
     )
     assert wait_for(host.audit.replay(job.id)).ok
     assert wait_for(host.audit.verify(job.id)).ok
@@ -84,7 +84,7 @@ def test_a_use_is_recorded_with_its_result_and_the_log_verifies(bench: Bench) ->
 def test_a_resumed_job_is_offered_what_it_began_with(bench: Bench) -> None:
     script = [turn(tool("think", {"thought": "x"})), text("Done.")]
     with until_it_crashes():
-        dying = bench.host(script, searching(), wrap=crashing(CrashPoint("append", 3)))
+        dying = bench.host(script, searching(), wrap=crashing(CrashPoint("after", 3)))
         wait_for(dying.run("a", "q", job_id="j"))
     provider = ScriptedProvider(script)
     job = wait_for(bench.host(provider, expert("a")).resume("j"))

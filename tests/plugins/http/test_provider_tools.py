@@ -12,7 +12,7 @@ from typing import Any
 import anthropic.types as anthropic
 import pytest
 from google.genai import types as google
-from hosting import Seen, expert, project_of
+from hosting import Seen, crashing, expert, opened, project_of, until_it_crashes
 from openai.types.responses import ResponseFunctionWebSearch
 from pydantic import TypeAdapter
 from responses_stream import events_of, message
@@ -27,8 +27,12 @@ from perstack.core.definitions.experts import Expert, FileSearchOptions, Provide
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.settings import Budget, Overrides, ProviderSetting
 from perstack.core.jobs.job import Job
+from perstack.core.jobs.stream_events import StreamReader, ToolCall, ToolResult
+from perstack.core.runs.log_rows import EventContext
 from perstack.core.runs.messages import ProviderToolPart
 from perstack.host import Host
+from perstack.ports.storage import Storage
+from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
 
 PAGE = "https://example.com/paris"
@@ -187,11 +191,13 @@ def options_of(vendor: Vendor) -> ProviderToolOptions | None:
     return ProviderToolOptions(web_search=WebToolOptions(max_uses=3, allowed_domains=("example.com",)))
 
 
-def host_of(folder: Path, wire: Wire, url: str, searcher: Expert, **overrides: Any) -> Host:
+def host_of(
+    folder: Path, wire: Wire, url: str, searcher: Expert, storage: Storage | str | None = None, **overrides: Any
+) -> Host:
     config = wire.config(url)
     provider = ProviderSetting(provider_name=wire.factory.name, setting=config.setting)
     project = project_of(searcher).model_copy(update={"model": wire.model, "provider": provider})
-    return Host(project, workspace=folder, env=config.env, overrides=Overrides(**overrides))
+    return Host(project, workspace=folder, storage=storage, env=config.env, overrides=Overrides(**overrides))
 
 
 def run(
@@ -313,6 +319,35 @@ def test_another_vendor_is_asked_to_continue_a_paused_reply(tmp_path: Path, othe
     assert "Continue." in json.dumps(turns[-1])
 
 
+@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+def test_a_job_whose_process_died_sends_back_what_the_vendor_had_found(tmp_path: Path, vendor: Vendor) -> None:
+    (tmp_path / "b").write_text("found in b")
+    searcher = expert("a", provider_tools=("webSearch",))
+    dying = crashing(CrashPoint("after", 3))(opened("file:perstack", tmp_path))
+
+    async def scenario() -> tuple[Job, Any]:
+        replies = vendor.searches(), vendor.wire.reply(Said("Done."))
+        async with FakeEndpoint(*replies) as endpoint, asyncio.timeout(30):
+            first = host_of(tmp_path, vendor.wire, endpoint.url, searcher, storage=dying)
+            with until_it_crashes():
+                await first.run("a", "q", job_id="j")
+            await first.close()
+            assert len(endpoint.asked) == 1
+            endpoint.replies = [vendor.wire.reply(Said("Done."))]
+            second = host_of(tmp_path, vendor.wire, endpoint.url, expert("a"), storage="file:perstack")
+            try:
+                job = await second.resume("j")
+                assert (await second.audit.replay("j")).ok
+            finally:
+                await second.close()
+            return job, json.loads(endpoint.asked[-1].body)
+
+    job, body = asyncio.run(scenario())
+    assert (job.status, job.text, job.total_steps) == ("completed", "Done.", 2)
+    assert all(contains(body, block) for block in vendor.sent_back)
+    assert "found in b" in json.dumps(body)
+
+
 def test_a_paused_reply_is_sent_back_and_goes_on(tmp_path: Path) -> None:
     searcher = expert("a", provider_tools=("webSearch",))
     paused = messages(said("I look."), USE, stop="pause_turn")
@@ -324,6 +359,12 @@ def test_a_paused_reply_is_sent_back_and_goes_on(tmp_path: Path) -> None:
     assert last["role"] == "assistant"
     assert [block["type"] for block in last["content"]] == ["text", "server_tool_use"]
     assert [part.result for part in uses(seen)] == ["", f"Paris {PAGE}"]
+    words = [row.word for event in seen.of("finishGeneration") for row in event.describe(EventContext({}, str))]
+    assert words == ["says", "calls", "result", "says"]
+    reader = StreamReader()
+    shown = [one for event in seen.of("finishGeneration") for one in reader.read(event)]
+    call, result = (one for one in shown if isinstance(one, ToolCall | ToolResult))
+    assert (type(call), type(result), call.id) == (ToolCall, ToolResult, result.id)
 
 
 def test_a_vendor_that_pauses_for_ever_is_stopped_by_the_limit_of_steps(tmp_path: Path) -> None:

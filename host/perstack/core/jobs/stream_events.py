@@ -183,7 +183,8 @@ class StreamReader:
 
 
 def _used(part: ProviderToolPart, event: FinishGeneration) -> Iterator[ToolCall | ToolResult]:
-    yield ToolCall(part.id, part.tool_name, part.args, event.run_id, PROVIDER, event)
+    if not part.is_rest:
+        yield ToolCall(part.id, part.tool_name, part.args, event.run_id, PROVIDER, event)
     if part.result:
         contents = (TextPart(text=part.result),)
         yield ToolResult(part.id, part.tool_name, part.result, event.run_id, part.is_error, contents, event)

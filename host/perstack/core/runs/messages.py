@@ -160,6 +160,11 @@ class ProviderToolPart(Fact):
     opaque: Annotated[JsonObject | None, EMPTIED] = None
 
     @property
+    def is_rest(self) -> bool:
+        """True for the result of a use in the paused reply before."""
+        return bool(self.result) and not self.args
+
+    @property
     def call(self) -> "ToolCallPart":
         """The use in the form of a call, to show it like one."""
         return ToolCallPart(tool_call_id=self.id, tool_name=self.tool_name, args=self.args)

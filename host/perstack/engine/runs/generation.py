@@ -453,11 +453,13 @@ def _with_unique_ids(reply: ExpertMessage, *, final: bool, step: int) -> ExpertM
     if final and calls:
         return ExpertMessage(contents=tuple(part for part in reply.contents if not isinstance(part, ToolCallPart)))
     ids = [call.tool_call_id for call in calls]
-    if all(ids) and len(set(ids)) == len(ids):
+    if all(ids) and len(set(ids)) == len(ids) and all(part.id for part in reply.provider_tools):
         return reply
     seen: set[str] = set()
     contents = list(reply.contents)
     for index, part in enumerate(contents):
+        if isinstance(part, ProviderToolPart) and not part.id:
+            contents[index] = part.model_copy(update={"id": f"use_{step}_{index}"})
         if not isinstance(part, ToolCallPart):
             continue
         if not part.tool_call_id or part.tool_call_id in seen:

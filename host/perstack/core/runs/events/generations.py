@@ -190,9 +190,8 @@ def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
 def _of_provider_tool(part: ProviderToolPart) -> list[LogRow]:
     said = f"{part.tool_name} {json.dumps(part.args, ensure_ascii=False) if part.args else ''}".rstrip()
     call = LogRow("calls", f"{said} (the provider runs it)", "cyan", "call")
-    if not part.result:
-        return [call]
-    return [call, LogRow("error" if part.is_error else "result", part.result, "red" * part.is_error, "result")]
+    result = LogRow("error" if part.is_error else "result", part.result, "red" * part.is_error, "result")
+    return [call] * (not part.is_rest) + [result] * bool(part.result)
 
 
 def _generation_difference(event: LaterEvent, run: Run, command: Command | None) -> str | None:
