@@ -107,9 +107,39 @@ def test_every_command_that_is_offered_at_a_delegates_checkpoint_works(terminal:
     done = terminal.run("run", "lead", "q", "--job-id", "team", "--provider", "scripted")
     assert done.code == 0, done.err
     place = next(one["checkpointId"] for one in done.events if one["type"] == "finishStep" and "team-2" in one["runId"])
-    lines = of_checkpoint("team", place, "hand", is_delegate=True, asked=place, marked=place)
+    lines = of_checkpoint("team", place, "hand", begins_branch=False, asked=place, marked=place)
     assert len(lines) > 4
     for line in lines:
         words = shlex.split(line.text.partition(" > ")[0])
         found = terminal.call(*words[1:])
         assert found.code == 0, (line.text, found.err)
+
+
+async def _shown_commands(host: Host, job_id: str) -> str:
+    async with started(host, size=(110, 40)) as screen:
+        await screen.looks_into(job_id)
+        await screen.press("k")
+        return await screen.sees("Command lines", "perstack export")
+
+
+def test_the_command_lines_are_those_that_continue_the_job_as_it_stands(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([tool("askUser", {"question": "Tea?"}), text("Served.")], expert("guest", ask=True))
+        await host.run("guest", "Serve", job_id="inn")
+        shown = await _shown_commands(host, "inn")
+        assert "perstack answer inn ANSWER" in shown
+        assert "continue what was stopped" not in shown
+        await host.answer("Yes", job_id="inn")
+        shown = await _shown_commands(host, "inn")
+        assert "perstack run guest QUERY --continue-job inn" in shown
+        assert "continue what was stopped" not in shown
+        assert "perstack answer" not in shown
+        stopped = bench.host([tool("nothing"), text("Late.")], expert("guest"), max_steps=1)
+        await stopped.run("guest", "Serve", job_id="bar")
+        assert "perstack resume bar --max-steps N" in await _shown_commands(stopped, "bar")
+        await stopped.cancel("bar", final=True)
+        shown = await _shown_commands(stopped, "bar")
+        assert "perstack resume" not in shown
+        assert "--continue-job" not in shown
+
+    wait_for(person())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import NamedTuple
 
-from perstack.next_steps import NextStep, Resume, phrase
+from perstack.next_steps import GiveAnswer, NextStep, Resume, phrase
 
 # A step without a phrase in a door's table, or with an empty one, is phrased by `perstack.next_steps.in_words`.
 
@@ -212,13 +212,21 @@ class CommandLine(NamedTuple):
     what: str
 
 
-def of_job(job_id: str, expert: str, given: str = "") -> list[CommandLine]:
-    """Return the commands for a Job. `given` holds the options that locate the project, appended to each."""
+def of_job(job_id: str, expert: str, given: str = "", *, step: NextStep | None) -> list[CommandLine]:
+    """Return the commands for a Job, which continues by `step`; None if it cannot, as while it runs.
+
+    `given` holds the options that locate the project, appended to each.
+    """
     job = quote(job_id)
+    run = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job}{given}"
+    continues = [] if step is None else [CommandLine(run, "its next Run")]
+    if isinstance(step, Resume):
+        continues.append(CommandLine(f"{command(step)}{given}", "continue what was stopped"))
+    if isinstance(step, GiveAnswer):
+        continues.append(CommandLine(f"perstack answer {quote(step.id)} ANSWER{given}", "answer what it asks"))
     return [
         CommandLine(f"perstack start --job {job}{given}", "the Job, in a tab"),
-        CommandLine(f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job}{given}", "its next Run"),
-        CommandLine(f"perstack resume {job}{given}", "continue what was stopped"),
+        *continues,
         CommandLine(f"perstack log {job}{given}", "its events"),
         CommandLine(f"perstack log {job} --tree{given}", "its Runs, as a tree"),
         CommandLine(f"perstack diff {job}{given}", "what it did to files"),
@@ -242,11 +250,11 @@ def of_checkpoint(
     expert: str,
     given: str = "",
     *,
-    is_delegate: bool = False,
+    begins_branch: bool = True,
     asked: str | None = None,
     marked: str | None = None,
 ) -> list[CommandLine]:
-    """Return the commands for a checkpoint; a delegate's begins no branch.
+    """Return the commands for a checkpoint; one of a delegate, or of a Job that is closed for good, begins no branch.
 
     `asked` is the checkpoint of the step at which a question is answered again, `marked` another one to compare with.
     """
@@ -265,7 +273,7 @@ def of_checkpoint(
         CommandLine(f"perstack log --checkpoint {place} --messages{given}", "the messages as the model sees them"),
         CommandLine(f"perstack log --checkpoint {place} --new{given}", "those that are new in this step"),
         CommandLine(f"perstack log --checkpoint {place} --json{given} > FILE", "the checkpoint, in a file"),
-        *(() if is_delegate else branches),
+        *(branches if begins_branch else ()),
         CommandLine(f"perstack diff {job} {place}{given}", "what the step did to files"),
         *compared,
         CommandLine(_diff_between(job_id, checkpoint_id, "", given), "what changed from there until now"),

@@ -13,10 +13,11 @@ from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.core.jobs.checkpoints import Checkpoint
-from perstack.core.jobs.summary import PlacedRun
+from perstack.core.jobs.summary import JobSummary, PlacedRun
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared import log_view
 from perstack.doors.shared.checkpoints import new_in
+from perstack.doors.shared.job_status import next_step_of_job
 from perstack.doors.shared.next_steps import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
 from perstack.doors.shared.text import cells, shorten
 from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
@@ -178,13 +179,17 @@ class _CheckpointActions(OverScreen):
     def action_copy(self) -> None:
         self.over.copy(self.run_id or self.job_id if self.place is None else self.place.id)
 
-    def action_commands(self) -> None:
-        self.over.show(CommandsScreen(self.over, self._commands()))
+    async def action_commands(self) -> None:
+        try:
+            job = await self.over.host.job(self.job_id)
+        except PerstackError:
+            job = None  # nothing continues what cannot be read
+        self.over.show(CommandsScreen(self.over, self._commands(job)))
 
     def action_export(self) -> None:
         self.over.show(ExportScreen(self.over, self.job_id, None if self.place is None else self.place.id))
 
-    def _commands(self) -> list[CommandLine]:
+    def _commands(self, job: JobSummary | None) -> list[CommandLine]:
         step, given, of_step = self.step, self.over.given, list[CommandLine]()
         if step is not None:
             place, asked = step.latest, step.asked
@@ -193,14 +198,14 @@ class _CheckpointActions(OverScreen):
                 place.id,
                 place.expert,
                 given,
-                is_delegate=step.is_of_delegate,
+                begins_branch=not step.is_of_delegate and job is not None and job.closed is None,
                 asked=None if asked is None or self._question(asked) is None else asked.id,
                 marked=self.marked,
             )
         return [
             *of_step,
             *([] if self.run_id is None else of_run(self.run_id, given)),
-            *of_job(self.job_id, self.expert, given),
+            *of_job(self.job_id, self.expert, given, step=None if job is None else next_step_of_job(job)),
         ]
 
     def _needed(self) -> log_view.CheckpointRef | None:
