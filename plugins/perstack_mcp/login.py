@@ -155,8 +155,8 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
     """Connect to a server with an interactive login (`perstack login`). Raises SkillError."""
     settings = oauth_of(definition, context.env)
     name = definition.name
-    if settings.flow == "clientCredentials":
-        raise SkillError(f"skill {name!r} needs no login: it logs in by itself (clientCredentials)")
+    if settings.flow != "authorizationCode":
+        raise SkillError(f"skill {name!r} needs no login: it logs in by itself ({settings.flow})")
     if any(header.casefold() == "authorization" for header in definition.headers):
         raise SkillError(f"skill {name!r} needs no login: its `headers` have an Authorization")
     async with CallbackServer.listen() as loopback:

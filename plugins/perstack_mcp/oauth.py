@@ -7,12 +7,15 @@ authorization server that cannot be changed while a client secret is configured,
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal, TypeVar
+from urllib.parse import parse_qsl
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
@@ -37,6 +40,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import OAuth
 from perstack.errors import SkillError
 from perstack.next_steps import LogIn
+from perstack.system.files import read_regular
 from perstack_mcp.login_store import Login, LoginFile
 from perstack_mcp.sdk import Flow, OAuthFlow
 from perstack_mcp.server_interface import Unauthorized
@@ -212,13 +216,42 @@ class _KeyClient(TokenFlow, PrivateKeyJWTOAuthProvider):
     pass
 
 
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_MAX_IDENTITY_BYTES = 64 << 10
+
+
+class _WorkloadClient(TokenFlow, ClientCredentialsOAuthProvider):
+    async def authorization(self) -> httpx2.Request:
+        """Return the token request, with the workload's token as the grant. Raises SkillError if it cannot be read."""
+        request, settings = await super().authorization(), self.settings
+        fields = dict(parse_qsl((await request.aread()).decode()))
+        token = await asyncio.to_thread(_identity, Path(settings.identity_file or ""))
+        fields |= {"grant_type": _JWT_BEARER, "assertion": token, "client_id": settings.client_id or ""}
+        return httpx2.Request(request.method, request.url, data=fields)
+
+
+def _identity(path: Path) -> str:
+    try:
+        if not path.is_absolute():
+            raise ValueError("it must be an absolute path")
+        return read_regular(path, _MAX_IDENTITY_BYTES).decode("ascii").strip()
+    except (OSError, ValueError) as error:
+        why = "it is no token" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
+        raise SkillError(f"`identityFile` {path} cannot be read: {why}") from None
+
+
 def client_credentials(endpoint: str, settings: OAuth) -> httpx2.Auth:
-    """Return the client credentials flow, with a secret or a private key. Raises SkillError for an invalid key."""
+    """Return the flow of a client that logs in by itself: with a secret, a private key or the token of its machine.
+
+    Raises SkillError for an invalid key.
+    """
     client_id = settings.client_id or ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MCPDeprecationWarning)  # without an issuer the server's is used
-        provider: _SecretClient | _KeyClient
-        if settings.private_key is not None:
+        provider: _SecretClient | _KeyClient | _WorkloadClient
+        if settings.identity_file is not None:
+            provider = _WorkloadClient(endpoint, NoTokenStorage(), client_id, "", issuer=settings.issuer)
+        elif settings.private_key is not None:
             signing = SignedJWTParameters(
                 issuer=client_id,
                 subject=client_id,

@@ -68,7 +68,7 @@ class RemoteServer:
 
         if any(name.casefold() == "authorization" for name in self._headers):
             return GivenHeaders()
-        if self._oauth.flow == "clientCredentials":
+        if self._oauth.flow != "authorizationCode":
             return client_credentials(self._endpoint, self._oauth)
         return StoredLogin(self._endpoint, self._oauth, self.name, self._place)
 
@@ -111,7 +111,7 @@ def login_file_of(definition: McpSseSkill, env: Mapping[str, str]) -> LoginFile:
     return Logins.of_user(env).file_of(definition.endpoint, oauth_of(definition, env).client_id)
 
 
-_TEXTS = ("client_id", "client_secret", "private_key", "issuer")
+_TEXTS = ("client_id", "client_secret", "private_key", "identity_file", "issuer")
 
 
 def _check(definition: McpSseSkill) -> None:

@@ -185,6 +185,18 @@ ERRORS = {
         "experts.a.skills.s.oauth.privateKey",
         'needs flow = "clientCredentials"',
     ),
+    "a machine whose token has no receiver": (
+        f'{LOGIN}flow = "workloadIdentity"\nclientId = "c"\nidentityFile = "/token"',
+        6,
+        "experts.a.skills.s.oauth",
+        "must have `identityFile` and `issuer`",
+    ),
+    "a machine's token for a person's login": (
+        f'{LOGIN}identityFile = "/token"',
+        7,
+        "experts.a.skills.s.oauth.identityFile",
+        'needs flow = "workloadIdentity"',
+    ),
     "an issuer that is not an address": (
         f'{LOGIN}issuer = "a.b"',
         7,

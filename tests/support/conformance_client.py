@@ -7,6 +7,7 @@ The suite starts a command for each scenario. That command, `conformance_stub.py
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import tempfile
 import threading
@@ -82,8 +83,13 @@ def answer(schema: object):
     return ANSWERS.get(kind if isinstance(kind, str) else "string", "x")
 
 
-def oauth_of(scenario: str, context: dict[str, Any]) -> OAuth | None:
+def oauth_of(scenario: str, context: dict[str, Any], folder: Path) -> OAuth | None:
     """Return the OAuth settings that a user would have in perstack.toml."""
+    if "valid_jwt" in context:
+        file, token = folder / "token", context["valid_jwt"]
+        file.write_text(token + "\n")
+        audience = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["aud"]
+        return OAuth(flow="workloadIdentity", client_id=context["client_id"], identity_file=str(file), issuer=audience)
     given = {"client_id": context.get("client_id"), "client_secret": context.get("client_secret")}
     given |= {"private_key": context.get("private_key_pem"), "issuer": context.get("issuer")}
     if scenario.startswith("auth/client-credentials"):
@@ -108,7 +114,7 @@ async def act(endpoint: str, scenario: str, context: dict[str, Any], folder: Pat
     skill = McpSseSkill(
         name="server",
         endpoint=endpoint,
-        oauth=oauth_of(scenario, context),
+        oauth=oauth_of(scenario, context, folder),
         allow_local_network=True,
         timeout=60_000,
     )

@@ -173,11 +173,15 @@ def _check_oauth(oauth: OAuth, skill: McpSseSkill, at: KeyPath, report: Reporter
     if any(name.casefold() == "authorization" for name in skill.headers):
         report.error(at, "cannot be beside an `Authorization` in `headers`: take one of them out")
     has_secret, has_key = oauth.client_secret is not None, oauth.private_key is not None
-    is_person = oauth.flow == "authorizationCode"
-    if is_person and has_key:
+    is_person, is_workload = oauth.flow == "authorizationCode", oauth.flow == "workloadIdentity"
+    if has_key and oauth.flow != "clientCredentials":
         report.error((*at, "privateKey"), 'needs flow = "clientCredentials"')
-    if not is_person and has_secret == has_key:
+    if oauth.flow == "clientCredentials" and has_secret == has_key:
         report.error(at, "must have either `clientSecret` or `privateKey` for clientCredentials")
+    if is_workload and (has_secret or oauth.identity_file is None or oauth.issuer is None):
+        report.error(at, "must have `identityFile` and `issuer`, and no `clientSecret`, for workloadIdentity")
+    if not is_workload and oauth.identity_file is not None:
+        report.error((*at, "identityFile"), 'needs flow = "workloadIdentity"')
     if oauth.client_id is None and (has_secret or not is_person):
         report.error((*at, "clientId"), "is missing: the client's id")
 

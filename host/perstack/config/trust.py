@@ -224,9 +224,12 @@ def skill_item(skill: Skill, name: str) -> Iterator[Item]:
             remote: JsonObject = skill.model_dump(
                 mode="json", include={"endpoint", "headers", "oauth", "allow_local_network"}
             )
-            sent = f" (gets {', '.join(skill.headers)})" if skill.headers else ""
+            identity = None if skill.oauth is None else skill.oauth.identity_file
+            gets = (*skill.headers, *([] if identity is None else [f"the token in {identity}"]))
+            sent = f" (gets {', '.join(gets)})" if gets else ""
             issuer = [] if skill.oauth is None or skill.oauth.issuer is None else [skill.oauth.issuer]
             is_outside = any(map(_is_outside, (skill.endpoint, *issuer))) or bool(variables_in(texts_in(remote)))
+            is_outside = is_outside or identity is not None  # any file could be named, and is sent
             shown = masked_address(skill.endpoint, _hidden) + sent
             yield _item("endpoint", name, remote, shown, is_outside=is_outside)
         case PluginSkill():

@@ -179,8 +179,11 @@ class OAuth(Fact):
     """OAuth login to a remote server; `${NAME}` in a text is replaced by an environment variable."""
 
     flow: Annotated[
-        Literal["authorizationCode", "clientCredentials"],
-        Key("`authorizationCode` (default): a person logs in; `clientCredentials`: the client itself"),
+        Literal["authorizationCode", "clientCredentials", "workloadIdentity"],
+        Key(
+            "`authorizationCode` (default): a person logs in; `clientCredentials`: the client itself;"
+            " `workloadIdentity`: the client, with a token of the machine that it runs on"
+        ),
     ] = "authorizationCode"
     client_id: Annotated[
         str | None,
@@ -191,6 +194,11 @@ class OAuth(Fact):
     private_key: Annotated[  # key that signs an assertion used instead of the secret (RFC 7523)
         str | None, NOT_EMPTY, Key("for `clientCredentials` without a secret: a key in PEM, `${NAME}`")
     ] = None
+    identity_file: Annotated[  # holds an assertion that is the grant itself (RFC 7523, section 2.1)
+        str | None,
+        NOT_EMPTY,
+        Key("for `workloadIdentity`: absolute path of the token, a JWT, which is read for each login; `${NAME}`"),
+    ] = Field(default=None, exclude_if=falsy)
     issuer: Annotated[
         str | None,
         NOT_EMPTY,

@@ -4,7 +4,7 @@ Its path, which is its argument, is /mcp, or /sse for that transport. It registe
 in. `/did` lists what was asked of it, and `/reset` makes it new. `/expire` makes it forget the access tokens, `/revoke`
 the refresh tokens too. `/deny` lets nobody in, `/restrict` makes the tool ask for one more scope, `/down` gives no more
 tokens, and after `/unsaid` it no longer says how long a token is good for. After `/machine` the client `known` gets
-tokens for its secret alone.
+tokens for its secret alone, or for a token of its machine.
 """
 
 from __future__ import annotations
@@ -122,9 +122,14 @@ class Provider:
     def for_secret(self, request: Request, form: Mapping[str, object]) -> Response:
         """The grant of client credentials (RFC 6749, section 4.4), which the SDK's servers do not have."""
         secret = base64.b64encode(b"known:s3cret-of-known").decode()
-        if request.headers.get("authorization") != f"Basic {secret}" or form["grant_type"] != "client_credentials":
+        if form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer":
+            if "authorization" in request.headers or not str(form["assertion"]).startswith("token-of-machine-"):
+                return JSONResponse({"error": "invalid_grant"}, 400)
+            self.did.append(f"for {form['assertion']} of {form['client_id']}")
+        elif request.headers.get("authorization") != f"Basic {secret}" or form["grant_type"] != "client_credentials":
             return JSONResponse({"error": "invalid_client"}, 401)
-        self.did.append("for a secret")
+        else:
+            self.did.append("for a secret")
         token = self._tokens(self.clients["known"], ["read"], str(form["resource"]))
         return JSONResponse(token.model_dump(exclude={"refresh_token"}, exclude_none=True))
 
