@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from os.path import normpath
 from pathlib import Path
+from typing import cast
 
 from perstack.config.check import IGNORED, keys_of, kind_of, read_table
 from perstack.config.experts import (
@@ -73,7 +74,7 @@ def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
     """
     by_key: dict[str, Expert] = {}
     for number, expert in enumerate(experts):
-        if not isinstance(expert, Expert):
+        if not isinstance(cast("object", expert), Expert):
             raise UsageError(
                 f"experts[{number}] must be an Expert, and is {type(expert).__name__}: write [Expert(…), …]"
             )
