@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from os.path import normpath
 from pathlib import Path
@@ -16,7 +14,7 @@ from perstack.core.definitions.expert_tests import ExpertTest
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-from perstack.system.files import locked_folder, sync
+from perstack.system.files import locked_folder, replace_private_file
 
 _Value = str | int | Sequence[str] | Mapping[str, str]
 
@@ -25,9 +23,9 @@ def add_test(path: Path, expert: str, test: Mapping[str, _Value], expect: Mappin
     """Append a test to a definition file, atomically and under a lock. Raises UsageError if it cannot, and OSError."""
     real = path.resolve()
     try:
-        with locked_folder(real.parent):
-            old = read_bounded(real)
-            _replace(real, _with_test(path, old, expert, test, expect))
+        with locked_folder(real.parent) as folder:
+            after = _with_test(path, read_bounded(real), expert, test, expect)
+            replace_private_file(Path(real.name), after, folder, mode=real.stat().st_mode & 0o777)
     except NotRead as error:
         raise UsageError(f"{path} {error}") from None
 
@@ -76,20 +74,6 @@ def _toml(value: str | int | Sequence[str]) -> str:
 
     plain = value if isinstance(value, str | int) else [*value]
     return tomli_w.dumps({"x": plain}).removeprefix("x = ").rstrip("\n")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, path.stat().st_mode & 0o777)
-            file.write(content)
-            file.flush()
-            sync(handle)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 _SHOWN = 12

@@ -95,11 +95,12 @@ class ProjectGrants:
         path = self._path
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with locked_folder(path.parent):
+            with locked_folder(path.parent) as folder:
                 before = self.all()
                 after = change(before)
                 if after != before:
-                    replace_private_file(path, _Grants(folder=self._folder, grants=after).to_json())
+                    content = _Grants(folder=self._folder, grants=after).to_json()
+                    replace_private_file(Path(path.name), content, folder)
         except OSError as error:
             raise StorageError(f"grants cannot be kept in {path.parent}: {error.strerror}") from error
         return before

@@ -14,10 +14,16 @@ import stat
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
 
 from perstack.errors import StorageError, UsageError
-from perstack.system.files import FILE_MODE, FOLDER_MODE, REAL_FOLDER, FileTooLarge, open_regular, read_rest, sync
+from perstack.system.files import (
+    FOLDER_MODE,
+    REAL_FOLDER,
+    FileTooLarge,
+    open_regular,
+    read_rest,
+    replace_private_file,
+)
 from perstack.system.user import user_directory
 
 _FILE = "keys.env"
@@ -68,7 +74,8 @@ class KeyStore:
                 except FileNotFoundError:
                     keys = {}
                 kept = {name: value for name, value in {**keys, **changes}.items() if value is not None}
-                self._replace(folder, "".join(f"{name}={value}\n" for name, value in sorted(kept.items())))
+                text = "".join(f"{name}={value}\n" for name, value in sorted(kept.items()))
+                replace_private_file(Path(_FILE), text.encode(), folder)
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be written: {_reason(error)}") from error
         return True
@@ -91,20 +98,6 @@ class KeyStore:
             os.close(file)
         pairs = (line.strip().partition("=") for line in lines)
         return {name: value for name, _, value in pairs if _NAME.fullmatch(name) and _VALUE.fullmatch(value)}
-
-    def _replace(self, folder: int, text: str) -> None:
-        name = f".{_FILE}-{token_hex(8)}"
-        file = open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE, folder=folder)
-        try:
-            with os.fdopen(file, "w", encoding="ascii") as stream:
-                stream.write(text)
-                stream.flush()
-                sync(stream.fileno())
-            os.rename(name, _FILE, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError:
-            os.unlink(name, dir_fd=folder)
-            raise
-        sync(folder)
 
     def _check(self, handle: int, path: Path, forbidden: int) -> None:
         found = os.fstat(handle)

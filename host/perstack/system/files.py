@@ -10,7 +10,6 @@ import fcntl
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -47,27 +46,41 @@ if sys.platform == "darwin":
             os.fsync(fd)
 
 
-# Small files that only their owner may read.
-
-
-def replace_private_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically and durably, readable only by its owner. Its folder must exist. Raises OSError."""
-    handle, name = tempfile.mkstemp(dir=path.parent)  # mkstemp makes it readable only by the user
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            sync(file.fileno())
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-# For storages that keep files: a folder that only its owner may read and that git ignores.
+# Small files that are replaced as a whole.
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600  # state contains what models were sent and tools returned, so only its owner may read it
+
+
+def replace_private_file(path: Path, content: bytes, folder: int | None = None, *, mode: int = FILE_MODE) -> None:
+    """Replace a file atomically and durably, readable only by its owner unless `mode` says more. Raises OSError.
+
+    `folder`: the open folder in which `path` is a name, so that a folder put in its place is not written to. Without
+    it the folder of `path` must exist.
+    """
+    if folder is None:
+        handle = os.open(path.parent, FOLDER)
+        try:
+            replace_private_file(Path(path.name), content, handle, mode=mode)
+        finally:
+            os.close(handle)
+        return
+    name = f".{os.urandom(8).hex()}.tmp"
+    file = open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=folder)
+    try:
+        with os.fdopen(file, "wb") as stream:
+            os.fchmod(file, mode)
+            stream.write(content)
+            stream.flush()
+            sync(file)
+        os.rename(name, path, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(name, dir_fd=folder)
+        raise
+    sync(folder)
+
+
+# For storages that keep files: a folder that only its owner may read and that git ignores.
 
 
 def make_state_folder(path: Path) -> bool:
@@ -215,12 +228,12 @@ def open_for_reading(name: str | bytes | Path, folder: int | None = None, *, fol
 
 
 @contextmanager
-def locked_folder(folder: Path) -> Generator[None]:
-    """Exclude other processes that lock the folder for the duration of the block. Raises OSError."""
+def locked_folder(folder: Path) -> Generator[int]:
+    """Open the folder, and exclude other processes that lock it, during the block. Raises OSError."""
     handle = os.open(folder, FOLDER)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield handle
     finally:
         os.close(handle)
 
