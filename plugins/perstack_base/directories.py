@@ -23,21 +23,21 @@ _MAX_DEPTH = 200  # maximum depth in levels; each level holds one handle
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def check_tree(place: ResolvedPath, destination: ResolvedPath | None = None) -> None:
+def check_tree(path: ResolvedPath, destination: ResolvedPath | None = None) -> None:
     """Raise SkillError if something below a directory is off limits: a tree is moved or deleted as a whole."""
-    known = place.workspace.protected_identities()
-    status = place.status()
+    known = path.workspace.protected_identities()
+    status = path.status()
     if status is None or not stat.S_ISDIR(status.st_mode):
         return
     with ExitStack() as held:
-        top = os.open(place.name, _OPEN, dir_fd=place.directory)
+        top = os.open(path.name, _OPEN, dir_fd=path.directory)
         held.callback(os.close, top)
         if destination is not None:
             destination.workspace.check_way(destination.parts, destination.shown)
             destination.refuse_removal()
         for way, identity in _walk(top, (), 0):
-            shown = place.workspace.shown((*place.parts, *way))
-            place.workspace.check_way((*place.parts, *way), shown)
+            shown = path.workspace.shown((*path.parts, *way))
+            path.workspace.check_way((*path.parts, *way), shown)
             if destination is not None:
                 there = (*destination.parts, *way)
                 destination.workspace.check_way(there, destination.workspace.shown(there))
@@ -122,14 +122,14 @@ def get_file_info(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         return _info(place, status)
 
 
-def _info(place: ResolvedPath, status: os.stat_result) -> JsonObject:
+def _info(path: ResolvedPath, status: os.stat_result) -> JsonObject:
     import mimetypes
 
     is_file = stat.S_ISREG(status.st_mode)
-    where = place.path
+    where = path.path
     return {
         "exists": True,
-        "path": place.shown,
+        "path": path.shown,
         "absolutePath": printable(str(where)),
         "name": printable(where.name),
         "directory": printable(str(where.parent)),
@@ -142,9 +142,9 @@ def _info(place: ResolvedPath, status: os.stat_result) -> JsonObject:
         "modified": _time_text(status.st_mtime),
         "accessed": _time_text(status.st_atime),
         "permissions": {
-            "readable": _is_allowed(place, os.R_OK),
-            "writable": _is_allowed(place, os.W_OK) and place.may_change,
-            "executable": _is_allowed(place, os.X_OK),
+            "readable": _is_allowed(path, os.R_OK),
+            "writable": _is_allowed(path, os.W_OK) and path.may_change,
+            "executable": _is_allowed(path, os.X_OK),
         },
     }
 
@@ -159,8 +159,8 @@ def _item(name: str, path: str, status: os.stat_result) -> JsonObject:
     }
 
 
-def _is_allowed(place: ResolvedPath, mode: int) -> bool:
-    return os.access(place.name, mode, dir_fd=place.directory)
+def _is_allowed(path: ResolvedPath, mode: int) -> bool:
+    return os.access(path.name, mode, dir_fd=path.directory)
 
 
 def _birth_time(status: os.stat_result) -> float:

@@ -55,17 +55,17 @@ def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
     return _result(name, io.BytesIO(data), args, len(data))
 
 
-def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
+def open_regular(path: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file. Opening a pipe, device or socket could block, so it is refused. Raises SkillError."""
-    if place.found is None:
-        raise SkillError(f"{place.shown} does not exist; listDirectory shows what does")
-    _refuse_special(place, place.found)
+    if path.found is None:
+        raise SkillError(f"{path.shown} does not exist; listDirectory shows what does")
+    _refuse_special(path, path.found)
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    handle = os.open(place.name, flags | safe, dir_fd=place.directory)
+    handle = os.open(path.name, flags | safe, dir_fd=path.directory)
     try:
         opened = os.fstat(handle)
-        _refuse_special(place, opened)
-        place.check_opened(opened)
+        _refuse_special(path, opened)
+        path.check_opened(opened)
         return os.fdopen(handle, "rb" if flags == os.O_RDONLY else "ab", buffering=_PIECE_BYTES)
     except SkillError:
         os.close(handle)
@@ -142,18 +142,18 @@ def _notices(lines: LineRange, start: int, end: int | None, size: int) -> list[s
     return []
 
 
-def refuse_git_head(place: ResolvedPath) -> None:
+def refuse_git_head(path: ResolvedPath) -> None:
     """Refuse to create a `HEAD`, which makes a git repository of a directory with the rest. Raises SkillError."""
-    is_opened = place.workspace.is_opened(place.parts)
-    if is_git_head(place.name) and place.status() is None and not is_opened:
-        raise SkillError(f"{place.shown} makes a folder a git repository, and is off limits to tools; use another name")
+    is_opened = path.workspace.is_opened(path.parts)
+    if is_git_head(path.name) and path.status() is None and not is_opened:
+        raise SkillError(f"{path.shown} makes a folder a git repository, and is off limits to tools; use another name")
 
 
-def _refuse_special(place: ResolvedPath, status: os.stat_result) -> None:
+def _refuse_special(path: ResolvedPath, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise SkillError(f"{place.shown} is a directory; use listDirectory")
+        raise SkillError(f"{path.shown} is a directory; use listDirectory")
     if not stat.S_ISREG(status.st_mode):
-        raise SkillError(f"{place.shown} is not an ordinary file but a pipe, device or socket; use another path")
+        raise SkillError(f"{path.shown} is not an ordinary file but a pipe, device or socket; use another path")
 
 
 _MEGABYTE = 1024 * 1024

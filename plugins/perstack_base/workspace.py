@@ -377,8 +377,8 @@ class OpenWorkspace:
         starts = [*(self.root.joinpath(*own) for own in ways), *self._elsewhere]
         return any(wanted[1] == inode for inode in inodes(starts))
 
-    def _holds_workspace(self, place: Path) -> bool:
-        real = Path(os.path.realpath(place))
+    def _holds_workspace(self, path: Path) -> bool:
+        real = Path(os.path.realpath(path))
         return any(name.is_relative_to(real) for name in self._names)
 
     def _state_ways(self) -> Iterator[Parts]:

@@ -68,22 +68,22 @@ def move_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         return {"source": source.shown, "destination": destination.shown}
 
 
-def replace(place: ResolvedPath, data: bytes) -> None:
+def replace(path: ResolvedPath, data: bytes) -> None:
     """Replace a file's content atomically; its owner and mode are kept."""
-    refuse_git_head(place)
-    old = _replaceable(place)
+    refuse_git_head(path)
+    old = _replaceable(path)
     temporary = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(temporary, flags, 0o666, dir_fd=place.directory)
+    handle = os.open(temporary, flags, 0o666, dir_fd=path.directory)
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
             _write_all(file.fileno(), data)
             if old is not None:
                 _keep_owner_and_mode(file.fileno(), old)
-        os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        os.rename(temporary, path.name, src_dir_fd=path.directory, dst_dir_fd=path.directory)
     except BaseException:
         with suppress(OSError):
-            os.unlink(temporary, dir_fd=place.directory)
+            os.unlink(temporary, dir_fd=path.directory)
         raise
 
 
@@ -94,16 +94,16 @@ def echo(written: str) -> str:
     return f"{written[:_MAX_ECHO_CHARS]}… ({len(written)} characters)"
 
 
-def _replaceable(place: ResolvedPath) -> os.stat_result | None:
-    status = place.status()
+def _replaceable(path: ResolvedPath) -> os.stat_result | None:
+    status = path.status()
     if status is None:
         return None
     if stat.S_ISDIR(status.st_mode):
-        raise SkillError(f"{place.shown} is a directory; name a file in it")
+        raise SkillError(f"{path.shown} is a directory; name a file in it")
     if not stat.S_ISREG(status.st_mode):
-        raise SkillError(f"{place.shown} is not an ordinary file; use another path")
-    if not os.access(place.name, os.W_OK, dir_fd=place.directory):
-        raise SkillError(f"{place.shown} is read-only; use another path, or change its mode with exec chmod")
+        raise SkillError(f"{path.shown} is not an ordinary file; use another path")
+    if not os.access(path.name, os.W_OK, dir_fd=path.directory):
+        raise SkillError(f"{path.shown} is read-only; use another path, or change its mode with exec chmod")
     return status
 
 
@@ -137,12 +137,12 @@ def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool
         raise
 
 
-def _remove_placeholder(place: ResolvedPath, *, is_directory: bool) -> None:
+def _remove_placeholder(path: ResolvedPath, *, is_directory: bool) -> None:
     with suppress(OSError):
         if is_directory:
-            os.rmdir(place.name, dir_fd=place.directory)
+            os.rmdir(path.name, dir_fd=path.directory)
         else:
-            os.unlink(place.name, dir_fd=place.directory)
+            os.unlink(path.name, dir_fd=path.directory)
 
 
 MAX_EDITED_BYTES = 64 * 1024 * 1024  # maximum bytes of a file that can be edited

@@ -114,10 +114,10 @@ class JobCgroup:
         for _, folder, _ in self._parts:
             _remove(folder)
 
-    def _limit(self, place: CgroupParent, folder: Path, named: Sequence[str]) -> None:
+    def _limit(self, parent: CgroupParent, folder: Path, named: Sequence[str]) -> None:
         limits = self._limits
         if limits.memory is not None and "memory" in named:
-            if place.is_second:
+            if parent.is_second:
                 (folder / "memory.max").write_text(str(limits.memory))
                 with suppress(OSError):
                     (folder / "memory.swap.max").write_text("0")
@@ -129,7 +129,7 @@ class JobCgroup:
             (folder / "pids.max").write_text(str(limits.processes))
         if limits.cpu is not None and "cpu" in named:
             quota = max(_MIN_QUOTA_US, round(limits.cpu * _PERIOD_US))
-            if place.is_second:
+            if parent.is_second:
                 (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
             else:
                 (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))

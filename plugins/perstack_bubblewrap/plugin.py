@@ -22,7 +22,7 @@ class BubblewrapFactory(RuntimeFactory):
 
     name = "bubblewrap"
 
-    async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
+    async def check(self, policy: SandboxPolicy, surroundings: Surroundings) -> Sequence[str]:
         """Return warnings. Raises UsageError without a usable bwrap, or for a workspace that exposes too much."""
         from perstack.support.sandbox_paths import check_place, check_places
         from perstack_bubblewrap.limits import unenforced_limits
@@ -30,12 +30,12 @@ class BubblewrapFactory(RuntimeFactory):
         from perstack_bubblewrap.network import wrong_ports
         from perstack_bubblewrap.proxy import check_library
 
-        bwrap = find(around.env)
+        bwrap = find(surroundings.env)
         seccomp()
         await check(bwrap)
-        check_place("the workspace", str(around.workspace), around, writable=True)
-        check_places(policy, around)
-        _check_database(policy, around)
+        check_place("the workspace", str(surroundings.workspace), surroundings, writable=True)
+        check_places(policy, surroundings)
+        _check_database(policy, surroundings)
         if policy.network:
             check_library()
         ports = wrong_ports(policy.network)
@@ -48,23 +48,25 @@ class BubblewrapFactory(RuntimeFactory):
         return enforcement()
 
     @override
-    async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
+    async def prepare(self, policy: SandboxPolicy, surroundings: Surroundings) -> Runtime:
         from perstack_bubblewrap.limits import cgroup_of
         from perstack_bubblewrap.machine import find
         from perstack_bubblewrap.runtime import BubblewrapRuntime
 
-        await self.check(policy, around)
-        return BubblewrapRuntime(find(around.env), policy, around, cgroup_of(policy, around.job_id))
+        await self.check(policy, surroundings)
+        return BubblewrapRuntime(find(surroundings.env), policy, surroundings, cgroup_of(policy, surroundings.job_id))
 
 
-def _check_database(policy: SandboxPolicy, around: Surroundings) -> None:
+def _check_database(policy: SandboxPolicy, surroundings: Surroundings) -> None:
     """Raise UsageError for an SQLite database in a directory that programs may change.
 
     SQLite creates files next to it and trusts their content. A file that does not exist cannot be hidden, so a program
     that creates `state.db-journal` could rewrite the database.
     """
-    roots = [name for path in (str(around.workspace), *policy.writable) for name in (path, os.path.realpath(path))]
-    hidden = {name for path in around.hidden for name in (os.path.normpath(path), os.path.realpath(path))}
+    roots = [
+        name for path in (str(surroundings.workspace), *policy.writable) for name in (path, os.path.realpath(path))
+    ]
+    hidden = {name for path in surroundings.hidden for name in (os.path.normpath(path), os.path.realpath(path))}
     for name in sorted(hidden):
         if name.endswith(_JOURNAL) and is_below(name, roots) and not is_below(name, hidden - {name}):
             raise UsageError(

@@ -64,15 +64,15 @@ class BubblewrapRuntime(Runtime):
     """
 
     def __init__(
-        self, bwrap: str, policy: SandboxPolicy, around: Surroundings, group: SharedCgroup | None = None
+        self, bwrap: str, policy: SandboxPolicy, surroundings: Surroundings, group: SharedCgroup | None = None
     ) -> None:
         """Use the Job's `group`, if cgroups limit what its programs use."""
         self._bwrap = bwrap
         self._policy = policy
-        self._watch = FileViewBuilder(policy, around)
-        self._on_notice = around.on_notice
+        self._watch = FileViewBuilder(policy, surroundings)
+        self._on_notice = surroundings.on_notice
         self._group = group
-        self._proxies = ProxyPool(around.on_notice)
+        self._proxies = ProxyPool(surroundings.on_notice)
         self._turn = Lock()
         self._running: dict[Process, _Running] = {}
         self._unsettled: dict[int, _Running] = {}

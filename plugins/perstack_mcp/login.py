@@ -31,11 +31,11 @@ class PersonalLogin(TokenFlow):
         settings: OAuth,
         redirect_uri: str,
         ask: Callable[[str, str], Awaitable[AuthorizationCodeResult]],
-        place: LoginFile,
+        file: LoginFile,
     ) -> None:
-        """Prepare a login whose tokens are written to `place`."""
+        """Prepare a login whose tokens are written to `file`."""
         self.settings = settings
-        before = place.read()
+        before = file.read()
         self._wanted = None if before is None else before.wanted
         metadata = ClientMetadata.of(settings, self._wanted, redirect_uris=[redirect_uri], client_name="Perstack")
         is_document = (settings.client_id or "").startswith("https://")
@@ -48,7 +48,7 @@ class PersonalLogin(TokenFlow):
             client_metadata_url=settings.client_id if is_document else None,
         )
         self._ask = ask
-        self._place = place
+        self._place = file
         self._url = ""
         self._asked: set[tuple[str, str | None]] = set()
         self.is_done = False

@@ -291,12 +291,12 @@ _M = TypeVar("_M", bound=BaseModel)
 class StoredLogin(OAuthFlow):
     """Authorization with the stored login of a person, renewed when needed; never interactive."""
 
-    def __init__(self, endpoint: str, settings: OAuth, skill: str, place: LoginFile) -> None:
-        """Use the login at `place`, which is read on the first request."""
+    def __init__(self, endpoint: str, settings: OAuth, skill: str, file: LoginFile) -> None:
+        """Use the login at `file`, which is read on the first request."""
         super().__init__(endpoint, OAuthClientMetadata(redirect_uris=None), NoTokenStorage(self._store))
         self._settings = settings
         self._skill = skill
-        self._place = place
+        self._place = file
         self._login = Login(endpoint=endpoint)
 
     async def flow(self, request: httpx2.Request) -> Flow:

@@ -106,7 +106,7 @@ def _entry(name: str) -> str:
     methods = ""
     if name in ("Host", "JobStream"):
         for method, found in inspect.getmembers(getattr(perstack, name), _is_method):
-            if not method.startswith("_") and method not in ("asks", "answer" if name == "JobStream" else ""):
+            if not method.startswith("_") and method not in ("is_asking", "answer" if name == "JobStream" else ""):
                 methods += f"\n```python\n{_signature(f'{name}.{method}', found)}\n```\n\n{_prose(found)}\n"
     return f"\n### {name.strip('_')}\n\n```python\n{shown}\n```\n\n{about}\n{methods}"
 

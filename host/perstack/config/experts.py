@@ -23,24 +23,24 @@ from perstack.errors import Problem
 # Names of models: `[models]` itself, and each `models.NAME`.
 
 
-def check_named(named: Mapping[str, Models], report: Reporter) -> None:
+def check_named(named_models: Mapping[str, Models], report: Reporter) -> None:
     """Report names in `[models]` that refer to other names."""
-    for name, models in named.items():
+    for name, models in named_models.items():
         for one in models if isinstance(models, tuple) else (models,):
             if one.startswith(NAMED):
                 report.error(("models", name), f"must be a model, or several, not another name: `{one}`")
 
 
-def check_models(models: Models | None, at: KeyPath, named: Mapping[str, Models], report: Reporter) -> None:
+def check_models(models: Models | None, at: KeyPath, named_models: Mapping[str, Models], report: Reporter) -> None:
     """Report names of models that do not exist."""
     if models is None:
         return
     for index, one in enumerate(models if isinstance(models, tuple) else (models,)):
         try:
-            resolve_models(one, named)
+            resolve_models(one, named_models)
         except UnknownName as error:
             place = (*at, "model", index) if isinstance(models, tuple) else (*at, "model")
-            report.error(place, f"{error}{suggestion(one, [NAMED + name for name in named])}")
+            report.error(place, f"{error}{suggestion(one, [NAMED + name for name in named_models])}")
 
 
 def check_results(expert: Expert, at: KeyPath, report: Reporter) -> None:

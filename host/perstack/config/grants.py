@@ -40,10 +40,10 @@ class _Grants(Fact):
 class ProjectGrants:
     """Grants of the project in one folder: one file, readable only by the user."""
 
-    def __init__(self, folder: Path, place: Path | None = None) -> None:
-        """Use the user's state directory, or `place`. Reads nothing."""
+    def __init__(self, folder: Path, path: Path | None = None) -> None:
+        """Use the user's state directory, or `path`. Reads nothing."""
         self._folder = str(folder)
-        self._place = place
+        self._place = path
 
     @classmethod
     def place_of_user(cls, environ: Mapping[str, str] = os.environ) -> Path:

@@ -73,7 +73,7 @@ def team() -> Project:
     return load_project(_FILE).project
 
 
-def experts_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
+def experts_for(project: Project, folder: Path, *, says_yes: bool) -> Project:
     """Return the shipped Experts under the project's settings; changing a file asks unless `says_yes`."""
     shipped = team()
     opened = Permissions() if shipped.permissions is None else shipped.permissions
@@ -82,7 +82,7 @@ def experts_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
         free += WRITES
     if says_yes or not (folder / DEFINITION).exists():
         free += (f"{name}({DEFINITION})" for name in WRITES)
-    theirs = Permissions() if own.permissions is None else own.permissions
+    theirs = Permissions() if project.permissions is None else project.permissions
     rules = opened.model_copy(
         update={
             "deny": (*opened.deny, *theirs.deny),
@@ -97,7 +97,7 @@ def experts_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
         "compaction": None,
         "agents_md": None,
     }
-    return own.model_copy(
+    return project.model_copy(
         update={**of_its_experts, "experts": shipped.experts, "max_steps": shipped.max_steps, "permissions": rules}
     )
 
@@ -210,16 +210,16 @@ class Trials:
         env: Environment,
         overrides: Overrides,
         plugins: Sequence[object],
-        own: Project,
-        left: TrialBudget,
+        project: Project,
+        remaining: TrialBudget,
     ) -> None:
-        """Start without trials. `own` is the project before the Job, whose programs and endpoints the user chose."""
+        """Start without trials. `project`: the project before the Job, whose programs and endpoints the user chose."""
         self._folder = folder
         self._env = env
         self._overrides = overrides
         self._plugins = plugins
-        self._own = own
-        self._left = left
+        self._own = project
+        self._left = remaining
         self._one_at_a_time = asyncio.Lock()
 
     async def try_expert(self, key: str, query: str, on_progress: Callable[[str], None]) -> str:

@@ -92,7 +92,7 @@ class RuntimeFactory(ABC):
     name: str  # the name in `runtime = "…"`, `--runtime` and `perstack plugins`
 
     @abstractmethod
-    async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
+    async def check(self, policy: SandboxPolicy, surroundings: Surroundings) -> Sequence[str]:
         """Return the parts of a policy that cannot be enforced on this machine, each with the reason.
 
         Called before anything runs. Raises UsageError, with what to install or to allow, if the runtime cannot be used
@@ -100,7 +100,7 @@ class RuntimeFactory(ABC):
         """
 
     @abstractmethod
-    async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
+    async def prepare(self, policy: SandboxPolicy, surroundings: Surroundings) -> Runtime:
         """Prepare a policy, once per Job and policy. Raises SkillError for what the user must fix."""
 
     def limits(self) -> Mapping[str, str]:
@@ -142,12 +142,12 @@ class LocalRuntimeFactory(RuntimeFactory):
 
     name = LOCAL
 
-    async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
+    async def check(self, policy: SandboxPolicy, surroundings: Surroundings) -> Sequence[str]:
         """Return each limit of the policy, since only a sandbox can enforce it."""
         return tuple(f"`{key}`: only a sandbox can, such as `bubblewrap`" for key in policy.limited)
 
     @override
-    async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
+    async def prepare(self, policy: SandboxPolicy, surroundings: Surroundings) -> Runtime:
         return LOCAL_RUNTIME
 
 

@@ -55,23 +55,23 @@ def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) ->
     return tuple(found.values())
 
 
-def check_places(policy: SandboxPolicy, around: Surroundings) -> None:
+def check_places(policy: SandboxPolicy, surroundings: Surroundings) -> None:
     """Raise UsageError for a configured path that would expose too much."""
     for key, paths in (("writable", policy.writable), ("readable", policy.readable)):
         for path in paths:
             what, writable = f"`{key}` of [sandbox]", key == "writable"
-            check_place(what, path, around, writable=writable)
+            check_place(what, path, surroundings, writable=writable)
             for name in {path, os.path.realpath(path)}:
-                _check_ours(what, path, name, around, writable=writable)
+                _check_ours(what, path, name, surroundings, writable=writable)
     try:
-        places(around.workspace, policy.writable, policy.readable)
+        places(surroundings.workspace, policy.writable, policy.readable)
     except SkillError as error:
         raise UsageError(str(error)) from None
 
 
-def check_place(what: str, path: str, around: Surroundings, *, writable: bool) -> None:
+def check_place(what: str, path: str, surroundings: Surroundings, *, writable: bool) -> None:
     """Raise UsageError for a folder that contains the home folder, and for a system folder."""
-    home = {str(Path(name)) for name in (around.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
+    home = {str(Path(name)) for name in (surroundings.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
     for name in {path, os.path.realpath(path)}:
         if any(is_below(one, (name,)) for one in home):
             raise UsageError(f"{what} is {path}, which holds your home folder: name a folder in it")
@@ -79,16 +79,16 @@ def check_place(what: str, path: str, around: Surroundings, *, writable: bool) -
             raise UsageError(f"{what} is {path}, which belongs to the system: name another folder")
 
 
-def _check_ours(what: str, path: str, name: str, around: Surroundings, *, writable: bool) -> None:
-    for kept in _names(around.hidden):
-        if is_below(str(around.workspace), (kept,)) or not is_below(name, (kept,)):
+def _check_ours(what: str, path: str, name: str, surroundings: Surroundings, *, writable: bool) -> None:
+    for kept in _names(surroundings.hidden):
+        if is_below(str(surroundings.workspace), (kept,)) or not is_below(name, (kept,)):
             continue
         if writable or name != kept or Path(kept).is_dir():
             raise UsageError(f"{what} is {path}, which the host keeps for itself: name another folder")
     if not writable:
         return
     reason = protected_by_name(fold_case(Path(name).parts[1:]), change=True)
-    if name in _names(around.protected):
+    if name in _names(surroundings.protected):
         reason = "a file that the host reads"
     if reason is not None:
         raise UsageError(f"{what} is {path}, {reason}: nothing that tools start may change that")

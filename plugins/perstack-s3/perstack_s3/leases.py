@@ -99,10 +99,10 @@ class S3Leases:
         )
         return LeaseInfo(holder) if is_held else None
 
-    async def is_still(self, job_id: str, held: Held) -> bool:
+    async def is_still(self, job_id: str, lease: Held) -> bool:
         """Ask the server whether a lease that may be lost is still ours."""
         found = await self._objects.get(self._key(job_id))
-        return found is not None and not held.is_lost and held.is_in(_state(found))
+        return found is not None and not lease.is_lost and lease.is_in(_state(found))
 
     @asynccontextmanager
     async def hold(self, job_id: str, holder: str) -> AsyncGenerator[Held]:
@@ -152,31 +152,34 @@ class S3Leases:
                 return held
         raise Conflict(f"job {job_id} is being taken by others: try again")
 
-    async def _beat(self, job_id: str, held: Held) -> None:
-        while not held.is_lost:
+    async def _beat(self, job_id: str, lease: Held) -> None:
+        while not lease.is_lost:
             await asyncio.sleep(_BEAT)
             now = elapsed()
             with suppress(StorageError):  # the next heartbeat may succeed; appends check the lease too
-                tag = await self._objects.replace(self._key(job_id), held.bytes(), held.tag, patience=0)
+                tag = await self._objects.replace(self._key(job_id), lease.bytes(), lease.tag, patience=0)
                 if tag is not None:
-                    held.tag, held.renewed = tag, now
+                    lease.tag, lease.renewed = tag, now
                     continue
                 # A heartbeat whose answer was lost may have changed the object.
                 found = await self._objects.get(self._key(job_id), patience=0)
-                if found is not None and held.is_in(_state(found)):
-                    held.tag = found.tag
+                if found is not None and lease.is_in(_state(found)):
+                    lease.tag = found.tag
                 else:
-                    held.is_lost = True
+                    lease.is_lost = True
 
-    async def _freed(self, job_id: str, held: Held) -> None:
+    async def _freed(self, job_id: str, lease: Held) -> None:
         with suppress(StorageError):  # it expires by itself
             key = self._key(job_id)
-            if held.is_lost or await self._objects.replace(key, held.bytes(""), held.tag, patience=_LAST) is not None:
+            if (
+                lease.is_lost
+                or await self._objects.replace(key, lease.bytes(""), lease.tag, patience=_LAST) is not None
+            ):
                 return
             # A cancelled heartbeat may still have changed the object.
             found = await self._objects.get(key, patience=_LAST)
-            if found is not None and held.is_in(_state(found)):
-                await self._objects.replace(key, held.bytes(""), found.tag, patience=_LAST)
+            if found is not None and lease.is_in(_state(found)):
+                await self._objects.replace(key, lease.bytes(""), found.tag, patience=_LAST)
 
     async def _is_expired(self, found: Found, *, by_old_clock: bool = False) -> bool:
         return await self._now(may_be_old=by_old_clock) - _seconds(found.written) >= EXPIRY

@@ -87,9 +87,9 @@ class BucketLocation:
 class Client:
     """Connection to a bucket, opened on first use."""
 
-    def __init__(self, place: BucketLocation) -> None:
+    def __init__(self, location: BucketLocation) -> None:
         """Connect to nothing yet."""
-        self.place = place
+        self.place = location
         self._opened: dict[float, S3Store] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._was_there = False
@@ -216,10 +216,10 @@ class Objects:
     A write whose caller is cancelled is finished, or will never happen, when the caller sees the cancellation.
     """
 
-    def __init__(self, place: BucketLocation) -> None:
+    def __init__(self, location: BucketLocation) -> None:
         """Connect to nothing yet."""
-        self.place = place
-        self._client = Client(place)
+        self.place = location
+        self._client = Client(location)
         self.is_checked = False  # True if `check_version` has accepted this store
 
     async def get(self, key: str, *, patience: float | None = None) -> Found | None:

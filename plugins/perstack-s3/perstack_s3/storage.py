@@ -303,14 +303,14 @@ class S3Storage(Storage):
             raise Conflict(f"job {job_id}: the lease was lost: another process may be driving it")
         return held
 
-    async def _fence(self, job_id: str, incarnation: str, held: Held) -> None:
+    async def _fence(self, job_id: str, incarnation: str, lease: Held) -> None:
         """Occupy the next append's number in every log, so that a silent former holder cannot append any more."""
         await self._list_run(job_id, incarnation)
         names, _ = await self._runs(job_id, incarnation)
         await gather_limited(
-            self._log(RunRef(job_id, one), incarnation).put_fence(held.fence) for one in names if is_id(one)
+            self._log(RunRef(job_id, one), incarnation).put_fence(lease.fence) for one in names if is_id(one)
         )
-        held.is_fenced = True
+        lease.is_fenced = True
 
     async def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         held = await self._check_lease(run.job_id)
@@ -327,13 +327,13 @@ class S3Storage(Storage):
             await self._append_to(await self._require_incarnation(run.job_id), run, expected_seq, records, held)
 
     async def _append_to(
-        self, incarnation: str, run: RunRef, expected_seq: int, records: Sequence[bytes], held: Held | None
+        self, incarnation: str, run: RunRef, expected_seq: int, records: Sequence[bytes], lease: Held | None
     ) -> None:
         log = self._log(run, incarnation)
         if expected_seq == 0:
             await self._list_run(run.job_id, incarnation, run.run_id)
-        number = await log.append(expected_seq, records, 0 if held is None else held.fence)
-        if held is None or not held.is_sure:
+        number = await log.append(expected_seq, records, 0 if lease is None else lease.fence)
+        if lease is None or not lease.is_sure:
             await self._confirm(run, incarnation, log, number)
         await log.merge(number)
 

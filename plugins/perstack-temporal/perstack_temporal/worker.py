@@ -215,9 +215,9 @@ class TemporalSeat(Seat):
         finally:
             held.is_ending = False
 
-    async def _is_held(self, held: _HeldClaim) -> bool:
+    async def _is_held(self, claim: _HeldClaim) -> bool:
         try:
-            return await self._connection.use(lambda client: activities.beat(client, held.token))
+            return await self._connection.use(lambda client: activities.beat(client, claim.token))
         except LookupError:
             return False
 

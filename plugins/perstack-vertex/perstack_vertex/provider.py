@@ -102,9 +102,9 @@ def place_of(settings: VertexSettings, env: Mapping[str, str]) -> ProjectLocatio
     )
 
 
-def endpoint_of(settings: VertexSettings, env: Mapping[str, str], place: ProjectLocation) -> Endpoint:
+def endpoint_of(settings: VertexSettings, env: Mapping[str, str], location: ProjectLocation) -> Endpoint:
     """Return the endpoint, without the token that each request carries."""
-    base_url = choose_base_url(settings, env, ADDRESS, place.base_url)
+    base_url = choose_base_url(settings, env, ADDRESS, location.base_url)
     return Endpoint(with_version(base_url, API_VERSION), settings.headers, *settings.silences())
 
 
@@ -128,12 +128,12 @@ class VertexProvider(HttpProvider):
     """Provider of Google's and Anthropic's models in one location of Vertex AI."""
 
     def __init__(
-        self, endpoint: Endpoint, settings: VertexSettings, place: ProjectLocation, identity: Identity | None
+        self, endpoint: Endpoint, settings: VertexSettings, location: ProjectLocation, identity: Identity | None
     ) -> None:
         """Connect to nothing yet; `identity` is None if requests need no token."""
         super().__init__(endpoint, settings.reply_settings())
         self._settings = settings
-        self._place = place
+        self._place = location
         self._identity = identity
 
     @override

@@ -13,7 +13,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.to_toml import toml_of
 from perstack.core.jobs.stream_events import TextDelta, ToolCall, ToolResult
 from perstack.core.runs.messages import ProviderToolPart
-from perstack.doors.acp.updates import Updates, shown_again
+from perstack.doors.acp.updates import Updates, replay_updates
 from perstack.doors.tui.view.items import CallItem
 from perstack.doors.tui.view.transcript import Transcript
 from perstack.errors import UsageError
@@ -129,7 +129,7 @@ def test_the_terminal_program_and_editors_show_a_use_like_a_call(bench: Bench, t
     (item,) = [one for one in transcript.root.items if isinstance(one, CallItem)]
     assert (item.call.name, item.call.result) == ("webSearch", f"Paris {PAGE}")
     (event,) = seen.of("finishGeneration")
-    again = list(shown_again([event.message]))
+    again = list(replay_updates([event.message]))
     for updates_of in (told, again):
         (shown,) = [one for one in updates_of if one.session_update == "tool_call"]
         assert (shown.title, shown.status, shown.raw_input) == ("webSearch Paris", "completed", {"query": "Paris"})

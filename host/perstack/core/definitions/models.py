@@ -57,20 +57,20 @@ class UnknownName(ValueError):
     """Name missing from `[models]`; the message lists the existing ones."""
 
 
-def resolve_models(models: Models, named: Mapping[str, Models]) -> tuple[ModelChoice, ...]:
+def resolve_models(models: Models, named_models: Mapping[str, Models]) -> tuple[ModelChoice, ...]:
     """Resolve references to `[models]` and return the models in order, without repetitions. Raises UnknownName."""
-    return tuple(dict.fromkeys(_resolve(models, named)))
+    return tuple(dict.fromkeys(_resolve(models, named_models)))
 
 
-def _resolve(models: Models, named: Mapping[str, Models]) -> Iterator[ModelChoice]:
+def _resolve(models: Models, named_models: Mapping[str, Models]) -> Iterator[ModelChoice]:
     is_list = not isinstance(models, str)
     for one in models if isinstance(models, tuple) else (models,):
         if not one.startswith(NAMED):
             yield ModelChoice(one, is_list)
             continue
-        found = named.get(one.removeprefix(NAMED))
+        found = named_models.get(one.removeprefix(NAMED))
         if found is None:
-            there = ", ".join(NAMED + name for name in sorted(named)) or "none"
+            there = ", ".join(NAMED + name for name in sorted(named_models)) or "none"
             raise UnknownName(f"there is no `{one}` in [models]; there are: {there}")
         yield from (ModelChoice(name, True) for name in ((found,) if isinstance(found, str) else found))
 

@@ -201,17 +201,17 @@ def budget_pause(what: UsedUp, stamp: SeriesStamp) -> PauseSeries:
     )
 
 
-def _exceeded_total(job: JobSummary, left: Budget | None) -> BudgetName | None:
+def _exceeded_total(job: JobSummary, remaining: Budget | None) -> BudgetName | None:
     """Return the total of the series that stopped a Job: the one whose remaining amount was the Job's own limit."""
-    if left is None or job.budget is None or job.status != "stoppedByBudget":
+    if remaining is None or job.budget is None or job.status != "stoppedByBudget":
         return None
-    if job.exceeded_budget == "maxCost" and left.max_cost == job.budget.max_cost:
+    if job.exceeded_budget == "maxCost" and remaining.max_cost == job.budget.max_cost:
         return "maxCost"
-    return "maxTokens" if job.exceeded_budget == "maxTokens" and left.max_tokens == job.budget.max_tokens else None
+    return "maxTokens" if job.exceeded_budget == "maxTokens" and remaining.max_tokens == job.budget.max_tokens else None
 
 
-def stop_event(job: JobSummary, stamp: SeriesStamp, left: Budget | None = None) -> PauseSeries | FailSeries | None:
-    """Return the event for a Job that stopped early, or None; `left`: the series' remaining budget when it began."""
+def stop_event(job: JobSummary, stamp: SeriesStamp, remaining: Budget | None = None) -> PauseSeries | FailSeries | None:
+    """Return the event for a Job that stopped early, or None; `remaining`: the series' budget when it began."""
     todo, words = DUE[job_state(job, stamp["timestamp"])]["series"], f"Job {job.id} {stop_words(job)}"
     if todo == "finish":
         return None
@@ -223,7 +223,7 @@ def stop_event(job: JobSummary, stamp: SeriesStamp, left: Budget | None = None) 
         message=words,
         job_status=job.status,
         job_id=job.id,
-        exceeded=_exceeded_total(job, left),
+        exceeded=_exceeded_total(job, remaining),
         approval_id=None if job.asking is None or not job.asking.call_digest else job.asking.id,
         resume_at=job.resume_at,
     )

@@ -122,19 +122,19 @@ def yes_or_no(text: str) -> YesNo | None:
     return YesNo(word in YES, words)
 
 
-def accepted_answers(asking: OpenQuestion) -> AcceptedAnswers:
+def accepted_answers(question: OpenQuestion) -> AcceptedAnswers:
     """Return the answers that a Job's open question accepts; options of an interactive tool may allow others."""
-    if asking.call_digest:
-        options = ("yes", ALWAYS, *wider_answers(asking), "no")
+    if question.call_digest:
+        options = ("yes", ALWAYS, *wider_answers(question), "no")
         return AcceptedAnswers(options=options, allows_other=False, is_approval=True)
-    if asking.requested_schema is not None:
-        return AcceptedAnswers(schema=asking.requested_schema)
-    options = options_in(asking.args)
+    if question.requested_schema is not None:
+        return AcceptedAnswers(schema=question.requested_schema)
+    options = options_in(question.args)
     is_yes_no = _are_yes_no(options)
-    if asking.approval:
+    if question.approval:
         return AcceptedAnswers(is_yes_no=True, options=options if is_yes_no else APPROVAL.options, allows_other=False)
-    allows = asking.args.get(_ALLOW_OTHER)
-    several = asking.args.get(_SEVERAL) is True and bool(options)
+    allows = question.args.get(_ALLOW_OTHER)
+    several = question.args.get(_SEVERAL) is True and bool(options)
     is_yes_no = is_yes_no and not several
     allows_other = allows if isinstance(allows, bool) else not is_yes_no
     return AcceptedAnswers(
@@ -142,9 +142,9 @@ def accepted_answers(asking: OpenQuestion) -> AcceptedAnswers:
     )
 
 
-def wider_answers(asking: OpenQuestion) -> tuple[str, ...]:
+def wider_answers(question: OpenQuestion) -> tuple[str, ...]:
     """Return the answers that approve all calls of an offered rule, in the Job and in the project."""
-    return tuple(f"{word}: {rule}" for word in (ALWAYS, ALWAYS_HERE) for rule in asking.offers)
+    return tuple(f"{word}: {rule}" for word in (ALWAYS, ALWAYS_HERE) for rule in question.offers)
 
 
 def options_in(args: JsonObject) -> tuple[str, ...]:
@@ -164,31 +164,31 @@ def beside_question(args: JsonObject, asked: AcceptedAnswers) -> JsonObject:
     return {name: value for name, value in args.items() if name != "question" and name not in offered}
 
 
-def read_answer(asked: AcceptedAnswers, said: JsonValue) -> Reading:
+def read_answer(asked: AcceptedAnswers, answer: JsonValue) -> Reading:
     """Return the meaning of an answer. Raises UsageError naming what is accepted."""
     if asked.schema is not None:
-        return _read_form(asked.schema, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False))
+        return _read_form(asked.schema, answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
     if asked.several:
-        return _read_several(asked, said)
-    reading = _read_yes_no(asked, said) if asked.is_yes_no else _read_option(asked, said)
+        return _read_several(asked, answer)
+    reading = _read_yes_no(asked, answer) if asked.is_yes_no else _read_option(asked, answer)
     if reading is not None:
         return reading
     if not asked.allows_other:
         raise UsageError(f"the answer does not fit: {accepted(asked)}")
-    return Reading(said, text=said if isinstance(said, str) else json.dumps(said, ensure_ascii=False))
+    return Reading(answer, text=answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
 
 
-def read_approval(asking: OpenQuestion, text: str) -> Approval:
+def read_approval(question: OpenQuestion, text: str) -> Approval:
     """Return the decision on a call that waits for approval. Raises UsageError naming what is accepted."""
     alone = text.strip()
     word, _, rule = (part.strip() for part in alone.partition(":"))
-    if word.casefold().rstrip(".!") == ALWAYS and (not rule or rule in asking.offers):
+    if word.casefold().rstrip(".!") == ALWAYS and (not rule or rule in question.offers):
         return Approval(decision="job", rule=rule)
-    if word.casefold() == ALWAYS_HERE and rule in asking.offers:
+    if word.casefold() == ALWAYS_HERE and rule in question.offers:
         return Approval(decision="project", rule=rule)
     found = yes_or_no(alone)
     if found is None or (found.is_yes and found.words):  # «yes: but to another branch» is not a yes to this call
-        raise UsageError(f"the answer does not fit: {accepted(accepted_answers(asking))}")
+        raise UsageError(f"the answer does not fit: {accepted(accepted_answers(question))}")
     return Approval(decision="once" if found.is_yes else "no", text=found.words)
 
 
@@ -231,18 +231,18 @@ def _are_yes_no(options: tuple[str, ...]) -> bool:
     return {one.is_yes for one in said} == {True, False}
 
 
-def _read_yes_no(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
-    given = _as_object(said)
+def _read_yes_no(asked: AcceptedAnswers, answer: JsonValue) -> Reading | None:
+    given = _as_object(answer)
     if given is not None:
         return _read_object(asked, given)
-    found = _read_decision(said)
+    found = _read_decision(answer)
     return None if found is None else _match_option(asked, found, found.is_yes)
 
 
-def _read_decision(said: JsonValue) -> YesNo | None:
-    if isinstance(said, bool):
-        return YesNo(said)
-    return yes_or_no(said) if isinstance(said, str) else None
+def _read_decision(answer: JsonValue) -> YesNo | None:
+    if isinstance(answer, bool):
+        return YesNo(answer)
+    return yes_or_no(answer) if isinstance(answer, str) else None
 
 
 def _read_object(asked: AcceptedAnswers, given: JsonObject) -> Reading | None:
@@ -261,23 +261,23 @@ def _match_option(asked: AcceptedAnswers, found: YesNo, value: JsonValue) -> Rea
     return Reading(value, words, text=f"{label}: {found.words}" if found.words else label)
 
 
-def _as_object(said: JsonValue) -> JsonObject | None:
-    parsed = _parsed(said) if isinstance(said, str) and said.lstrip().startswith("{") else said
+def _as_object(answer: JsonValue) -> JsonObject | None:
+    parsed = _parsed(answer) if isinstance(answer, str) and answer.lstrip().startswith("{") else answer
     return parsed if isinstance(parsed, dict) else None
 
 
-def _read_option(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
-    if not isinstance(said, str):
+def _read_option(asked: AcceptedAnswers, answer: JsonValue) -> Reading | None:
+    if not isinstance(answer, str):
         return None
-    wanted = said.strip().casefold()
-    same = said if said in asked.options else None
+    wanted = answer.strip().casefold()
+    same = answer if answer in asked.options else None
     same = same or next((one for one in asked.options if one.strip().casefold() == wanted), None)
     return None if same is None else Reading(same, text=same)
 
 
-def _read_several(asked: AcceptedAnswers, said: JsonValue) -> Reading:
+def _read_several(asked: AcceptedAnswers, answer: JsonValue) -> Reading:
     """Read a list of options, or a text with commas between them. Raises UsageError naming what is accepted."""
-    given = _parsed(said) if isinstance(said, str) and said.lstrip().startswith("[") else said
+    given = _parsed(answer) if isinstance(answer, str) and answer.lstrip().startswith("[") else answer
     texts = given if isinstance(given, list) else []
     if isinstance(given, str):
         parts: list[JsonValue] = [part.strip() for part in given.split(",")]
@@ -373,16 +373,16 @@ class GivenAnswer:
     question_id: str | None = None  # id of the question it answers; None if it does not say
     signal: str | None = None  # event from outside that brought it; None from a person
 
-    def to(self, asking: OpenQuestion) -> str | Said | Approval:
+    def to(self, question: OpenQuestion) -> str | Said | Approval:
         """Return its meaning for this question. Raises UsageError; only a person approves, naming the question."""
-        if asking.call_digest:
-            self._check_approval(asking)
-        return read_job_answer(asking, self.text)
+        if question.call_digest:
+            self._check_approval(question)
+        return read_job_answer(question, self.text)
 
-    def _check_approval(self, asking: OpenQuestion) -> None:
+    def _check_approval(self, question: OpenQuestion) -> None:
         if self.signal is not None:
-            text = f"{asking.id} asks for a person's approval, which no event from outside gives"
-            raise UsageError(text, next_steps=(NextStepsAnswer(asking.id, is_approval=True),))
+            text = f"{question.id} asks for a person's approval, which no event from outside gives"
+            raise UsageError(text, next_steps=(NextStepsAnswer(question.id, is_approval=True),))
         if self.question_id is None:
-            step = NextStepsAnswer(asking.id, is_approval=True)
+            step = NextStepsAnswer(question.id, is_approval=True)
             raise UsageError("an approval must name the question that it answers", next_steps=(step,))

@@ -46,12 +46,12 @@ class Bound:
         """Return the cost with a reply of so many tokens."""
         return Amount(self.input_tokens + tokens, self.input_nano + tokens * self.output_nano)
 
-    def reply_tokens_within(self, left: Amount) -> int:
+    def reply_tokens_within(self, remaining: Amount) -> int:
         """Return the tokens of reply that fit; negative if not even the request fits."""
-        dollars = left.nano - self.input_nano
+        dollars = remaining.nano - self.input_nano
         if dollars < 0:
             return -1
-        tokens = left.tokens - self.input_tokens
+        tokens = remaining.tokens - self.input_tokens
         return min(tokens, dollars // self.output_nano) if self.output_nano else tokens
 
 

@@ -34,14 +34,14 @@ class Sharer:
     needs: Amounts = field(default_factory=dict[What, int])  # for its next work, if it stopped for lack of that
 
 
-def grant_caps(left: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[str, Amounts]:
+def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[str, Amounts]:
     """Return the caps, by Run id, of the delegates that may start or continue now.
 
-    `left`: unused amounts by account. What is free is divided equally among as many delegates as can work with their
-    part. The others get nothing: they wait until a running one returns something, or, if none is running, have reached
-    the limit.
+    `remaining`: unused amounts by account. What is free is divided equally among as many delegates as can work with
+    their part. The others get nothing: they wait until a running one returns something, or, if none is running, have
+    reached the limit.
     """
-    free = {account: _unheld_amounts(account, amounts, sharers) for account, amounts in left.items()}
+    free = {account: _unheld_amounts(account, amounts, sharers) for account, amounts in remaining.items()}
     waiting = [one for one in sharers if one.cap is None]
     for count in range(len(waiting), 0, -1):
         fitting = [one for one in waiting if _fits(one, _part(one, free, [one] * count))][:count]
@@ -50,17 +50,19 @@ def grant_caps(left: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[s
     return {}
 
 
-def short_account(left: Mapping[str, Amounts], sharer: Sharer) -> str:
+def short_account(remaining: Mapping[str, Amounts], sharer: Sharer) -> str:
     """Return the account that has too little for a delegate when no other is running; the whole one takes priority."""
-    of_all = left.get(WHOLE, {})
+    of_all = remaining.get(WHOLE, {})
     is_whole = any(of_all[what] < need for what, need in sharer.needs.items() if what in of_all)
     return WHOLE if is_whole else sharer.account
 
 
-def _unheld_amounts(account: str, left: Amounts, sharers: Sequence[Sharer]) -> Amounts:
+def _unheld_amounts(account: str, remaining: Amounts, sharers: Sequence[Sharer]) -> Amounts:
     """Return the amounts less what running delegates hold."""
     holders = [one for one in sharers if account in (WHOLE, one.account)]
-    return {what: max(0, amount - sum(_held_amount(one, what) for one in holders)) for what, amount in left.items()}
+    return {
+        what: max(0, amount - sum(_held_amount(one, what) for one in holders)) for what, amount in remaining.items()
+    }
 
 
 def _held_amount(one: Sharer, what: What) -> int:

@@ -56,7 +56,7 @@ def _shorten(text: str, longest: int = 200) -> str:
 def resumption(
     job: Job,
     run: Run,
-    asked: Overrides,
+    overrides: Overrides,
     *,
     max_steps: int | None,
     signal: str | None,
@@ -67,10 +67,10 @@ def resumption(
     check_signal(job, signal)
     reason = _reason(job.id, run)
     if not run.may_be_redefined:
-        _check_same_model(run, asked, job.id)
-    _check_same_runtime(run, asked, job.id)
+        _check_same_model(run, overrides, job.id)
+    _check_same_runtime(run, overrides, job.id)
     _check_settled(calls, settled)
-    return reason, new_limits(run, asked, max_steps)
+    return reason, new_limits(run, overrides, max_steps)
 
 
 def _reason(job_id: str, run: Run) -> ResumeReason:
@@ -124,9 +124,12 @@ def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
         )
 
 
-def _check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
+def _check_same_model(run: Run, overrides: Overrides, job_id: str) -> None:
     start = run.start
-    for word, value, used in (("provider", asked.provider, start.provider), ("model", asked.model, start.model)):
+    for word, value, used in (
+        ("provider", overrides.provider, start.provider),
+        ("model", overrides.model, start.model),
+    ):
         if value is not None and value != used:
             raise UsageError(
                 f"{word} {value}: a Run is resumed on what it was started with, {used};"
@@ -135,38 +138,38 @@ def _check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
             )
 
 
-def _check_same_runtime(run: Run, asked: Overrides, job_id: str) -> None:
+def _check_same_runtime(run: Run, overrides: Overrides, job_id: str) -> None:
     start = run.start
     used = (start.sandbox or SandboxPolicy()).runtime
-    if asked.runtime is not None and asked.runtime != used:
+    if overrides.runtime is not None and overrides.runtime != used:
         raise UsageError(
-            f"runtime {asked.runtime}: a Run is resumed in what it was started in, {used}; another runtime needs a new"
+            f"runtime {overrides.runtime}: a Run is resumed where it was started, {used}; another runtime needs a new"
             " query",
             next_steps=(Continue(job_id, start.expert_key),),
         )
 
 
-def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limits | None:
+def new_limits(run: Run, overrides: Overrides, max_steps: int | None = None) -> Limits | None:
     """Return the Run's limits with the requested changes; None without changes."""
-    given = {name: getattr(asked, name, None) for name in Limits.model_fields}
+    given = {name: getattr(overrides, name, None) for name in Limits.model_fields}
     if max_steps is not None:
         given["max_steps"] = max_steps
     new: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if given["max_steps"] == 0:
         new["max_steps"] = None  # no limit
-    budget = asked.budget_over(run.limits.budget)
+    budget = overrides.budget_over(run.limits.budget)
     if budget != run.limits.budget:
         new["budget"] = budget
-    if asked.compaction is not None:
-        new["context"] = apply_compaction(run.limits.context or ContextPolicy(), asked.compaction)
+    if overrides.compaction is not None:
+        new["context"] = apply_compaction(run.limits.context or ContextPolicy(), overrides.compaction)
     return run.limits.model_copy(update=new) if new else None
 
 
-def limits_of_delegate(run: Run, asked: Overrides) -> Limits | None:
+def limits_of_delegate(run: Run, overrides: Overrides) -> Limits | None:
     """Return a delegate's limits for the resumption of its parent Run; None if unchanged."""
-    if asked.compaction is None:
+    if overrides.compaction is None:
         return None
-    context = apply_compaction(run.limits.context or ContextPolicy(), asked.compaction)
+    context = apply_compaction(run.limits.context or ContextPolicy(), overrides.compaction)
     return None if context == run.limits.context else run.limits.model_copy(update={"context": context})
 
 

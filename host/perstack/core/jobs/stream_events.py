@@ -128,18 +128,18 @@ class StreamReader:
         self._last[event.run_id] = event
         return self._from_stored(event)
 
-    def question(self, asking: OpenQuestion) -> Question:
+    def question(self, question: OpenQuestion) -> Question:
         """Return the event of an open question."""
-        asked = accepted_answers(asking)
+        asked = accepted_answers(question)
         return Question(
-            asking.id,
-            asking.shown,
-            asking.run_id,
-            asking,
+            question.id,
+            question.shown,
+            question.run_id,
+            question,
             options=asked.options,
             allows_other=asked.allows_other and asked.schema is None,
-            is_approval=bool(asking.call_digest) or asking.approval,
-            event=self._asked.get(asking.id),
+            is_approval=bool(question.call_digest) or question.approval,
+            event=self._asked.get(question.id),
         )
 
     def finished(self, job: JobSummary) -> Finished:

@@ -302,18 +302,18 @@ def with_descendants(runs: Sequence[RunSummary], run_id: str | None) -> tuple[Ru
     return tuple(run for run in runs if run.id in found)
 
 
-def _place_run(run: RunSummary, known: Mapping[str, RunSummary], place: ContinuedFrom | None) -> PlacedRun:
+def _place_run(run: RunSummary, known: Mapping[str, RunSummary], origin: ContinuedFrom | None) -> PlacedRun:
     if run.delegated_by is not None:
         return PlacedRun(run=run, how="delegate", parent=run.delegated_by if run.delegated_by in known else None)
-    if place is None:
+    if origin is None:
         return PlacedRun(run=run, how="begun")
-    base = known.get(place.run_id)
+    base = known.get(origin.run_id)
     how: How = "continuation"
-    if place.answers or place.as_it_was:
-        how = "answer" if place.answers else "uncompacted"
-    elif base is not None and is_place(place.checkpoint_id) and place_of(place.checkpoint_id)[2] < base.head_seq:
+    if origin.answers or origin.as_it_was:
+        how = "answer" if origin.answers else "uncompacted"
+    elif base is not None and is_place(origin.checkpoint_id) and place_of(origin.checkpoint_id)[2] < base.head_seq:
         how = "branch"
-    return PlacedRun(run=run, how=how, parent=None if base is None else base.id, at=place.checkpoint_id)
+    return PlacedRun(run=run, how=how, parent=None if base is None else base.id, at=origin.checkpoint_id)
 
 
 # A summary as HTML, for notebooks. All texts are escaped: models, tools and people wrote them.

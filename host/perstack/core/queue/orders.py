@@ -96,40 +96,40 @@ def needs_nobody(served: Served) -> bool:
     return DUE[state_of(served, 0)]["order"] == "finish"  # whether a rate limit is over makes no difference
 
 
-def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Requeue:
+def after_drive(outcome: Came, served: Served | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Requeue:
     """Return what happens to the order after a drive.
 
     `served`: state of the target, None if unknown. `tries`: consecutive times that this worker had the order and could
     not start. `reason`: why this worker cannot drive it.
     """
-    if came == "missing":
+    if outcome == "missing":
         return Requeue(0, reason)  # a worker must not complete the order of another storage
-    if not _is_unseen(came):
+    if not _is_unseen(outcome):
         if served is None or needs_nobody(served):
             return Done()
-        if came in ("stopped", "left") and state_of(served, now) in ("queued", "limited", "limitOver"):
+        if outcome in ("stopped", "left") and state_of(served, now) in ("queued", "limited", "limitOver"):
             return Requeue(served.resume_at or 0)
-    return _action_after(came, now, tries, reason)
+    return _action_after(outcome, now, tries, reason)
 
 
 def after_delegate(
-    came: Came, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = ""
+    outcome: Came, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = ""
 ) -> Done | Requeue:
     """Return what happens to a delegate's order; None: its Run is gone. Who awaits it orders it again."""
-    if came == "missing":
+    if outcome == "missing":
         return Requeue(0, reason)
-    if not _is_unseen(came) and status != "queued" and status not in ACTIVE:
+    if not _is_unseen(outcome) and status != "queued" and status not in ACTIVE:
         return Done()
-    return _action_after(came, now, tries, reason)
+    return _action_after(outcome, now, tries, reason)
 
 
-def _is_unseen(came: Came) -> bool:
+def _is_unseen(outcome: Came) -> bool:
     """Return True if this worker cannot determine the state of the target."""
-    return came in ("unreachable", "newer")
+    return outcome in ("unreachable", "newer")
 
 
-def _action_after(came: Came, now: int, tries: int, reason: str) -> Done | Requeue:
-    match came:
+def _action_after(outcome: Came, now: int, tries: int, reason: str) -> Done | Requeue:
+    match outcome:
         case "left":
             return Requeue(0)
         case "busy" | "unreachable":
@@ -139,7 +139,7 @@ def _action_after(came: Came, now: int, tries: int, reason: str) -> Done | Reque
         case "stopped" | "cancelled" | "lost" | "damaged" | "missing" | "deleted":
             return Done()
         case _:
-            assert_never(came)
+            assert_never(outcome)
 
 
 def pause(tries: int) -> int:

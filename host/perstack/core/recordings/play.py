@@ -236,9 +236,9 @@ class Player:
 
     # People.
 
-    def question(self, asked: AskedCall, answers: int) -> model.SaidForm | None:
+    def question(self, call: AskedCall, answers: int) -> model.SaidForm | None:
         """Return the tool's next question after so many answers; None if it asks no more."""
-        return self.answer_to(asked.place, asked.call_id, asked.step, model.SaidForm, answers)
+        return self.answer_to(call.place, call.call_id, call.step, model.SaidForm, answers)
 
     def answer_to(self, place: RunPlace, call_id: str, step: int, kind: type[_S], number: int = 0) -> _S | None:
         """Return a person's answer to a call, the `number`-th of its kind from 0; None if the recording has none."""

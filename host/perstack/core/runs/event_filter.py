@@ -182,12 +182,12 @@ def matches(condition: Condition, event: JsonObject, args: Mapping[str, JsonObje
             assert_never(condition)
 
 
-def _holds(wanted: Comparison, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:
-    name = wanted.path[0]
+def _holds(comparison: Comparison, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:
+    name = comparison.path[0]
     value = event[name] if name in event else _original_field(name, event, args)
-    if wanted.path == ("type",) and isinstance(value, str) and wanted.operator in ("==", "!="):
-        return (wanted.value in (value, *ORIGINAL_TYPES.get(value, ()))) == (wanted.operator == "==")
-    return any(_compare(one, wanted.operator, wanted.value) for one in _values(value, wanted.path[1:]))
+    if comparison.path == ("type",) and isinstance(value, str) and comparison.operator in ("==", "!="):
+        return (comparison.value in (value, *ORIGINAL_TYPES.get(value, ()))) == (comparison.operator == "==")
+    return any(_compare(one, comparison.operator, comparison.value) for one in _values(value, comparison.path[1:]))
 
 
 def _original_field(name: str, event: JsonObject, args: Mapping[str, JsonObject]) -> JsonValue:

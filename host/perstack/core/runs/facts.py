@@ -75,7 +75,7 @@ class RunEvent(Fact):
         return ()
 
     @abstractmethod
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         """Return the rows of the event for people; empty if it has nothing new for them."""
 
 

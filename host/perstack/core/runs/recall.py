@@ -105,15 +105,15 @@ class Entry:
     text: str
 
 
-def entries_of(event: StoredEvent, wanted: Wanted) -> Iterator[Entry]:
+def entries_of(event: StoredEvent, query: Wanted) -> Iterator[Entry]:
     """Yield the matching texts of an event."""
-    if wanted.step is not None and event.step_number != wanted.step:
+    if query.step is not None and event.step_number != query.step:
         return
     for tool, what, text in _texts(event):
-        if wanted.tool is not None and tool != wanted.tool:
+        if query.tool is not None and tool != query.tool:
             continue
         folded = text.casefold()
-        if text and tool != RECALL_TOOL and all(word in folded for word in wanted.words):
+        if text and tool != RECALL_TOOL and all(word in folded for word in query.words):
             yield Entry(event.run_id, event.step_number, what, text)
 
 
@@ -137,21 +137,21 @@ def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
             return
 
 
-def answer_of(entries: Iterable[Entry], wanted: Wanted, run_id: str) -> str:
+def answer_of(entries: Iterable[Entry], query: Wanted, run_id: str) -> str:
     """Return the answer that the model sees: the entries in order, each shortened so that all fit."""
     every = list(entries)
-    page = every[wanted.offset : wanted.offset + MOST_FOUND]
-    most = MOST_CHARACTERS // max(1, len(page)) if wanted.step is not None else _EXCERPT
+    page = every[query.offset : query.offset + MOST_FOUND]
+    most = MOST_CHARACTERS // max(1, len(page)) if query.step is not None else _EXCERPT
     found: list[JsonValue] = []
     for entry in page:
-        one: JsonObject = {"step": entry.step, "what": entry.what, "text": _excerpt(entry.text, wanted.words, most)}
+        one: JsonObject = {"step": entry.step, "what": entry.what, "text": _excerpt(entry.text, query.words, most)}
         if entry.run_id != run_id:
             one["run"] = entry.run_id
         found.append(one)
     answer: JsonObject = {"found": found}
-    more = len(every) - wanted.offset - len(page)
+    more = len(every) - query.offset - len(page)
     if more > 0:
-        answer["more"] = f"{more} more: give offset {wanted.offset + len(page)}, or other words"
+        answer["more"] = f"{more} more: give offset {query.offset + len(page)}, or other words"
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -63,7 +63,7 @@ class StartRun(RunEvent):
     def media(self) -> tuple[ResultContent, ...]:
         return self.attachments
 
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         """Return the query, what came with it, and the Run that it continues."""
         rows = [LogRow("query", self.query, "bold", "query")]
         if self.model:
@@ -74,7 +74,7 @@ class StartRun(RunEvent):
             another = ", with another answer" if self.continued_from.answers else ""
             another = ", as it was there" if self.continued_from.as_it_was else another
             rows.append(LogRow("continues", f"from checkpoint {self.continued_from.checkpoint_id}{another}"))
-        if around.full:
+        if context.full:
             rows += [LogRow("stands in", name) for name in self.fallbacks]
         return rows
 

@@ -87,7 +87,7 @@ Step = NeedJob | AppendEvents | TakeUp | ContinueJob
 
 
 def next_step(
-    state: ScheduleState | None, schedule: Schedule, times: Times, known: ScheduleContext, now: int
+    state: ScheduleState | None, schedule: Schedule, times: Times, context: ScheduleContext, now: int
 ) -> Step | None:
     """Return the next step, or what must be looked at first; None if nothing is to do."""
     if state is None or schedule.line not in state.lines:
@@ -95,10 +95,10 @@ def next_step(
     due = latest_time(times, state.lines[schedule.line], now)
     if state.current is None:
         return _start_occurrence(state, times, due, now)
-    if state.current.job_id not in known.jobs:
+    if state.current.job_id not in context.jobs:
         return NeedJob(state.current.job_id)
-    job = known.jobs[state.current.job_id]
-    todo = _todo(state.current, job, now, by_workers=not known.resumes)
+    job = context.jobs[state.current.job_id]
+    todo = _todo(state.current, job, now, by_workers=not context.resumes)
     if todo == "finish":
         return settle_occurrence(state, schedule, times, job, now)
     if todo == "pass":  # the answer may take days

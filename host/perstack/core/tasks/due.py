@@ -65,36 +65,36 @@ class GoOn:
     did: Action
     job_id: str | None = None  # Job to continue if one works on the task then; None for a new one
 
-    def needs_job(self, task: TaskState, known: TaskContext) -> bool:
+    def needs_job(self, task: TaskState, context: TaskContext) -> bool:
         """Return whether one of the Expert's Jobs works on the task after the events."""
-        return known.is_expert and runs_after(task, self.events)
+        return context.is_expert and runs_after(task, self.events)
 
 
 Step = AskCommand | NeedJob | Work | GoOn
 
 
-def next_step(task: TaskState, known: TaskContext, now: int) -> Step | None:
+def next_step(task: TaskState, context: TaskContext, now: int) -> Step | None:
     """Return the next step, or what must be looked at first; None if nothing is to do."""
     if task.status == "paused":
-        return _resume_step(task, known, now)
-    return _check_running(task, known, now) if task.status == "running" else None
+        return _resume_step(task, context, now)
+    return _check_running(task, context, now) if task.status == "running" else None
 
 
-def _resume_step(task: TaskState, known: TaskContext, now: int) -> Step | None:
+def _resume_step(task: TaskState, context: TaskContext, now: int) -> Step | None:
     if task.blocked_by:
         return None
     due, events = due_at(task), list[task_events.StoredTaskEvent]()
     if due is None or due > now:
         command = task.waiting_for.command if task.waiting_for is not None else ()
-        if command and known.poll is None:
+        if command and context.poll is None:
             return AskCommand(command)
-        if known.poll is None or not known.poll.has_come:
+        if context.poll is None or not context.poll.has_come:
             return None
-        events.append(task_events.AnswerTask(task_id=task.task_id, timestamp=now, input=known.poll.value))
+        events.append(task_events.AnswerTask(task_id=task.task_id, timestamp=now, input=context.poll.value))
     job_id = task.job_id if task.pause_reason == "rate_limit" else None
-    if job_id is not None and job_id not in known.jobs:
+    if job_id is not None and job_id not in context.jobs:
         return NeedJob(job_id)
-    job = known.jobs.get(job_id or "")
+    job = context.jobs.get(job_id or "")
     todo = DUE[job_state(job, now, by_workers=False)]["limitedTask"]
     if job is not None and todo == "fail":
         return GoOn((failure(task, f"Job {job.id} {stop_words(job)}", now),), "worked")
@@ -102,17 +102,17 @@ def _resume_step(task: TaskState, known: TaskContext, now: int) -> Step | None:
     return GoOn((*events, resume), "resumed", job_id if todo == "continue" else None)
 
 
-def _check_running(task: TaskState, known: TaskContext, now: int) -> Step | None:
+def _check_running(task: TaskState, context: TaskContext, now: int) -> Step | None:
     """Continue a running task whose process has died; fail a task that was silent for too long."""
-    if task.job_id is None or not known.is_expert:
+    if task.job_id is None or not context.is_expert:
         due = due_at(task)
         if due is None or due > now:
             return None
         words = f"timed out: nothing was heard of it for {task.config.timeout} ms"
         return GoOn((failure(task, words, now),), "timedOut")
-    if task.job_id not in known.jobs:
+    if task.job_id not in context.jobs:
         return NeedJob(task.job_id)
-    job = known.jobs[task.job_id]
+    job = context.jobs[task.job_id]
     # not absolute: a machine whose clock is behind would replace a Job that begins now, and both would run
     match DUE[job_state(job, now, missing_ms=now - task.updated_at)]["task"]:
         case "replace":

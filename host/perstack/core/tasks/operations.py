@@ -124,11 +124,11 @@ class ChangeCommand(OnTask[TaskState]):
 
     expected_version: Version = field(default=None, kw_only=True)
 
-    def check(self, given: DecisionInput) -> None:
+    def check(self, context: DecisionInput) -> None:
         """Raise UsageError for contradictory arguments, before the task is loaded."""
 
     @abstractmethod
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the events to append. Raises NotAllowed, Conflict or UsageError."""
 
 
@@ -164,12 +164,12 @@ class CreateCommand(OnTask[TaskState]):
         """Raise UsageError if `start` and `status` contradict."""
         starts(start=self.start, status=self.status)
 
-    def decide(self, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the first events of the task. Raises UsageError."""
         task_id, is_started = self.task_id, starts(start=self.start, status=self.status)
         created = task_events.CreateTask(
             task_id=task_id,
-            timestamp=given.now,
+            timestamp=context.now,
             name=self.name or task_id,
             description=self.description,
             agent_id=self.agent_id,
@@ -178,14 +178,14 @@ class CreateCommand(OnTask[TaskState]):
         )
         events: list[task_events.StoredTaskEvent] = [created]
         if self.checkpoint_data is not None:
-            events.append(task_events.CheckpointTask(task_id=task_id, timestamp=given.now, data=self.checkpoint_data))
-        if given.depends_on:
-            waits_for = given.depends_on
+            events.append(task_events.CheckpointTask(task_id=task_id, timestamp=context.now, data=self.checkpoint_data))
+        if context.depends_on:
+            waits_for = context.depends_on
             events.append(
-                task_events.PauseTask(task_id=task_id, timestamp=given.now, reason=_FOR_TASKS, depends_on=waits_for)
+                task_events.PauseTask(task_id=task_id, timestamp=context.now, reason=_FOR_TASKS, depends_on=waits_for)
             )
         elif is_started:
-            events.append(task_events.StartTask(task_id=task_id, timestamp=given.now))
+            events.append(task_events.StartTask(task_id=task_id, timestamp=context.now))
         return events
 
 
@@ -223,9 +223,9 @@ class StartCommand(ChangeCommand):
     """Start a task that was only created."""
 
     @override
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         check_allowed(task, "start")
-        return [task_events.StartTask(task_id=task.task_id, timestamp=given.now)]
+        return [task_events.StartTask(task_id=task.task_id, timestamp=context.now)]
 
 
 @dataclass(frozen=True)
@@ -238,17 +238,17 @@ class CheckpointCommand(ChangeCommand):
     checkpoint_data: Annotated[State | None, Field(description="Notes on this checkpoint.")] = None
     data: Annotated[State | None, Field(description="An old name of `checkpointData`.")] = None
 
-    def check(self, given: DecisionInput) -> None:
+    def check(self, context: DecisionInput) -> None:
         """Raise UsageError if both names of the data are given."""
         if self.checkpoint_data is not None and self.data is not None:
             raise UsageError("checkpoint: `data` is an old name of `checkpoint_data`: give one of them")
 
     @override
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         check_allowed(task, "checkpoint")
         data = self.data if self.checkpoint_data is None else self.checkpoint_data
         kept = task_events.CheckpointTask(
-            task_id=task.task_id, timestamp=given.now, name=self.name, state=self.state, data=data
+            task_id=task.task_id, timestamp=context.now, name=self.name, state=self.state, data=data
         )
         return [kept]
 
@@ -295,39 +295,39 @@ class PauseCommand(ChangeCommand):
         """The external event that the task waits for; None without one."""
         return task_events.WaitingFor(what=self.waiting_for) if isinstance(self.waiting_for, str) else self.waiting_for
 
-    def check(self, given: DecisionInput) -> None:
+    def check(self, context: DecisionInput) -> None:
         """Raise UsageError if the reason is invalid or does not fit the other arguments."""
-        typed, _ = self._reason(given)
+        typed, _ = self._reason(context)
         check_pause(typed, self.resume_at, self.outside)
 
-    def needs_token(self, given: DecisionInput) -> bool:
+    def needs_token(self, context: DecisionInput) -> bool:
         """Return whether an external event must signal that the wait is over."""
-        typed, _ = self._reason(given)
-        return typed == "external_dependency" and (self.outside is not None or not given.depends_on)
+        typed, _ = self._reason(context)
+        return typed == "external_dependency" and (self.outside is not None or not context.depends_on)
 
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the pause, after a checkpoint if one is given. Raises NotAllowed."""
-        typed, words = self._reason(given)
+        typed, words = self._reason(context)
         check_allowed(task, "pause")
         paused = task_events.PauseTask(
             task_id=task.task_id,
-            timestamp=given.now,
+            timestamp=context.now,
             reason=typed,
             message=message_of(words, self.message),
             resume_at=self.resume_at,
-            waiting_for=(self.outside or task_events.WaitingFor()) if self.needs_token(given) else None,
-            depends_on=given.depends_on,
-            token_hash=given.token_hash,
+            waiting_for=(self.outside or task_events.WaitingFor()) if self.needs_token(context) else None,
+            depends_on=context.depends_on,
+            token_hash=context.token_hash,
         )
         if self.state is None and self.checkpoint_data is None:
             return [paused]
         kept = task_events.CheckpointTask(
-            task_id=task.task_id, timestamp=given.now, state=self.state, data=self.checkpoint_data
+            task_id=task.task_id, timestamp=context.now, state=self.state, data=self.checkpoint_data
         )
         return [kept, paused]
 
-    def _reason(self, given: DecisionInput) -> tuple[PauseReason, str | None]:
-        return reason_of(self.reason if self.reason is not None or not given.depends_on else _FOR_TASKS)
+    def _reason(self, context: DecisionInput) -> tuple[PauseReason, str | None]:
+        return reason_of(self.reason if self.reason is not None or not context.depends_on else _FOR_TASKS)
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ class AnswerCommand(ChangeCommand):
     _: KW_ONLY
     event_id: Annotated[Text | None, Only(frozenset())] = None
 
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the answer; nothing for an external event that the task already has."""
         if self.event_id is not None and self.event_id in task.signals:
             return []
@@ -357,8 +357,8 @@ class AnswerCommand(ChangeCommand):
             )
         if task.pause_reason not in _ANSWERABLE:
             raise UsageError(f"task {task.task_id} needs no answer ({task.pause_reason}): resume it")
-        told = _read_input(task, self.value, given)
-        return [task_events.AnswerTask(task_id=task.task_id, timestamp=given.now, signal=self.event_id, **told)]
+        told = _read_input(task, self.value, context)
+        return [task_events.AnswerTask(task_id=task.task_id, timestamp=context.now, signal=self.event_id, **told)]
 
 
 @dataclass(frozen=True)
@@ -372,18 +372,18 @@ class ResumeCommand(ChangeCommand):
     state: Annotated[State | None, Field(description="Takes the place of the state.")] = None
     value: Annotated[Json, NOT_FOR_EXPERTS, Field(description="What it waited for, in place of an answer.")] = None
 
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the resumption. Raises NotAllowed, and UsageError for an unacceptable value."""
         check_allowed(task, "resume")
-        back_to = given.back_to
+        back_to = context.back_to
         before = back_to.state if back_to is not None else None
         resumed = task_events.ResumeTask(
             task_id=task.task_id,
-            timestamp=given.now,
+            timestamp=context.now,
             checkpoint_id=back_to.id if back_to is not None else None,
             state=before if self.state is None else self.state,
             data=back_to.data if back_to is not None else None,
-            **(_NOTHING if self.value is None else _read_input(task, self.value, given)),
+            **(_NOTHING if self.value is None else _read_input(task, self.value, context)),
         )
         return [resumed]
 
@@ -397,10 +397,10 @@ class CompleteCommand(ChangeCommand):
     state: Annotated[State | None, NOT_FOR_EXPERTS, Field(description="The last state.")] = None
 
     @override
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         check_allowed(task, "complete")
         return [
-            task_events.CompleteTask(task_id=task.task_id, timestamp=given.now, result=self.result, state=self.state)
+            task_events.CompleteTask(task_id=task.task_id, timestamp=context.now, result=self.result, state=self.state)
         ]
 
 
@@ -414,16 +414,16 @@ class FailCommand(ChangeCommand):
     error: Annotated[Text | State, Field(description="What went wrong, as text, or as an object with a `message`.")]
 
     @override
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         words, details = error_of(self.error)
-        return [failure(task, words, given.now, details)]
+        return [failure(task, words, context.now, details)]
 
 
 @dataclass(frozen=True)
 class RetryCommand(ChangeCommand):
     """Try a failed task again from where it stood, as often as its config allows."""
 
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the retry. Raises NotAllowed, also if no retries are left."""
         check_allowed(task, "retry")
         if task.retry_count >= task.config.max_retries:
@@ -432,7 +432,7 @@ class RetryCommand(ChangeCommand):
                 " resume it to continue all the same",
                 tuple(one for one in ALLOWED[task.status] if one != "retry"),
             )
-        return [task_events.RetryTask(task_id=task.task_id, timestamp=given.now)]
+        return [task_events.RetryTask(task_id=task.task_id, timestamp=context.now)]
 
 
 @dataclass(frozen=True)
@@ -442,9 +442,9 @@ class CancelCommand(ChangeCommand):
     message: Annotated[Text | None, Field(description="Why.")] = None
 
     @override
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         check_allowed(task, "cancel")
-        return [task_events.CancelTask(task_id=task.task_id, timestamp=given.now, message=self.message)]
+        return [task_events.CancelTask(task_id=task.task_id, timestamp=context.now, message=self.message)]
 
 
 @dataclass(frozen=True)
@@ -452,9 +452,9 @@ class ArchiveCommand(ChangeCommand):
     """Leave a completed or failed task out of lists from now on."""
 
     @override
-    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         check_allowed(task, "archive")
-        return [task_events.ArchiveTask(task_id=task.task_id, timestamp=given.now)]
+        return [task_events.ArchiveTask(task_id=task.task_id, timestamp=context.now)]
 
 
 @dataclass(frozen=True)
@@ -480,6 +480,6 @@ class _Told(TypedDict):
 _NOTHING = _Told(input=None, input_text="", by=None)
 
 
-def _read_input(task: TaskState, value: JsonValue, given: DecisionInput) -> _Told:
+def _read_input(task: TaskState, value: JsonValue, context: DecisionInput) -> _Told:
     reading = read_answer(asked_of(task), value)
-    return _Told(input=reading.value, input_text=reading.words, by=given.by)
+    return _Told(input=reading.value, input_text=reading.words, by=context.by)

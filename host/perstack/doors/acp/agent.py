@@ -199,22 +199,22 @@ class PerstackAgent:
         finally:
             sending.cancel()
 
-    async def _ask(self, session: EditorSession, asking: OpenQuestion) -> str | None:
+    async def _ask(self, session: EditorSession, question: OpenQuestion) -> str | None:
         """Return the user's choice; None if the question has no choices or none was made, after showing it as text."""
-        form = form_of(asking)
+        form = form_of(question)
         options = [
             schema.PermissionOption(option_id=one, name=name, kind=_kind_of(one))
             for one, name in choices_of(form).items()
         ]
         if options:
-            title = call_text(asking, session.workspace) if asking.call_digest else form.message
+            title = call_text(question, session.workspace) if question.call_digest else form.message
             call = schema.ToolCallUpdate(
-                tool_call_id=asking.id, title=title, kind="other", status="pending", raw_input=asking.args or None
+                tool_call_id=question.id, title=title, kind="other", status="pending", raw_input=question.args or None
             )
             reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
             if isinstance(reply.outcome, schema.AllowedOutcome):
                 return reply.outcome.option_id
-        await self._say(session, f"\n\n{_in_words(asking)}")
+        await self._say(session, f"\n\n{_in_words(question)}")
         return None
 
     async def _consent(self, session: EditorSession) -> None:
@@ -261,8 +261,8 @@ def _kind_of(choice: str) -> schema.PermissionOptionKind:
     return "allow_always" if choice.startswith(ALWAYS) else "allow_once"
 
 
-def _in_words(asking: OpenQuestion) -> str:
-    message, asked = form_of(asking).message, accepted_answers(asking)
+def _in_words(question: OpenQuestion) -> str:
+    message, asked = form_of(question).message, accepted_answers(question)
     return f"{message}\n({accepted(asked)})" if asked.is_bound else message
 
 

@@ -93,18 +93,18 @@ def can_ask(*, asks: bool) -> bool:
     return asks and is_typed and is_attended()
 
 
-async def _ask_person(asking: OpenQuestion, host: Host, used: str) -> str:
+async def _ask_person(question: OpenQuestion, host: Host, used: str) -> str:
     """Return the typed answer; empty to leave the question for later. `used`: what the Job has used so far."""
     import termios
 
     from perstack.core.jobs.answers import accepted, accepted_answers  # imported late: few Jobs ask
     from perstack.doors.shared.questions import call_text, chosen, question_text
 
-    is_approval = bool(asking.call_digest)
-    text = call_text(asking, host.workspace, used) if is_approval else question_text(asking)
+    is_approval = bool(question.call_digest)
+    text = call_text(question, host.workspace, used) if is_approval else question_text(question)
     for line in text.split("\n"):
         print_err(line)
-    asked = accepted_answers(asking)
+    asked = accepted_answers(question)
     with suppress(termios.error):
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input is no answer to this question
     number = f"give {'numbers' if asked.several else 'a number'}, or " if asked.options and not is_approval else ""

@@ -68,20 +68,20 @@ def show_command(expert: str, as_delegate: bool, as_json: bool, options: HostOpt
     _print(expert, sent, as_delegate=as_delegate)
 
 
-def _as_json(expert: str, sent: PromptPreview, *, as_delegate: bool) -> JsonObject:
-    tokens = sent.tokens()
+def _as_json(expert: str, preview: PromptPreview, *, as_delegate: bool) -> JsonObject:
+    tokens = preview.tokens()
     return {
         "expert": expert,
         "asDelegate": as_delegate,
-        "provider": sent.provider,
-        "model": sent.model,
-        "contextWindow": sent.window,
+        "provider": preview.provider,
+        "model": preview.model,
+        "contextWindow": preview.window,
         "tokens": sum(tokens.values()),
         "parts": [
-            {"name": name, "tokens": tokens[name], **({"text": sent.parts[name]} if name in sent.parts else {})}
+            {"name": name, "tokens": tokens[name], **({"text": preview.parts[name]} if name in preview.parts else {})}
             for name in tokens
         ],
-        "instruction": sent.instruction,
+        "instruction": preview.instruction,
         "tools": [
             {
                 "name": spec.name,
@@ -91,18 +91,18 @@ def _as_json(expert: str, sent: PromptPreview, *, as_delegate: bool) -> JsonObje
                 "tokens": tokens_of(spec),
                 "deferred": deferred,
             }
-            for specs, deferred in ((sent.shown, False), (sent.deferred, True))
+            for specs, deferred in ((preview.shown, False), (preview.deferred, True))
             for spec in specs
         ],
-        **({"providerTools": [*sent.provider_tools]} if sent.provider_tools else {}),
-        **_knowledge(sent),
-        "resultSchema": sent.schema,
-        "problems": [problem.text_for(cli_phrase) for problem in sent.problems],
+        **({"providerTools": [*preview.provider_tools]} if preview.provider_tools else {}),
+        **_knowledge(preview),
+        "resultSchema": preview.schema,
+        "problems": [problem.text_for(cli_phrase) for problem in preview.problems],
     }
 
 
-def _knowledge(sent: PromptPreview) -> JsonObject:
-    if not sent.knowledge:
+def _knowledge(preview: PromptPreview) -> JsonObject:
+    if not preview.knowledge:
         return {}
     return {
         "agentSkills": [
@@ -115,27 +115,27 @@ def _knowledge(sent: PromptPreview) -> JsonObject:
                 "compatibility": one.compatibility,
                 "allowedTools": list(one.allowed_tools),
             }
-            for one in sent.knowledge
+            for one in preview.knowledge
         ]
     }
 
 
-def _print(expert: str, sent: PromptPreview, *, as_delegate: bool) -> None:
-    tokens = sent.tokens()
-    on = "no provider that could be used" if sent.model is None else f"{sent.provider}/{sent.model}"
+def _print(expert: str, preview: PromptPreview, *, as_delegate: bool) -> None:
+    tokens = preview.tokens()
+    on = "no provider that could be used" if preview.model is None else f"{preview.provider}/{preview.model}"
     print_out(f"{expert}, as a {'delegate' if as_delegate else 'Coordinator'}, on {on}")
     print_out()
-    window = sent.window
+    window = preview.window
     rows = [
         (name, f"{number:,}", "" if not window else f"{number / window:.1%}")
         for name, number in [*tokens.items(), ("all", sum(tokens.values()))]
     ]
     share = "" if window is None else f"of a window of {window:,}"
     table(Screen.of_stdout(), ("part", "about tokens", share), rows, right=(1, 2))
-    if sent.knowledge:
+    if preview.knowledge:
         print_out()
         print_out("== agent skills: not sent before they are loaded ==")
-    for one in sent.knowledge:
+    for one in preview.knowledge:
         print_out(f"{one.name}: {count(one.files, 'file')} in {one.path}, {one.digest}")
         for name, text in (("license", one.license), ("compatibility", one.compatibility)):
             if text:
@@ -144,8 +144,8 @@ def _print(expert: str, sent: PromptPreview, *, as_delegate: bool) -> None:
             print_out(f"  allowed-tools (allows nothing here): {one_line(' '.join(one.allowed_tools))}")
     print_out()
     print_out("== instruction ==")
-    print_out(sent.instruction)
-    for title, specs in (("tools", sent.shown), ("tools that a search finds", sent.deferred)):
+    print_out(preview.instruction)
+    for title, specs in (("tools", preview.shown), ("tools that a search finds", preview.deferred)):
         if not specs:
             continue
         print_out()
@@ -153,10 +153,10 @@ def _print(expert: str, sent: PromptPreview, *, as_delegate: bool) -> None:
         for spec in specs:
             print_out(f"{spec.name}: {spec.description}")
             print_out(f"  {json.dumps(spec.input_schema, ensure_ascii=False)}")
-    if sent.provider_tools:
+    if preview.provider_tools:
         print_out()
         print_out("== tools that the provider runs ==")
-        print_out(", ".join(sent.provider_tools))
+        print_out(", ".join(preview.provider_tools))
 
 
 # perstack sandbox

@@ -107,16 +107,16 @@ class EventFilter:
         return self.names_no_kind and self.steps is None and self.condition is None
 
 
-def select(entries: Sequence[LogEntry], wanted: EventFilter) -> list[LogEntry]:
+def select(entries: Sequence[LogEntry], event_filter: EventFilter) -> list[LogEntry]:
     """Return the selected events."""
     found = entries
-    if wanted.steps is not None:
-        found = [entry for entry in found if wanted.steps(entry.step)]
-    if not wanted.names_no_kind:
-        delegated = _delegated_calls(entries) if wanted.delegations else frozenset[tuple[str, bytes]]()
-        found = [entry for entry in found if _is_wanted(entry, wanted, delegated)]
-    if wanted.condition is not None:
-        found = [entry for entry in found if _is_match(entry, wanted.condition)]
+    if event_filter.steps is not None:
+        found = [entry for entry in found if event_filter.steps(entry.step)]
+    if not event_filter.names_no_kind:
+        delegated = _delegated_calls(entries) if event_filter.delegations else frozenset[tuple[str, bytes]]()
+        found = [entry for entry in found if _is_wanted(entry, event_filter, delegated)]
+    if event_filter.condition is not None:
+        found = [entry for entry in found if _is_match(entry, event_filter.condition)]
     return list(found)
 
 
@@ -203,13 +203,13 @@ def parse_steps(text: str | None) -> Callable[[int], bool] | None:
             return lambda step: first <= step <= last
 
 
-def _is_wanted(entry: LogEntry, wanted: EventFilter, delegated: frozenset[tuple[str, bytes]]) -> bool:
+def _is_wanted(entry: LogEntry, event_filter: EventFilter, delegated: frozenset[tuple[str, bytes]]) -> bool:
     kind = entry.type
     return (
-        kind in wanted.types
-        or (wanted.tools and kind in TOOL_TYPES)
-        or (wanted.errors and _is_error(entry))
-        or (wanted.delegations and _is_delegation(entry, delegated))
+        kind in event_filter.types
+        or (event_filter.tools and kind in TOOL_TYPES)
+        or (event_filter.errors and _is_error(entry))
+        or (event_filter.delegations and _is_delegation(entry, delegated))
     )
 
 
@@ -316,14 +316,14 @@ def print_events(
     rows: RowPrinter,
     entries: Sequence[LogEntry],
     every: Sequence[LogEntry],
-    wanted: EventFilter,
+    event_filter: EventFilter,
     full: bool,
     marks: Marks | None = None,
 ) -> None:
     """Print the events with their time, Run and step. `every` holds all events, to look up when a step began."""
     lines = [
         _PlacedRow(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
-        for entry, around in _with_contexts(entries, every, wanted, full)
+        for entry, around in _with_contexts(entries, every, event_filter, full)
         for row in rows_of(entry, around)
     ]
     for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
@@ -337,7 +337,7 @@ def print_events(
 
 
 def _with_contexts(
-    entries: Sequence[LogEntry], every: Sequence[LogEntry], wanted: EventFilter, full: bool
+    entries: Sequence[LogEntry], every: Sequence[LogEntry], event_filter: EventFilter, full: bool
 ) -> list[tuple[LogEntry, EventContext]]:
     began = {
         (entry.log.run_id, entry.step): entry.timestamp for entry in reversed(every) if entry.type == "startGeneration"
@@ -348,17 +348,19 @@ def _with_contexts(
         start = began.get((entry.log.run_id, entry.step))
         step_ms = entry.timestamp - start if start is not None and entry.type == "finishStep" else None
         # a quiet event has rows only in full
-        is_found = wanted.condition is not None and entry.type in _QUIET_TYPES
-        found.append((entry, EventContext(calls, minute, step_ms, full or is_found or entry.type in wanted.types)))
+        is_found = event_filter.condition is not None and entry.type in _QUIET_TYPES
+        found.append(
+            (entry, EventContext(calls, minute, step_ms, full or is_found or entry.type in event_filter.types))
+        )
     return found
 
 
 _QUIET_TYPES = frozenset(one.model_fields["type"].default for one in get_args(StoredEvent) if one.is_quiet)
 
 
-def visible_events(entries: Sequence[LogEntry], wanted: EventFilter, full: bool) -> list[LogEntry]:
+def visible_events(entries: Sequence[LogEntry], event_filter: EventFilter, full: bool) -> list[LogEntry]:
     """Return the events, without position marks unless these were requested."""
-    if full or not wanted.names_no_kind or wanted.condition is not None:
+    if full or not event_filter.names_no_kind or event_filter.condition is not None:
         return list(entries)
     return [entry for entry in entries if entry.type not in _QUIET_TYPES or _lacks_skills(entry)]
 

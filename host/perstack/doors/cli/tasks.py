@@ -75,9 +75,9 @@ _SHARED: dict[str, Made] = {
 }
 
 
-def command_of(operation: Operation, said: _CommandHelp | None = None) -> click.Command:
-    """Return the command. Without `said` it has the operation's own description."""
-    words = _CommandHelp(operation.description) if said is None else said
+def command_of(operation: Operation, texts: _CommandHelp | None = None) -> click.Command:
+    """Return the command. Without `texts` it has the operation's own description."""
+    words = _CommandHelp(operation.description) if texts is None else texts
 
     @task_options
     def run(*, tasks: Tasks, **given: object) -> None:
@@ -103,14 +103,14 @@ async def _find(memory: ExecutionMemory, named: dict[str, object], own: Sequence
         named["depends_on"] = tuple([await memory.resolve_id(str(one)) for one in cast("tuple[object, ...]", others)])
 
 
-def _parameters(operation: Operation, said: _CommandHelp) -> list[click.Parameter]:
+def _parameters(operation: Operation, texts: _CommandHelp) -> list[click.Parameter]:
     arguments = {one.name: one for one in operation.arguments("program")}
-    names = dict.fromkeys(("task_id", *said.parameters, *arguments))
-    return [made() for name in names if name in arguments for made in _make_parameters(arguments[name], said)]
+    names = dict.fromkeys(("task_id", *texts.parameters, *arguments))
+    return [made() for name in names if name in arguments for made in _make_parameters(arguments[name], texts)]
 
 
-def _make_parameters(given: Argument, said: _CommandHelp) -> Sequence[Made]:
-    own = said.parameters.get(given.name)
+def _make_parameters(given: Argument, texts: _CommandHelp) -> Sequence[Made]:
+    own = texts.parameters.get(given.name)
     if own is None:
         return (_SHARED.get(given.name) or _plain(given),)
     return (own,) if callable(own) else own

@@ -105,17 +105,17 @@ class ClientCall(OperationCall[Outcome]):
 
         return await self._converse(waiting)
 
-    async def confirm(self, asked: Confirmation, answered: Callable[[str, bool], Awaitable[Outcome]]) -> Outcome:
+    async def confirm(self, confirmation: Confirmation, answered: Callable[[str, bool], Awaitable[Outcome]]) -> Outcome:
         """Ask the user by a form, or continue with the answer that the call brings."""
-        form = elicitation.AgreementForm(asked.key, asked.title)
+        form = elicitation.AgreementForm(confirmation.key, confirmation.title)
         before = form.returned(self.params)
         if before is not None:
             return await answered(*before)
         if not elicitation.can_ask(self.context):
-            return await super().confirm(asked, answered)
+            return await super().confirm(confirmation, answered)
         if elicitation.uses_returned_questions(self.context):
-            return form.ask_by_result(asked.question, asked.digest)
-        return await answered(asked.digest, await form.ask_now(self.context, asked.question))
+            return form.ask_by_result(confirmation.question, confirmation.digest)
+        return await answered(confirmation.digest, await form.ask_now(self.context, confirmation.question))
 
     async def _converse(self, begin: Callable[[Progress | None], Awaitable[JobSummary]]) -> Outcome:
         """Ask the questions of a Job while the user answers. A question that the call answers is not asked again."""
@@ -152,9 +152,11 @@ class ClientCall(OperationCall[Outcome]):
             return job, None
         return job, elicitation.answer_in(asking, before.reply)
 
-    async def _answer(self, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None) -> JobSummary:
+    async def _answer(
+        self, job: JobSummary, question: OpenQuestion, text: str, progress: Progress | None
+    ) -> JobSummary:
         self.project.definitions.check_offered(job.expert_key)
-        work = partial(answer_and_follow, self.project.host, job, text, question_id=asking.id, by=self.by)
+        work = partial(answer_and_follow, self.project.host, job, text, question_id=question.id, by=self.by)
         try:
             return await self.project.jobs.start(work, self.key, progress).outcome()
         except Conflict:

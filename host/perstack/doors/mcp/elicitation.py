@@ -64,20 +64,20 @@ def uses_returned_questions(context: Context) -> bool:
     return context.protocol_version in STATELESS_VERSIONS
 
 
-async def ask_now(context: Context, asking: OpenQuestion, workspace: Path | None) -> str | None:
+async def ask_now(context: Context, question: OpenQuestion, workspace: Path | None) -> str | None:
     """Return the answer; None if the user or the client declines to give one."""
-    form = form_of(asking, workspace, has_lists=context.protocol_version >= _LISTS_SINCE)
+    form = form_of(question, workspace, has_lists=context.protocol_version >= _LISTS_SINCE)
     try:
         reply = await context.session.elicit_form(form.message, form.schema, related_request_id=context.request_id)
     except MCPError:
         return None
-    return _answer_of_reply(form, asking, reply)
+    return _answer_of_reply(form, question, reply)
 
 
-def ask_by_result(asking: OpenQuestion, workspace: Path | None) -> types.InputRequiredResult:
+def ask_by_result(question: OpenQuestion, workspace: Path | None) -> types.InputRequiredResult:
     """Return the result that asks the client to call again with the answer."""
-    form = form_of(asking, workspace)
-    return _input_required(_INPUT, form.message, form.schema, {"question": asking.id})
+    form = form_of(question, workspace)
+    return _input_required(_INPUT, form.message, form.schema, {"question": question.id})
 
 
 def returned_answer(params: types.CallToolRequestParams) -> PendingAnswer | None:
@@ -95,12 +95,12 @@ def returned_answer(params: types.CallToolRequestParams) -> PendingAnswer | None
     return PendingAnswer(question, reply if isinstance(reply, types.ElicitResult) else None)
 
 
-def answer_in(asking: OpenQuestion, reply: types.ElicitResult) -> str | None:
+def answer_in(question: OpenQuestion, reply: types.ElicitResult) -> str | None:
     """Return the reply to the form of `ask_by_result` as `Host.answer` takes it; None without an answer."""
-    return _answer_of_reply(form_of(asking), asking, reply)
+    return _answer_of_reply(form_of(question), question, reply)
 
 
-def _answer_of_reply(form: Form, asking: OpenQuestion, reply: types.ElicitResult) -> str | None:
+def _answer_of_reply(form: Form, question: OpenQuestion, reply: types.ElicitResult) -> str | None:
     """Return the reply as `Host.answer` takes it; None without an answer.
 
     A tool that asks, unlike a model, handles a refusal itself, so it gets «decline». Declining an approval is a no.
@@ -110,7 +110,7 @@ def _answer_of_reply(form: Form, asking: OpenQuestion, reply: types.ElicitResult
             content: Mapping[str, JsonValue] = json.loads(json.dumps(reply.content or {}))
             return form.answer(content)
         case "decline":
-            return "decline" if asking.requested_schema is not None or asking.approval else None
+            return "decline" if question.requested_schema is not None or question.approval else None
         case "cancel":
             return None
         case _:

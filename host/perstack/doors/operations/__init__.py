@@ -70,11 +70,11 @@ class OperationCall(ABC, Generic[R]):
         step = GiveAnswer(job.asking.id if job.asking is not None else job.id, is_approval=True)
         raise UsageError("only a person can approve a call, and this client cannot ask one", next_steps=(step,))
 
-    async def confirm(self, asked: Confirmation, answered: Callable[[str, bool], Awaitable[R]]) -> R:
+    async def confirm(self, confirmation: Confirmation, answered: Callable[[str, bool], Awaitable[R]]) -> R:
         """Ask a person; reply with what `answered` returns for digest and answer. Raises UsageError if nobody can."""
         raise UsageError(
-            f"only a person can agree to a {asked.key}, and this client cannot ask one; a person can do it with"
-            f" `{asked.command}`"
+            f"only a person can agree to a {confirmation.key}, and this client cannot ask one; a person can do it with"
+            f" `{confirmation.command}`"
         )
 
 

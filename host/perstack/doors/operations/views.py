@@ -271,9 +271,9 @@ def _changed_files(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
     return tuple(view_of(ChangedFile, file) for file in files[:_MAX_LISTED_FILES])
 
 
-def open_approval(asking: OpenQuestion, workspace: Path | None) -> OpenApproval:
+def open_approval(question: OpenQuestion, workspace: Path | None) -> OpenApproval:
     """Return a call that waits for a person's approval, with its change to a file in the workspace as a diff."""
-    return view_of(OpenApproval, asking, job_id=place_of(asking.id)[0], text=call_text(asking, workspace))
+    return view_of(OpenApproval, question, job_id=place_of(question.id)[0], text=call_text(question, workspace))
 
 
 def in_list(job: JobSummary) -> str:

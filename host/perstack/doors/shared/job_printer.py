@@ -54,11 +54,11 @@ class _Reply:
 class JobPrinter:
     """The lines of one Job. Text from outside is indented, so that it cannot be mistaken for a line of the program."""
 
-    def __init__(self, put: Put, screen: Callable[[], Screen], said: Callable[[NextStep], str]) -> None:
-        """Write lines with `put`, for the screen of that moment; `said` words next steps."""
+    def __init__(self, put: Put, screen: Callable[[], Screen], phrase: Callable[[NextStep], str]) -> None:
+        """Write lines with `put`, for the screen of that moment; `phrase` words next steps."""
         self.put = put
         self._screen = screen
-        self._said = said
+        self._said = phrase
         self._live = JobActivity()
         self._replies: dict[str, _Reply] = {}  # by Run
         self._heading = ""
@@ -67,7 +67,7 @@ class JobPrinter:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def heard(self, event: events.Event, told: Sequence[LogLine], live: JobActivity) -> None:
+    def heard(self, event: events.Event, lines: Sequence[LogLine], live: JobActivity) -> None:
         """Print an event. Raises what `put` raises."""
         self._live = live
         if isinstance(event, _ABANDONS_REPLY):
@@ -78,19 +78,19 @@ class JobPrinter:
             case display_events.StreamText() | display_events.StreamReasoning():
                 self._hear(event)
             case events.FinishGeneration():
-                self._finish_reply(event, told)
+                self._finish_reply(event, lines)
             case events.CallTools():
-                self._call(event, told)
+                self._call(event, lines)
             case events.FinishToolCall():
-                self._return(event, told)
+                self._return(event, lines)
             case events.FinishRun():
-                self._finish(event, told)
+                self._finish(event, lines)
             case display_events.SkillDisconnected() if event.reason:
                 self._row("", LogRow("skill", event.text_for(self._said)))
             case events.RequestApproval() | events.CallInteractiveTool():
                 self._asks_later(event)
             case _:
-                self._rows(one for one in told if one.row.item not in ("model", "place"))
+                self._rows(one for one in lines if one.row.item not in ("model", "place"))
 
     def remarked(self, word: str, text: str) -> None:
         """Print a message of the program."""
@@ -131,8 +131,8 @@ class JobPrinter:
         screen = self._screen()
         return screen.width - 1 if screen.height else _ROW_CELLS
 
-    def _rows(self, told: Iterable[LogLine]) -> None:
-        for one in told:
+    def _rows(self, lines: Iterable[LogLine]) -> None:
+        for one in lines:
             self._row(self._of(one.run_id, one.label), one.row)
 
     def _row(self, prefix: str, row: LogRow, *, full: str = "") -> None:
@@ -149,12 +149,12 @@ class JobPrinter:
         """Return the prefix of a delegate's line; empty for the Coordinator."""
         return f"{label} " if self._live.is_delegate(run_id) else ""
 
-    def _call(self, event: events.CallTools, told: Sequence[LogLine]) -> None:
+    def _call(self, event: events.CallTools, lines: Sequence[LogLine]) -> None:
         from perstack.doors.shared.file_edits import edit_by  # imported late: the first frame comes without
 
         run = self._live.run(event.run_id)
         calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
-        for one, decided in zip(told, calls, strict=False):
+        for one, decided in zip(lines, calls, strict=False):
             if decided.kind == "attemptCompletion":  # its text follows, as the result
                 continue
             call = None if run is None else run.calls.get(decided.id)
@@ -163,12 +163,12 @@ class JobPrinter:
             change = () if part is None or part.raw_args is not None else edit_by(part.tool_name, part.args).lines
             self._row(self._of(one.run_id, one.label), one.row._replace(text=words), full="\n".join(change))
 
-    def _return(self, event: events.FinishToolCall, told: Sequence[LogLine]) -> None:
+    def _return(self, event: events.FinishToolCall, lines: Sequence[LogLine]) -> None:
         """Print a result only if it is an error, or what a person answered."""
         if event.by is not None and not event.is_error:
-            self._rows(told[:1])
+            self._rows(lines[:1])
         else:
-            self._rows(one for one in told if event.is_error or one.row.item != "result")
+            self._rows(one for one in lines if event.is_error or one.row.item != "result")
 
     # --- text of the model ----------------------------------------------------------------------------------------
 
@@ -212,33 +212,33 @@ class JobPrinter:
         if reply is not None and reply.deltas:
             self._print(run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
 
-    def _finish_reply(self, event: events.FinishGeneration, told: Sequence[LogLine]) -> None:
+    def _finish_reply(self, event: events.FinishGeneration, lines: Sequence[LogLine]) -> None:
         label, text = run_label(event.expert_key, event.run_id), event.message.text
         reply = self._replies.pop(event.run_id, None) or self._new_reply()
         streamed = "".join(reply.deltas)
         if not reply.is_thought_shown:
-            self._rows(one for one in told if one.row.item == "thought")
+            self._rows(one for one in lines if one.row.item == "thought")
         if text.startswith(streamed):
             self._print(event.run_id, reply, [*reply.stream.add(text[len(streamed) :]), *reply.stream.end()])
         else:  # a worker's host leaves out parts when its reader is slow
             self._print(event.run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
             self._row(self._of(event.run_id, label), LogRow("again", "the whole of the reply"))
             self._print_whole(event.run_id, text)
-        self._rows(one for one in told if one.row.item in (None, "call") or one.row.word == "error")
+        self._rows(one for one in lines if one.row.item in (None, "call") or one.row.word == "error")
 
     def _print_whole(self, run_id: str, text: str) -> None:
         reply = self._new_reply()
         self._print(run_id, reply, [*reply.stream.add(text.strip("\n")), *reply.stream.end()])
 
-    def _finish(self, event: events.FinishRun, told: Sequence[LogLine]) -> None:
+    def _finish(self, event: events.FinishRun, lines: Sequence[LogLine]) -> None:
         run = self._live.run(event.run_id)
         if self._live.is_delegate(event.run_id):
-            self._rows([one._replace(row=one.row._replace(text="")) for one in told[:1]])
+            self._rows([one._replace(row=one.row._replace(text="")) for one in lines[:1]])
         else:
             if (run is None or event.text != run.said) and event.text.strip():
                 self._print_whole(event.run_id, event.text)
             self.result = event.text
-        self._rows(told[1:])
+        self._rows(lines[1:])
 
 
 def _words(part: ToolCallPart) -> str:

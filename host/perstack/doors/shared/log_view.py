@@ -199,10 +199,10 @@ _QUESTIONS = (b'{"type":"callInteractiveTool"', b'{"type":"requestApproval"')
 _MAX_EVENTS_BETWEEN = 5  # maximum events between a question and the stop it causes
 
 
-def rows_of(entry: LogEntry, around: EventContext) -> list[LogRow]:
+def rows_of(entry: LogEntry, context: EventContext) -> list[LogRow]:
     """Return the rows of one event."""
     try:
-        return parse_line(entry.line).describe(around)
+        return parse_line(entry.line).describe(context)
     except ValueError:
         if _is_taken_out(entry.line):
             return [LogRow("redacted", f"{entry.type}: its content was taken out", "dim")]
@@ -217,25 +217,25 @@ def _is_taken_out(line: bytes) -> bool:
         return False
 
 
-def question_at(place: CheckpointRef) -> str:
+def question_at(checkpoint: CheckpointRef) -> str:
     """Return the question to the user at a checkpoint; empty if it cannot be parsed or a delegate asked it."""
-    event = _asks_at(place)
+    event = _asks_at(checkpoint)
     rows = [] if event is None else event.describe(EventContext({}, minute))
     return rows[0].text if rows else ""
 
 
-def open_question_at(place: CheckpointRef) -> OpenQuestion | None:
+def open_question_at(checkpoint: CheckpointRef) -> OpenQuestion | None:
     """Return the open question at a checkpoint, with who asked it and the form of its answer; None without one."""
-    match _asks_at(place):
+    match _asks_at(checkpoint):
         case (CallInteractiveTool() | RequestApproval()) as event:
             return event.open_question
         case _:
             return None
 
 
-def _asks_at(place: CheckpointRef) -> StoredEvent | None:
-    log = place.entry.log
-    for at in range(place.entry.place - 1, max(-1, place.entry.place - _MAX_EVENTS_BETWEEN), -1):
+def _asks_at(checkpoint: CheckpointRef) -> StoredEvent | None:
+    log = checkpoint.entry.log
+    for at in range(checkpoint.entry.place - 1, max(-1, checkpoint.entry.place - _MAX_EVENTS_BETWEEN), -1):
         if log.lines[at].startswith(_QUESTIONS):
             try:
                 return parse_line(log.lines[at])

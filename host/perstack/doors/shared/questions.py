@@ -31,30 +31,30 @@ from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
 _MAX_SHOWN_CHARS = 40_000  # maximum characters shown of one argument
 
 
-def is_refusal(asking: OpenQuestion, text: str) -> bool:
+def is_refusal(question: OpenQuestion, text: str) -> bool:
     """Return whether an answer denies the call. Raises UsageError for an invalid answer."""
-    return read_approval(asking, text).denies
+    return read_approval(question, text).denies
 
 
-def call_text(asking: OpenQuestion, workspace: Path | None = None, spent: str = "") -> str:
+def call_text(question: OpenQuestion, workspace: Path | None = None, spent: str = "") -> str:
     """Return every argument, why it is asked, and what further answers cover.
 
     With a `workspace`, edits are a diff to the file in it. `spent` is what the Job has used so far.
     """
-    change = requested_change(asking, workspace)
+    change = requested_change(question, workspace)
     lines = [
-        f"  {approvable_text(name)}: {value_text(value, asking)}"
-        for name, value in asking.args.items()
+        f"  {approvable_text(name)}: {value_text(value, question)}"
+        for name, value in question.args.items()
         if name not in change.arguments
     ]
     diff = (f"  {line}" for line in (change.note, *change.lines) if line)
-    more = (f"{answer}: {words}, {_extent(answer)}" for answer, words in covered(asking))
-    return "\n".join((*head_lines(asking), *lines, *diff, *more, *((f"so far: {spent}",) if spent else ())))
+    more = (f"{answer}: {words}, {_extent(answer)}" for answer, words in covered(question))
+    return "\n".join((*head_lines(question), *lines, *diff, *more, *((f"so far: {spent}",) if spent else ())))
 
 
-def covered(asking: OpenQuestion) -> tuple[tuple[str, str], ...]:
+def covered(question: OpenQuestion) -> tuple[tuple[str, str], ...]:
     """Return each answer that approves more than this call, with a description of the calls that it covers."""
-    offers = [(_on_one_line(rule), _on_one_line(_matched(rule))) for rule in asking.offers]
+    offers = [(_on_one_line(rule), _on_one_line(_matched(rule))) for rule in question.offers]
     wider = ((f"{word}: {rule}", words) for word in (ALWAYS, ALWAYS_HERE) for rule, words in offers)
     return ((ALWAYS, "the same call again"), *wider)
 
@@ -80,30 +80,30 @@ def _on_one_line(text: str) -> str:
     return approvable_text(text).replace("\n", "\\n")
 
 
-def head_lines(asking: OpenQuestion) -> tuple[str, ...]:
+def head_lines(question: OpenQuestion) -> tuple[str, ...]:
     """Return the lines above the arguments: the Expert, the tool, and each simple command that the call runs."""
-    runs = (f"  runs: {line}" for line in asking.runs)
-    return approvable_text(asking.text).replace("\n", " "), *runs
+    runs = (f"  runs: {line}" for line in question.runs)
+    return approvable_text(question.text).replace("\n", " "), *runs
 
 
-def value_text(value: JsonValue, asking: OpenQuestion) -> str:
+def value_text(value: JsonValue, question: OpenQuestion) -> str:
     """Return a value as lines that cannot be mistaken for others; invisible and omitted characters are made visible."""
     shown = approvable_text(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
     more = len(shown) - _MAX_SHOWN_CHARS
     if more > 0:
-        job, half = place_of(asking.id)[0], _MAX_SHOWN_CHARS // 2
+        job, half = place_of(question.id)[0], _MAX_SHOWN_CHARS // 2
         said = f"… {more:,} characters are left out here, see: perstack log {job} --verbose …"
         shown = f"{shown[:half]}\n{said}\n{shown[-half:]}"
     return shown.replace("\n", "\n    | ")  # lines of a value must not look like lines of ours
 
 
-def requested_change(asking: OpenQuestion, workspace: Path | None) -> FileEdit:
+def requested_change(question: OpenQuestion, workspace: Path | None) -> FileEdit:
     """Return the diff of a call; none for other skills' tools, whose arguments of these names may mean anything."""
-    if asking.skill_name not in ("", BASE_SKILL):
+    if question.skill_name not in ("", BASE_SKILL):
         return FileEdit()
     if workspace is None:
-        return edit_by(asking.tool_name, asking.args)
-    return edit_in(workspace, asking.tool_name, asking.args)
+        return edit_by(question.tool_name, question.args)
+    return edit_in(workspace, question.tool_name, question.args)
 
 
 # Consent to a changed definition that executes something new.
@@ -128,14 +128,16 @@ def declines(said: str) -> bool:
 # A question for a person at a terminal.
 
 
-def question_text(asking: OpenQuestion) -> str:
+def question_text(question: OpenQuestion) -> str:
     """Return the Expert, the question, its numbered options, the fields of a form, and all other arguments."""
-    asked = accepted_answers(asking)
-    lines = [f"{asking.expert_key} asks: {_indented(asking.shown)}"]
+    asked = accepted_answers(question)
+    lines = [f"{question.expert_key} asks: {_indented(question.shown)}"]
     if asked.schema is not None:
         lines += _fields(asked.schema)
-    lines += [f"  {name}: {value_text(value, asking)}" for name, value in beside_question(asking.args, asked).items()]
-    lines += [f"  {number}. {option}" for number, option in enumerate(_options(asking, asked), 1)]
+    lines += [
+        f"  {name}: {value_text(value, question)}" for name, value in beside_question(question.args, asked).items()
+    ]
+    lines += [f"  {number}. {option}" for number, option in enumerate(_options(question, asked), 1)]
     return "\n".join(lines)
 
 
@@ -155,8 +157,8 @@ def _chosen(asked: AcceptedAnswers, answer: str) -> str:
     return answer
 
 
-def _options(asking: OpenQuestion, asked: AcceptedAnswers) -> Iterator[str]:
-    listed = [entry for given in asking.args.values() if isinstance(given, list) for entry in given]
+def _options(question: OpenQuestion, asked: AcceptedAnswers) -> Iterator[str]:
+    listed = [entry for given in question.args.values() if isinstance(given, list) for entry in given]
     words = {one.get("label"): one.get("description") for one in listed if isinstance(one, dict)}
     for option in asked.options:
         beside = words.get(option)
@@ -217,23 +219,23 @@ class Form:
         return f"{said}: {comment}" if isinstance(comment, str) and comment.strip() else said
 
 
-def form_of(asking: OpenQuestion, workspace: Path | None = None, *, has_lists: bool = True) -> Form:
+def form_of(question: OpenQuestion, workspace: Path | None = None, *, has_lists: bool = True) -> Form:
     """Return the form for a question.
 
     With a `workspace`, edits are a diff to the file in it. `has_lists`: the client's protocol revision has
     multiple-choice fields.
     """
-    if asking.requested_schema is None:
-        return Form(_message(asking, workspace), _text_schema(accepted_answers(asking), has_lists=has_lists))
-    fields = _flat_fields(asking.requested_schema, has_lists=has_lists)
+    if question.requested_schema is None:
+        return Form(_message(question, workspace), _text_schema(accepted_answers(question), has_lists=has_lists))
+    fields = _flat_fields(question.requested_schema, has_lists=has_lists)
     if fields is None:
-        what = json.dumps(asking.requested_schema, ensure_ascii=False)
-        return Form(f"{asking.shown}\n\nThe answer is a JSON object by this schema: {what}", _text_schema(ANYTHING))
+        what = json.dumps(question.requested_schema, ensure_ascii=False)
+        return Form(f"{question.shown}\n\nThe answer is a JSON object by this schema: {what}", _text_schema(ANYTHING))
     schema: JsonObject = {"type": "object", "properties": fields}
-    required = asking.requested_schema.get("required")
+    required = question.requested_schema.get("required")
     if isinstance(required, list) and required:
         schema["required"] = required
-    return Form(asking.shown, schema, is_by_field=True)
+    return Form(question.shown, schema, is_by_field=True)
 
 
 def choices_of(form: Form) -> dict[str, str]:
@@ -257,14 +259,14 @@ def _named(field: JsonObject) -> dict[str, str]:
     return {str(one["const"]): str(one.get("title", one["const"])) for one in choices if "const" in one}
 
 
-def _message(asking: OpenQuestion, workspace: Path | None) -> str:
-    if asking.call_digest:
-        return call_text(asking, workspace)
+def _message(question: OpenQuestion, workspace: Path | None) -> str:
+    if question.call_digest:
+        return call_text(question, workspace)
     details = [
         f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in beside_question(asking.args, accepted_answers(asking)).items()
+        for name, value in beside_question(question.args, accepted_answers(question)).items()
     ]
-    return "\n".join((asking.text, *details))
+    return "\n".join((question.text, *details))
 
 
 def _text_schema(asked: AcceptedAnswers, *, has_lists: bool = False) -> JsonObject:

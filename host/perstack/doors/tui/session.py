@@ -43,7 +43,7 @@ def nothing_held(live: ReloadedProject | None) -> str:
 class SessionListener(Protocol):
     """A receiver of events as they arrive, for interfaces that do not draw the transcript."""
 
-    def heard(self, event: events.Event, told: Sequence[LogLine], live: JobActivity) -> None:
+    def heard(self, event: events.Event, lines: Sequence[LogLine], live: JobActivity) -> None:
         """Receive an event, its log rows and the state; for an opened Job first the stored events, in order."""
         ...
 
@@ -71,11 +71,11 @@ class Session:
         expert_key: str | None,
         on_change: Callable[[Session], None],
         listener: SessionListener | None = None,
-        said: Callable[[NextStep], str] = tui_phrase,
+        phrase: Callable[[NextStep], str] = tui_phrase,
         *,
         drives: bool = False,
     ) -> None:
-        """`on_change` must be quick. `said` phrases next steps. `drives`: answered Jobs are driven here."""
+        """`on_change` must be quick. `phrase` phrases next steps. `drives`: answered Jobs are driven here."""
         self.host = host
         self.drives = drives
         self.expert_key = expert_key
@@ -97,7 +97,7 @@ class Session:
         self._overtaken: Conflict | None = None  # reason why the sent text had no effect
         self._on_change = on_change
         self._listener = listener
-        self._said = said
+        self._said = phrase
         self._work: asyncio.Task[None] | None = None
         self._others = set[asyncio.Task[None]]()
         self._meanwhile: dict[str, OpenQuestion] = {}  # delegates' questions while other Runs run, by Run and call
@@ -273,12 +273,12 @@ class Session:
         self.is_watching = self.is_reading = True
         self._begin(lambda: self._watched(job_id))
 
-    async def _answered_meanwhile(self, text: str, asking: OpenQuestion) -> None:
+    async def _answered_meanwhile(self, text: str, question: OpenQuestion) -> None:
         try:
-            await self.host.jobs.answer_live(text, asking.id, by=_this_user())
+            await self.host.jobs.answer_live(text, question.id, by=_this_user())
         except Conflict as error:
             await self.wait_until_idle()  # the others have just stopped, so the Job itself asks now
-            if self.asking is not None and self.asking.id == asking.id:
+            if self.asking is not None and self.asking.id == question.id:
                 self.send(text)
             else:
                 self._remark("error", error.text_for(self._said), "bad")

@@ -75,15 +75,15 @@ class AnchorComparison:
             return None
         return Report(self._storage.location, 0, 0, tuple(findings), tuple(unchecked), kind="store")
 
-    async def missing(self, of: str) -> Report | None:
+    async def missing(self, owner_id: str) -> Report | None:
         """Return a report on an id that is not in the store; None unless the anchor has it without a removal."""
         for kind in OWNER_KINDS:
             try:
-                found = await self._check_missing(Owner(kind, of))
+                found = await self._check_missing(Owner(kind, owner_id))
             except AnchorUnreadable:
                 return None
             if found.findings:
-                return Report(of, 0, 0, tuple(found.findings), tuple(found.unchecked), kind=kind)
+                return Report(owner_id, 0, 0, tuple(found.findings), tuple(found.unchecked), kind=kind)
         return None
 
     async def _check_missing(self, owner: Owner) -> _MissingOwner:

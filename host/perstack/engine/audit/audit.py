@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from perstack.engine.permissions.rule_testing import BacktestResult
 
 
-async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, of: str) -> Report:
+async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner_id: str) -> Report:
     """Check the log of a task, a series or a schedule, and its stored summary against it. Raises NotFound."""
-    space, ref, name = space_of(storage, definition.kind), log_of(of), definition.store.name
-    kept = await definition.store.read(space, of)  # before the log, which may grow meanwhile
-    others = [run_id for run_id in await run_ids(space, of) if run_id != ref.run_id]
+    space, ref, name = space_of(storage, definition.kind), log_of(owner_id), definition.store.name
+    kept = await definition.store.read(space, owner_id)  # before the log, which may grow meanwhile
+    others = [run_id for run_id in await run_ids(space, owner_id) if run_id != ref.run_id]
     findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in others]
     events = EventLog(space, definition)
     then: S | None = None
@@ -94,7 +94,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, of: s
             findings += _compare_with_summary(name, kept.text, definition.summary(then))
         unchecked += await _missing_jobs(storage, definition.jobs(log.state))
     checked = Checked(len(log.chain), int(kept.head is not None or kept.floor > 0), compared)
-    return Report(of, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
+    return Report(owner_id, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
 
 
 def _unchecked_parts(name: str, kept: StoredSummary, log: CheckedLog[S]) -> list[Unchecked]:
@@ -142,12 +142,12 @@ _CHECKS: Mapping[OwnerKind, Callable[[Storage, str], Awaitable[Report]]] = {
 """The check of each kind of owner, in the order in which a store is checked."""
 
 
-async def verify_any(storage: Storage, of: str) -> Report:
+async def verify_any(storage: Storage, owner_id: str) -> Report:
     """Check the Job, series, task or schedule of this id. Raises NotFound."""
     for kind, verify in _CHECKS.items():
-        if await space_of(storage, kind).has_job(of):
-            return await verify(storage, of)
-    return await verify_job(storage, of)
+        if await space_of(storage, kind).has_job(owner_id):
+            return await verify(storage, owner_id)
+    return await verify_job(storage, owner_id)
 
 
 async def verify_store(storage: Storage) -> AsyncGenerator[Report]:

@@ -94,10 +94,10 @@ async def _in_job(
     return found
 
 
-async def _places(space: Storage, of: str, forms: Sequence[bytes]) -> list[int]:
+async def _places(space: Storage, owner_id: str, forms: Sequence[bytes]) -> list[int]:
     found: list[int] = []
-    for run_id in await run_ids(space, of):
-        lines, _ = await readable(space, RunRef(of, run_id))
+    for run_id in await run_ids(space, owner_id):
+        lines, _ = await readable(space, RunRef(owner_id, run_id))
         found += await asyncio.to_thread(_places_with, lines, forms)
     return found
 

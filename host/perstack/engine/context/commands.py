@@ -43,7 +43,7 @@ def name_of(evaluator: Evaluator) -> str:
 
 async def measure_by_command(
     command: str | tuple[str, ...],
-    made: Artifact,
+    artifact: Artifact,
     env: Mapping[str, str],
     timeout: int,
     programs: Path | None = None,
@@ -58,11 +58,11 @@ async def measure_by_command(
     if has_masked(argv):
         raise SkillError(f"{name}: its secrets are not recorded, and the Expert is not in perstack.toml any more")
     child_env = inherit_variables(env, (*variables_in(argv), *ground.variables)) | {
-        "PWD": str(made.workspace),
-        "PERSTACK_ITERATION": str(made.iteration),
+        "PWD": str(artifact.workspace),
+        "PERSTACK_ITERATION": str(artifact.iteration),
     }
-    given = made.artefact.encode()
-    said = await run_program(name, argv, made.workspace, child_env, timeout, given, programs, ground.runtime)
+    given = artifact.artefact.encode()
+    said = await run_program(name, argv, artifact.workspace, child_env, timeout, given, programs, ground.runtime)
     try:
         return measurement_in(said.out.decode("utf-8", "replace"))
     except ValueError as error:
@@ -72,7 +72,7 @@ async def measure_by_command(
 
 async def measure_by_function(
     evaluator: FunctionEvaluator,
-    made: Artifact,
+    artifact: Artifact,
     env: Mapping[str, str],
     timeout: int,
     programs: Path | None = None,
@@ -89,9 +89,12 @@ async def measure_by_function(
     start, directory = Path("/"), Path.cwd()
     readable: tuple[Path, ...] = ()
     if ground.confines:
-        start = directory = made.workspace
+        start = directory = artifact.workspace
         readable = tuple(path for path in map(Path, (*sys.path, sys.prefix, sys.base_prefix)) if path.is_absolute())
-    argv, asked = python_argv("perstack.engine.context.evaluator_process"), request(evaluator.entry, made, directory)
+    argv, asked = (
+        python_argv("perstack.engine.context.evaluator_process"),
+        request(evaluator.entry, artifact, directory),
+    )
     said = await run_program(name, argv, start, child_env, timeout, asked, programs, ground.runtime, readable)
     try:
         found = json.loads(said.out)

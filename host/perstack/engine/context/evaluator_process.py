@@ -35,10 +35,10 @@ def main() -> None:
     os._exit(0)
 
 
-def request(entry: str, made: Artifact, directory: Path) -> bytes:
+def request(entry: str, artifact: Artifact, directory: Path) -> bytes:
     """Return what `main` reads from stdin. The function is called in `directory`."""
-    fields = {"artefact": made.artefact, "query": made.query, "iteration": made.iteration}
-    folders = {"workspace": str(made.workspace), "directory": str(directory)}
+    fields = {"artefact": artifact.artefact, "query": artifact.query, "iteration": artifact.iteration}
+    folders = {"workspace": str(artifact.workspace), "directory": str(directory)}
     return json.dumps({"entry": entry, **fields, **folders}).encode()
 
 

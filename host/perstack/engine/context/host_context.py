@@ -95,15 +95,15 @@ class HostContext:
         project, overrides = restore_project(definition, self.project), self.overrides.or_else(definition.chosen)
         return replace(self, project=project, overrides=overrides)
 
-    def with_budget(self, expert_key: str, left: Budget | None, chosen: Overrides | None = None) -> HostContext:
+    def with_budget(self, expert_key: str, remaining: Budget | None, chosen: Overrides | None = None) -> HostContext:
         """Return this context with a budget for a Job of the Expert that is at most what is left of a series' budget.
 
         `chosen` are the options that determine the Expert's own budget; None for those of this context.
         """
-        if left is None:
+        if remaining is None:
             return self
         own = resolve_settings(self.project, self.expert(expert_key), chosen or self.overrides).limits.budget
-        most = lower_budget(own, left) or left
+        most = lower_budget(own, remaining) or remaining
         asked = replace(self.overrides, max_cost=most.max_cost, max_tokens=most.max_tokens)
         return replace(self, overrides=asked)
 

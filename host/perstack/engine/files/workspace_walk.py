@@ -257,23 +257,23 @@ class _WalkState:
         self._since = time.monotonic()
 
     def folder(
-        self, handle: int, place: bytes, known: _KnownFolder | None, rules: IgnoreRules, depth: int
+        self, handle: int, path: bytes, known: _KnownFolder | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _KnownFolder]:
         stamp: Stamp | None = stamp_of(os.fstat(handle))
         is_same = known is not None and known.stamp == stamp and known.rules == rules
         before = {} if known is None else known.children
         children, to_look_at = _unchanged_entries(
-            before if is_same else self._names(handle, place, rules), before, handle
+            before if is_same else self._names(handle, path, rules), before, handle
         )
         for name in to_look_at:
             was = before.get(name)
-            now = yield from self._look(name, handle, place, was, rules, depth)
+            now = yield from self._look(name, handle, path, was, rules, depth)
             if now is None:
                 stamp = None
                 continue
             is_same = is_same and was is not None and now.entry is was.entry
             children[name] = now
-        self._take_down(place, children)
+        self._take_down(path, children)
         yield from self._pause()
         if known is not None and is_same and len(children) == len(before):
             return _KnownFolder(known.digest, stamp, rules, children)
@@ -283,15 +283,15 @@ class _WalkState:
             yield from self._keep(digest, blob)
         return _KnownFolder(digest, self._steady(stamp), rules, children)
 
-    def _take_down(self, place: bytes, children: dict[bytes, _Known]) -> None:
+    def _take_down(self, path: bytes, children: dict[bytes, _Known]) -> None:
         self._count(len(children))
         for name, child in children.items():
             if child.is_file:
                 self.files += 1
             elif isinstance(child.entry, LeftOut):
-                self._name(place + name, child.entry.reason, child.size)
+                self._name(path + name, child.entry.reason, child.size)
 
-    def _names(self, handle: int, place: bytes, rules: IgnoreRules) -> list[bytes]:
+    def _names(self, handle: int, path: bytes, rules: IgnoreRules) -> list[bytes]:
         found: list[bytes] = []
         with os.scandir(handle) as entries:
             for entry in entries:
@@ -299,7 +299,7 @@ class _WalkState:
                 if (
                     not is_name(name)
                     or is_never_recorded(name)
-                    or self._top + b"/" + place + name in self._keep_off.paths
+                    or self._top + b"/" + path + name in self._keep_off.paths
                 ):
                     continue
                 if rules.ignores(name, is_folder=entry.is_dir(follow_symlinks=False)):
@@ -310,7 +310,7 @@ class _WalkState:
         return found
 
     def _look(
-        self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: IgnoreRules, depth: int
+        self, name: bytes, handle: int, path: bytes, was: _Known | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _Known | None]:
         try:
             found = os.stat(name, dir_fd=handle, follow_symlinks=False)
@@ -320,7 +320,7 @@ class _WalkState:
             return None
         mode, stamp = found.st_mode, stamp_of(found)
         if stat.S_ISDIR(mode):
-            return (yield from self._walk_folder(name, handle, place, was, rules, depth))
+            return (yield from self._walk_folder(name, handle, path, was, rules, depth))
         if stat.S_ISLNK(mode):
             target = read_link(name, handle)
             return None if target is None else _same_if_equal(was, _Known(Link(name, target), None, is_file=True))
@@ -340,9 +340,9 @@ class _WalkState:
         return _same_if_equal(was, _Known(entry, steady, is_file=True))
 
     def _walk_folder(
-        self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: IgnoreRules, depth: int
+        self, name: bytes, handle: int, path: bytes, was: _Known | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _Known | None]:
-        if depth >= DEEPEST or len(place) + len(name) + 2 > LONGEST_PATH:
+        if depth >= DEEPEST or len(path) + len(name) + 2 > LONGEST_PATH:
             return _left_out(name, "tooDeep")
         try:
             inner = os.open(name, REAL_FOLDER, dir_fd=handle)
@@ -358,7 +358,7 @@ class _WalkState:
             own = rules.for_subfolder(name, _rules_of(inner))
             known = None if was is None else was.inner
             try:
-                now = yield from self.folder(inner, place + name + b"/", known, own, depth + 1)
+                now = yield from self.folder(inner, path + name + b"/", known, own, depth + 1)
             except OSError as error:
                 check_system(error)
                 return _left_out(name, "unreadable")

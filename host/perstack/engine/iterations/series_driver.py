@@ -120,12 +120,12 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
             yield
 
     async def append(
-        self, of: str, loaded: Loaded[SeriesState] | None, events: Sequence[StoredSeriesEvent]
+        self, owner_id: str, loaded: Loaded[SeriesState] | None, events: Sequence[StoredSeriesEvent]
     ) -> Appended[SeriesState]:
         """Append events; when a series starts or resumes, announce a later stop to the anchor first."""
         if loaded is None or loaded.state.status != "running":
-            await self._audit.expect(Owner("iterations", of))
-        return await super().append(of, loaded, events)
+            await self._audit.expect(Owner("iterations", owner_id))
+        return await super().append(owner_id, loaded, events)
 
     async def send_head(self, loaded: Loaded[SeriesState]) -> None:
         """Send the head of a series that has stopped to the anchor, if there is one."""
@@ -152,8 +152,8 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
                 return None if summary.status == "running" else summary
         return None
 
-    async def _summarize(self, of: str, loaded: Loaded[SeriesState]) -> SeriesSummary:
-        return summary_of_series(await self._with_driver_state(of, loaded.state))
+    async def _summarize(self, owner_id: str, loaded: Loaded[SeriesState]) -> SeriesSummary:
+        return summary_of_series(await self._with_driver_state(owner_id, loaded.state))
 
     async def _with_driver_state(self, series_id: str, series: SeriesState) -> SeriesState:
         is_driven = series.status != "running" or await self._space.lease_info(series_id) is not None
@@ -339,8 +339,10 @@ class SeriesDriver:
             assumed=assumed,
         )
 
-    async def _run_evaluator(self, evaluator: ExpertEvaluator, command: Evaluate, left: Budget | None) -> JobSummary:
-        setup = self._setup.with_budget(evaluator.expert, left)
+    async def _run_evaluator(
+        self, evaluator: ExpertEvaluator, command: Evaluate, remaining: Budget | None
+    ) -> JobSummary:
+        setup = self._setup.with_budget(evaluator.expert, remaining)
         jobs, job_id = self._jobs.with_context(ContextSource(setup)), job_of_evaluation(self.series.id, command)
         return await self._run_job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 

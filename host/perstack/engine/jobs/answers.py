@@ -23,20 +23,20 @@ from perstack.next_steps import AnswerEarlier, Continue, Inspect
 from perstack.ports.provider import Provider
 
 
-def answer_current(loaded: Job, run: Run, given: GivenAnswer, overrides: Overrides) -> ResumedRun:
+def answer_current(loaded: Job, run: Run, answer: GivenAnswer, overrides: Overrides) -> ResumedRun:
     """Return the Coordinator's Run, resumed with an answer to the Job's question.
 
     Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
     """
     asking = loaded.question
-    check_signal(loaded, given.signal)
-    if given.question_id is not None and (asking is None or asking.id != given.question_id):
-        raise Conflict(f"question {given.question_id} has been answered already", next_steps=(Inspect("inbox"),))
+    check_signal(loaded, answer.signal)
+    if answer.question_id is not None and (asking is None or asking.id != answer.question_id):
+        raise Conflict(f"question {answer.question_id} has been answered already", next_steps=(Inspect("inbox"),))
     if run.status != "stoppedByInteractiveTool" or asking is None:
         steps = (Continue(loaded.id, run.start.expert_key), AnswerEarlier(loaded.id))
         raise UsageError(f"Job {loaded.id} asks nothing ({run.status})", next_steps=steps)
-    answers = {asking.run_id: PersonAnswer(given.to(asking), given.by)}
-    decisions = PersonDecisions(answers=answers, signal=given.signal)
+    answers = {asking.run_id: PersonAnswer(answer.to(asking), answer.by)}
+    decisions = PersonDecisions(answers=answers, signal=answer.signal)
     return ResumedRun(run, "answer", new_limits(run, overrides), decisions=decisions)
 
 

@@ -23,11 +23,11 @@ Attachable: TypeAlias = "str | Path | bytes | Blob"
 """A file that the caller may read, by its path, or bytes. The name and type of a Blob are not trusted."""
 
 
-async def read_attachments(given: Sequence[Attachable]) -> tuple[Attached, ...]:
+async def read_attachments(attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
     """Read attachments. Raises UsageError for one that cannot be read, or is of a kind that models are not sent."""
-    if not given:
+    if not attachments:
         return ()
-    return await asyncio.to_thread(_read_all, given)
+    return await asyncio.to_thread(_read_all, attachments)
 
 
 def check_supported(host: HostContext, expert_key: str, found: Sequence[Attached]) -> None:
@@ -59,9 +59,9 @@ async def in_workspace(host: HostContext, place: str) -> Blob:
     return await asyncio.to_thread(_in_workspace, host, place)
 
 
-def _read_all(given: Sequence[Attachable]) -> tuple[Attached, ...]:
+def _read_all(attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
     found: list[Attached] = []
-    for number, one in enumerate(given, start=1):
+    for number, one in enumerate(attachments, start=1):
         match one:
             case bytes():
                 found.append(read_attachment(f"attachment {number}", one))

@@ -278,8 +278,8 @@ def _works_in(start: StartRun, workspace: Path) -> bool:
     return instruction == REDACTED or names_directory(instruction, str(workspace))
 
 
-def _no_snapshot(of: str) -> UsageError:
+def _no_snapshot(owner_id: str) -> UsageError:
     return UsageError(
-        f"there is no snapshot of the files of {of}; to have them of later Runs, set"
+        f"there is no snapshot of the files of {owner_id}; to have them of later Runs, set"
         ' `workspace = { path = ".", snapshots = true }` in perstack.toml'
     )

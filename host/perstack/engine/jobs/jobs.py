@@ -446,14 +446,14 @@ class Jobs(JobReader):
 
         return await in_workspace(self.source.current, place)
 
-    async def workspace_for_diff(self, asking: OpenQuestion) -> Path | None:
+    async def workspace_for_diff(self, question: OpenQuestion) -> Path | None:
         """Return the workspace in which a person may see the file that a call would change.
 
         None for a file that is off limits to tools: a person who answers from outside may read no more than they.
         """
         from perstack.engine.jobs.attachments import is_hidden
 
-        context, path = self.source.current, asking.args.get("path")
+        context, path = self.source.current, question.args.get("path")
         if isinstance(path, str) and await asyncio.to_thread(is_hidden, context, path):
             return None
         return context.workspace

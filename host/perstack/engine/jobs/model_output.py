@@ -48,7 +48,7 @@ class ModelOutput(Generic[OutputT]):
         words = "has no schema of its result" if recorded is None else "was begun with another JSON schema"
         remedy = "" if recorded is None else ", or give the model that it was begun with"
         raise UsageError(
-            f"output: Job {run.start.job_id} {words}, not that of {self._model.__name__}: leave output out{remedy}"
+            f"output: Job {run.start.job_id} {words}, not that of {self._model.__name__}: leave the model out{remedy}"
         )
 
     def read(self, job: JobSummary) -> ParsedJob[OutputT]:

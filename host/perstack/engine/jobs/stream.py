@@ -60,9 +60,9 @@ class _Feed:
         for one in self.reader.read(event):
             self.queue.put_nowait(one)
 
-    def ask(self, asking: OpenQuestion) -> None:
+    def ask(self, question: OpenQuestion) -> None:
         """Queue a question of a delegate, which is asked while other Runs are active."""
-        self.queue.put_nowait(self.open_question(asking))
+        self.queue.put_nowait(self.open_question(question))
 
     def open_question(self, asking: OpenQuestion) -> Question:
         """Return the event of a question, which is open from now on."""

@@ -81,70 +81,72 @@ class IndexedLog(Generic[S, E, M]):
         self._log = EventLog(self._space, definition)
         self.location = storage.location
 
-    async def load(self, of: str) -> Loaded[S]:
+    async def load(self, owner_id: str) -> Loaded[S]:
         """Return the state of a log. Raises NotFound and Damaged."""
-        loaded = (await self.readable(of)).or_raise().loaded
+        loaded = (await self.readable(owner_id)).or_raise().loaded
         if loaded is None:
-            raise self._not_found(of)
+            raise self._not_found(owner_id)
         return loaded
 
-    async def events(self, of: str) -> list[E]:
+    async def events(self, owner_id: str) -> list[E]:
         """Return the events of a log in order; none without a log of that id. Raises Damaged."""
-        return [line.event for line in (await self.readable(of)).or_raise().lines]
+        return [line.event for line in (await self.readable(owner_id)).or_raise().lines]
 
-    async def readable(self, of: str) -> PartialLog[S, E]:
+    async def readable(self, owner_id: str) -> PartialLog[S, E]:
         """Read a log as far as it can be read."""
-        found = await self._read_and_compare(self._definition.check(of))
+        found = await self._read_and_compare(self._definition.check(owner_id))
         if found.damage is None:
             return found
-        return await self._read_and_compare(of)  # it may have been deleted and created again after its summary was read
+        return await self._read_and_compare(
+            owner_id
+        )  # it may have been deleted and created again after its summary was read
 
-    async def append(self, of: str, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
+    async def append(self, owner_id: str, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
         """Append events, and store the new summary. Raises Conflict if the log has grown since `loaded`."""
         definition = self._definition
-        await definition.store.before_append(self._space, of, EMPTY_LOG if loaded is None else loaded.head)
-        appended = await self._log.append(log_of(of), loaded, events)
-        await definition.store.put(self._space, of, definition.summary(appended.state), appended.head)
+        await definition.store.before_append(self._space, owner_id, EMPTY_LOG if loaded is None else loaded.head)
+        appended = await self._log.append(log_of(owner_id), loaded, events)
+        await definition.store.put(self._space, owner_id, definition.summary(appended.state), appended.head)
         return appended
 
-    async def summary(self, of: str) -> M:
+    async def summary(self, owner_id: str) -> M:
         """Return the summary of a log, computed from its events; an unreadable log's says so. Raises NotFound."""
         state: S | None = None
         try:
-            found = await self.readable(of)
+            found = await self.readable(owner_id)
             state = None if found.loaded is None else found.loaded.state
             loaded = found.or_raise().loaded
             if loaded is not None:
-                return await self._summarize(of, loaded)
+                return await self._summarize(owner_id, loaded)
         except StorageError as error:
-            return self._definition.damaged(of, state, str(error))
-        raise self._not_found(of)
+            return self._definition.damaged(owner_id, state, str(error))
+        raise self._not_found(owner_id)
 
-    async def _summarize(self, of: str, loaded: Loaded[S]) -> M:
+    async def _summarize(self, owner_id: str, loaded: Loaded[S]) -> M:
         return self._definition.summary(loaded.state)
 
-    def shorter(self, of: str, events: int, had: int) -> Damaged:
+    def shorter(self, owner_id: str, events: int, had: int) -> Damaged:
         """Create the error for a log that has fewer events than its stored summary says."""
         words = self._definition.store.shorter.format(found=events, had=had)
-        return Damaged(f"{self._definition.title}{of}: {words}", readable=events)
+        return Damaged(f"{self._definition.title}{owner_id}: {words}", readable=events)
 
-    async def _read_and_compare(self, of: str) -> PartialLog[S, E]:
-        kept = await self._definition.store.read(self._space, of)  # read before the log, which can only grow
-        found = await self._log.readable(log_of(of))
+    async def _read_and_compare(self, owner_id: str) -> PartialLog[S, E]:
+        kept = await self._definition.store.read(self._space, owner_id)  # read before the log, which can only grow
+        found = await self._log.readable(log_of(owner_id))
         if found.damage is None:
-            found.damage = self._difference(of, kept, found.lines)
+            found.damage = self._difference(owner_id, kept, found.lines)
         return found
 
-    def _difference(self, of: str, kept: StoredSummary, lines: Sequence[StoredLine[E]]) -> Damaged | None:
+    def _difference(self, owner_id: str, kept: StoredSummary, lines: Sequence[StoredLine[E]]) -> Damaged | None:
         head = kept.head
         had = kept.floor or (0 if head is None else head.seq)
         if len(lines) < had:
-            return self.shorter(of, len(lines), had)
+            return self.shorter(owner_id, len(lines), had)
         if head is None or head.seq > len(lines) or lines[head.seq - 1].head == head:
             return None
         words = self._definition.store.anew
-        return Damaged(f"{self._definition.title}{of}, event {head.seq}: {words}", readable=0)
+        return Damaged(f"{self._definition.title}{owner_id}, event {head.seq}: {words}", readable=0)
 
-    def _not_found(self, of: str) -> NotFound:
-        words = self._definition.missing.format(of=of, location=self.location)
+    def _not_found(self, owner_id: str) -> NotFound:
+        words = self._definition.missing.format(of=owner_id, location=self.location)
         return NotFound(words, next_steps=(self._definition.listed,))

@@ -72,14 +72,14 @@ class RunLogFormat:
             return begin(event, head, await self._base(event.job_id, event.continued_from))
         raise Damaged(f"the log of {event.run_id} does not begin with startRun", readable=0)
 
-    async def _base(self, job_id: str, place: ContinuedFrom | None) -> Run | None:
-        if place is None:
+    async def _base(self, job_id: str, origin: ContinuedFrom | None) -> Run | None:
+        if origin is None:
             return None
-        end = self._known.get(place.run_id)
-        if end is not None and event_id_of(end.id, end.head.seq) == place.checkpoint_id:
+        end = self._known.get(origin.run_id)
+        if end is not None and event_id_of(end.id, end.head.seq) == origin.checkpoint_id:
             return end
-        ref = RunRef(job_id, place.run_id)
-        return await load_run(self._storage, ref, through=place.checkpoint_id, known=self._known)
+        ref = RunRef(job_id, origin.run_id)
+        return await load_run(self._storage, ref, through=origin.checkpoint_id, known=self._known)
 
 
 def run_logs(storage: Storage, known: dict[str, Run] | None = None) -> EventLog[Run, StoredEvent]:

@@ -56,9 +56,9 @@ class JobBlobs:
 M = TypeVar("M", bound=Fact)
 
 
-def log_of(of: str) -> RunRef:
+def log_of(owner_id: str) -> RunRef:
     """Return the only log of a task or a series."""
-    return RunRef(of, run_id_of(of, 1))
+    return RunRef(owner_id, run_id_of(owner_id, 1))
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class IndexEntries:
         """Return whether the parsed JSON of an entry can be a summary."""
         return type(summary) is dict and summary.keys() >= self._keys
 
-    async def read(self, space: Storage, of: str) -> StoredSummary:
+    async def read(self, space: Storage, owner_id: str) -> StoredSummary:
         """Return the stored summary of a log."""
-        seq, text = await space.entry(of) or (1, b"")
+        seq, text = await space.entry(owner_id) or (1, b"")
         if not text:
             return StoredSummary(None, seq - 1)
         with suppress(ValueError):
@@ -102,14 +102,14 @@ class IndexEntries:
                 return StoredSummary(text, seq)
         return StoredSummary(text)  # an invalid entry counts as lost
 
-    async def before_append(self, space: Storage, of: str, head: Head) -> None:
+    async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
         """Empty the entry before the log is appended to after `head`."""
-        expected = (log_of(of), head) if head.seq else None
-        await space.put_entry(of, head.seq + 1, b"", synced=True, expected=expected)
+        expected = (log_of(owner_id), head) if head.seq else None
+        await space.put_entry(owner_id, head.seq + 1, b"", synced=True, expected=expected)
 
-    async def put(self, space: Storage, of: str, summary: Fact, head: Head) -> None:
+    async def put(self, space: Storage, owner_id: str, summary: Fact, head: Head) -> None:
         """Fill the entry with the summary of the log that ends at `head`."""
-        await space.put_entry(of, head.seq, with_head(summary.to_json(), head), expected=(log_of(of), head))
+        await space.put_entry(owner_id, head.seq, with_head(summary.to_json(), head), expected=(log_of(owner_id), head))
 
 
 class SummaryFiles:
@@ -119,24 +119,24 @@ class SummaryFiles:
     shorter = "the log has {found} events, and job.json names {had}: put it back from a copy"
     anew = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
 
-    async def read(self, space: Storage, of: str) -> StoredSummary:
+    async def read(self, space: Storage, owner_id: str) -> StoredSummary:
         """Return the stored summary of a log."""
-        return StoredSummary(await space.summary(of))
+        return StoredSummary(await space.summary(owner_id))
 
-    async def before_append(self, space: Storage, of: str, head: Head) -> None:
+    async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
         """Do nothing: a log of this kind needs no preparation."""
 
-    async def put(self, space: Storage, of: str, summary: Fact, head: Head) -> None:
+    async def put(self, space: Storage, owner_id: str, summary: Fact, head: Head) -> None:
         """Store the summary of the log that ends at `head`."""
-        await space.put_summary(of, with_head(summary.to_json(), head))
+        await space.put_summary(owner_id, with_head(summary.to_json(), head))
 
 
 SummaryStore = IndexEntries | SummaryFiles  # place of the summaries of one kind of logs
 
 
-async def read_summary(space: Storage, of: str, model: type[M]) -> M | None:
+async def read_summary(space: Storage, owner_id: str, model: type[M]) -> M | None:
     """Return the stored job.json; None if it is missing or unreadable. Raises StorageError."""
-    kept = await space.summary(of)
+    kept = await space.summary(owner_id)
     with suppress(ValidationError):
         return None if kept is None else model.model_validate_json(kept)
     return None

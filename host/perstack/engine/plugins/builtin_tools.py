@@ -73,23 +73,23 @@ class _HistorySearch:
         return ToolResult.text(answer_of(found, wanted, self._ref.run_id))
 
     async def _entries(
-        self, ref: RunRef, limit: int | None, wanted: Wanted
+        self, ref: RunRef, limit: int | None, query: Wanted
     ) -> tuple[list[Entry], tuple[RunRef, int] | None]:
         lines, _ = await readable(self._storage, ref, 0, limit)
-        chosen = await asyncio.to_thread(_worth, lines, wanted)
+        chosen = await asyncio.to_thread(_worth, lines, query)
         definition = RunLogFormat(self._storage)
         found: list[Entry] = []
         start: StoredEvent | None = None
         for place in chosen:
             event = await definition.event(ref, place + 1, open_line(lines[place]))
             start = event if place == 0 else start
-            found += entries_of(event, wanted)
+            found += entries_of(event, query)
         base = start.continued_from if isinstance(start, StartRun) else None
         if base is None:
             return found, None
         return found, (RunRef(ref.job_id, base.run_id), place_of(base.checkpoint_id)[2])
 
 
-def _worth(lines: Sequence[bytes], wanted: Wanted) -> list[int]:
+def _worth(lines: Sequence[bytes], query: Wanted) -> list[int]:
     """Return the positions of the first line, which says what the Run continues, and of lines that may match."""
-    return [place for place, line in enumerate(lines) if place == 0 or wanted.may_be_in(line)]
+    return [place for place, line in enumerate(lines) if place == 0 or query.may_be_in(line)]

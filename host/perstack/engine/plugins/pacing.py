@@ -60,29 +60,29 @@ class EndpointQueue:
         self._line: list[QueueTicket] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def admits(self, place: QueueTicket) -> bool:
+    def admits(self, ticket: QueueTicket) -> bool:
         """Let a generation start at once if nobody waits and nothing delays it."""
         now = asyncio.get_running_loop().time()
-        if self._line or not isinstance(admission(self.pace, place.limits, now), Go):
+        if self._line or not isinstance(admission(self.pace, ticket.limits, now), Go):
             return False
-        self.pace = after_start(self.pace, place.limits, now, place.tokens)
+        self.pace = after_start(self.pace, ticket.limits, now, ticket.tokens)
         return True
 
-    def join(self, place: QueueTicket) -> None:
+    def join(self, ticket: QueueTicket) -> None:
         """Enter the queue, or keep the position in it."""
-        if place not in self._line:
-            insort(self._line, place, key=lambda one: one.ticket)
+        if ticket not in self._line:
+            insort(self._line, ticket, key=lambda one: one.ticket)
         self.advance()
 
-    def leave(self, place: QueueTicket) -> None:
+    def leave(self, ticket: QueueTicket) -> None:
         """Leave the queue."""
         with suppress(ValueError):
-            self._line.remove(place)
+            self._line.remove(ticket)
         self.advance()
 
-    def ahead_of(self, place: QueueTicket) -> int:
+    def ahead_of(self, ticket: QueueTicket) -> int:
         """Return how many generations are ahead in the queue."""
-        return sum(one.ticket < place.ticket for one in self._line)
+        return sum(one.ticket < ticket.ticket for one in self._line)
 
     def advance(self) -> None:
         """Let generations start, from the head of the queue, until one has to wait."""
@@ -201,9 +201,9 @@ class QueueTicket:
             self._on_wait(Waiting(later.reason, self._gate.ahead_of(self), seconds))
 
 
-async def run_in_turn(place: QueueTicket, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
+async def run_in_turn(ticket: QueueTicket, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
     """Run one attempt in its turn, and record its outcome for all that wait. Raises ProviderError."""
-    await place.enter(tokens)
+    await ticket.enter(tokens)
     outcome: Generation | ProviderError | None = None
     try:
         outcome = await work()
@@ -212,7 +212,7 @@ async def run_in_turn(place: QueueTicket, tokens: int, work: Callable[[], Awaita
         outcome = error
         raise
     finally:
-        place.record_outcome(outcome)
+        ticket.record_outcome(outcome)
 
 
 def _circuit_open(name: str, found: CircuitOpen) -> ProviderError:

@@ -33,11 +33,11 @@ async def check_policies(
 class Runtimes:
     """The prepared runtimes of one Job. Call `close` after all its programs have ended."""
 
-    def __init__(self, plugins: Plugins, around: Surroundings, laid_out: tuple[UnpackedSkill, ...] = ()) -> None:
+    def __init__(self, plugins: Plugins, surroundings: Surroundings, laid_out: tuple[UnpackedSkill, ...] = ()) -> None:
         """Create without preparing anything; `laid_out` are Agent Skills that are not at the paths in the policies."""
         self._laid_out = laid_out
         self._plugins = plugins
-        self._around = around
+        self._around = surroundings
         self._turn = asyncio.Lock()
         self._prepared: dict[bytes, Runtime] = {}
 
@@ -87,14 +87,14 @@ NO_SANDBOX = CommandSandbox()
 
 @asynccontextmanager
 async def command_sandbox(
-    plugins: Plugins, policy: SandboxPolicy | None, around: Surroundings
+    plugins: Plugins, policy: SandboxPolicy | None, surroundings: Surroundings
 ) -> AsyncGenerator[CommandSandbox]:
     """Prepare a policy's runtime for the duration of the block. Raises UsageError if it cannot be enforced here."""
     if policy is None:
         yield NO_SANDBOX
         return
-    await check_policies(plugins, (policy,), lambda: around)
-    runtimes = Runtimes(plugins, around)
+    await check_policies(plugins, (policy,), lambda: surroundings)
+    runtimes = Runtimes(plugins, surroundings)
     try:
         yield CommandSandbox(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)
     finally:

@@ -186,9 +186,9 @@ class MaskedCall:
         contents = [await self._part(part) for part in result.contents]
         return replace(result, contents=tuple(contents))
 
-    def _question(self, asked: Question) -> Question:
-        schema = with_texts(asked.requested_schema, self._vault.masked_in_passing)
-        return Question(message=self._vault.masked_in_passing(asked.message), requested_schema=schema)
+    def _question(self, question: Question) -> Question:
+        schema = with_texts(question.requested_schema, self._vault.masked_in_passing)
+        return Question(message=self._vault.masked_in_passing(question.message), requested_schema=schema)
 
     async def _part(self, part: ResultContent) -> ResultContent:
         if isinstance(part, TextPart):

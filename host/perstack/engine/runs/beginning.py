@@ -193,10 +193,10 @@ class RunStarter:
             by = overrides.widened_by or this_user()
             session.record(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
 
-    def _record_answer(self, session: RunSession, given: PersonAnswer) -> None:
-        if isinstance(given.answer, Approval) and given.answer.decision == "project":
-            self._job.host.grants.add(given.answer.rule, given.by)  # before it is recorded: a failure answers nothing
-        session.record(answer_event(session.run, given.answer, session.stamp, given.by))
+    def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
+        if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
+            self._job.host.grants.add(answer.answer.rule, answer.by)  # before it is recorded: a failure answers nothing
+        session.record(answer_event(session.run, answer.answer, session.stamp, answer.by))
 
 
 # The recorded settings of a new or redefined Run.

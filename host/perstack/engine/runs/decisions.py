@@ -45,9 +45,9 @@ NO_DECISIONS = PersonDecisions()
 class PendingQuestion:
     """A delegate's question that waits for its answer."""
 
-    def __init__(self, asking: OpenQuestion) -> None:
+    def __init__(self, question: OpenQuestion) -> None:
         """Create its futures in the running event loop."""
-        self.asking = asking
+        self.asking = question
         loop = asyncio.get_running_loop()
         # the answer is None once no other Run of the Job is active
         self.answered: asyncio.Future[PersonAnswer | None] = loop.create_future()

@@ -141,29 +141,29 @@ class Delegates:
             return await self._reclaimed(parent, delegation, known)
         return await self._continue_driving(parent, delegation, known)
 
-    async def _reclaimed(self, parent: RunSession, delegation: Delegation, known: Run) -> DelegateResult:
+    async def _reclaimed(self, parent: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
         from perstack.engine.log.leases_and_stop_requests import DelegateLeases
         from perstack.engine.runs.remote_delegates import stop_remote
 
         job, host = self._job, self._job.host
-        job.runs[known.id] = known
-        await stop_remote(host.storage, job.job, job.runs, job.emit, host.clock, host.dispatching, only=known.id)
+        job.runs[run.id] = run
+        await stop_remote(host.storage, job.job, job.runs, job.emit, host.clock, host.dispatching, only=run.id)
         holders = DelegateLeases(host.storage)
-        async with holders.lease(known.id, this_process()):
-            result = await self._continue_driving(parent, delegation, job.runs.pop(known.id, known))
+        async with holders.lease(run.id, this_process()):
+            result = await self._continue_driving(parent, delegation, job.runs.pop(run.id, run))
         if result.run is not None and has_ended(result.run):
-            await holders.forget(known.id)
+            await holders.forget(run.id)
         return result
 
-    async def _continue_driving(self, parent: RunSession, delegation: Delegation, known: Run | None) -> DelegateResult:
-        if known is not None and has_ended(known):
-            return DelegateResult.of(known)
+    async def _continue_driving(self, parent: RunSession, delegation: Delegation, run: Run | None) -> DelegateResult:
+        if run is not None and has_ended(run):
+            return DelegateResult.of(run)
         try:
-            if known is None:
+            if run is None:
                 session = self._starter.begin_delegate(parent, delegation, self._allowance.limits)
             else:
-                session = self._resume(parent, known)
+                session = self._resume(parent, run)
         except PerstackError as error:
             return DelegateResult.failed(str(error))
         result = await self._driven_until_it_stops(parent, session)
@@ -198,9 +198,9 @@ class Delegates:
             question.recorded.cancel()
         return await self._driven_until_it_stops(parent, session)
 
-    def _resume(self, parent: RunSession, known: Run, answer: PersonAnswer | None = None) -> RunSession:
-        limits = limits_of_delegate(known, self._job.host.overrides)
-        return self._starter.resume(ResumedRun(known, "parent", limits, parent.run.permissions, answer))
+    def _resume(self, parent: RunSession, run: Run, answer: PersonAnswer | None = None) -> RunSession:
+        limits = limits_of_delegate(run, self._job.host.overrides)
+        return self._starter.resume(ResumedRun(run, "parent", limits, parent.run.permissions, answer))
 
     def _result(self, parent: RunSession, run: Run) -> DelegateResult:
         """Return the result of a Run: a failure if its Expert's own budget stopped it, a stop if the Job's did."""

@@ -319,11 +319,11 @@ class RemoteDelegates:
         is_answered = any(one is not None and one.status in ACTIVE for one in below)
         return run.status == "stoppedByInteractiveTool" and not is_answered
 
-    def _result_at_end(self, member: _Member, left: dict[str, Amounts]) -> DelegateResult:
+    def _result_at_end(self, member: _Member, remaining: dict[str, Amounts]) -> DelegateResult:
         run = member.run
         if run is None or run.exceeded is None or self._allowance.budget is None:
             return DelegateResult(None, False, run)
-        account = short_account(left, self._sharer(member))
+        account = short_account(remaining, self._sharer(member))
         ledger, event = self._allowance.budget.ledger, run.exceeded
         real: Exceeded = ledger.exceeded_by(event.budget, account or None, event.needed)
         told = replace(event, expert=real.expert, limit=real.limit, spent=real.spent)

@@ -281,13 +281,13 @@ class Scheduler:
             env = inherit_variables(setup.env.without_stored, (*variables_in(command), *ground.variables))
             return await ask_command(command, setup.workspace, env, setup.storage.programs, ground.runtime)
 
-    async def _apply(self, task: TaskState, step: GoOn, known: TaskContext) -> DueWorkResult:
+    async def _apply(self, task: TaskState, step: GoOn, context: TaskContext) -> DueWorkResult:
         """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.
 
         Raises UsageError or MissingCredential, without appending anything, if the Expert could not run.
         """
         events, job_id = step.events, None
-        if step.needs_job(task, known):
+        if step.needs_job(task, context):
             await self._launcher.check(task.agent_id)
             now = self._now()
             # a whole ULID: short ids of one moment may collide, and the Job is created only after this append
@@ -295,10 +295,10 @@ class Scheduler:
             events = (*events, WakeTask(task_id=task.task_id, timestamp=now, job_id=job_id))
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
         if job_id is not None:
-            return await self._run_job(task, job_id, known)
+            return await self._run_job(task, job_id, context)
         return DueWorkResult(task_id=task.task_id, did=step.did, task=task)
 
-    async def _run_job(self, task: TaskState, job_id: str, known: TaskContext) -> DueWorkResult:
+    async def _run_job(self, task: TaskState, job_id: str, context: TaskContext) -> DueWorkResult:
         if await self._source.current.storage.has_job(job_id):
             job = await self._launcher.resume(job_id)
         else:
@@ -307,7 +307,7 @@ class Scheduler:
         task = await self._memory.get(task.task_id)
         step = settle_task(task, job, self._now())
         if step is not None:
-            return await self._apply(task, step, known)
+            return await self._apply(task, step, context)
         did: Literal["worked", "queued"] = "queued" if job.status == "queued" else "worked"
         return DueWorkResult(task_id=task.task_id, did=did, task=task, question=job.asks)
 

@@ -162,13 +162,13 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
         return await finish(self.append(name, loaded, events))
 
     async def append(
-        self, of: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
+        self, owner_id: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
     ) -> Appended[ScheduleState]:
         """Append events, and send the head to the anchor unless a Job is running."""
-        await self._audit.expect(Owner("schedule", of))
-        appended = await super().append(of, loaded, events)
+        await self._audit.expect(Owner("schedule", owner_id))
+        appended = await super().append(owner_id, loaded, events)
         if appended.state.current is None:
-            await self._audit.send_after_stop(Owner("schedule", of), appended.head)
+            await self._audit.send_after_stop(Owner("schedule", owner_id), appended.head)
         return appended
 
     async def _since(self, name: str, kept: StoredSummary) -> Loaded[ScheduleState] | None:

@@ -174,11 +174,11 @@ class ExecutionMemory(TaskMemory):
         except Conflict as conflict:
             raise exists_already(await self.get(command.task_id)) from conflict
 
-    async def _change(self, command: ChangeCommand, given: DecisionInput) -> TaskState:
-        command.check(given)
+    async def _change(self, command: ChangeCommand, context: DecisionInput) -> TaskState:
+        command.check(context)
         return await self.log.change(
             command.task_id,
-            lambda task: command.decide(task, replace(given, now=self._clock.now())),
+            lambda task: command.decide(task, replace(context, now=self._clock.now())),
             command.expected_version,
         )
 

@@ -106,14 +106,14 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
             raise Conflict(f"task {task_id} is being deleted by another process") from conflict
 
     async def append(
-        self, of: str, loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]
+        self, owner_id: str, loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]
     ) -> Appended[TaskState]:
         """Append events, and send the head to the anchor unless the task runs after them."""
         if _runs_after(loaded, events):
-            return await super().append(of, loaded, events)
-        await self._audit.expect(Owner("task", of))
-        appended = await super().append(of, loaded, events)
-        await self._audit.send_after_stop(Owner("task", of), appended.head)
+            return await super().append(owner_id, loaded, events)
+        await self._audit.expect(Owner("task", owner_id))
+        appended = await super().append(owner_id, loaded, events)
+        await self._audit.send_after_stop(Owner("task", owner_id), appended.head)
         return appended
 
     async def rows(self) -> list[Row]:
@@ -138,10 +138,10 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
                 found.append(_row_of(await self.summary(task_id)))
         return found
 
-    async def _summarize(self, of: str, loaded: Loaded[TaskState]) -> TaskSummary:
-        summary = await super()._summarize(of, loaded)
+    async def _summarize(self, owner_id: str, loaded: Loaded[TaskState]) -> TaskSummary:
+        summary = await super()._summarize(owner_id, loaded)
         with suppress(StorageError):  # lists work without the entry
-            await TASKS.store.put(self._space, of, summary, loaded.head)
+            await TASKS.store.put(self._space, owner_id, summary, loaded.head)
         return summary
 
 

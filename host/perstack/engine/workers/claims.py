@@ -176,76 +176,76 @@ class ClaimHandler:
         held = self._held[claim.id] = HeldClaim(claim)
         return held
 
-    async def process(self, seat: Seat, held: HeldClaim, live: Live) -> None:
+    async def process(self, seat: Seat, claim: HeldClaim, live: Live) -> None:
         """Drive what the order refers to, and release the order. `live` returns the names of the existing workers."""
         try:
-            outcome = await self._outcome(seat, held, live)
-            after = await self._decide_order(held, outcome)
-            again = None if isinstance(after, Done) else await self._order_to_requeue(held.claim.order, after, live)
-            if not held.is_lost:
-                await self._connection.call(lambda: seat.release(held.claim, again))
-            self._report(report_of_outcome(held.claim.order, outcome, after))
-            self._on_released(held.claim.order)
+            outcome = await self._outcome(seat, claim, live)
+            after = await self._decide_order(claim, outcome)
+            again = None if isinstance(after, Done) else await self._order_to_requeue(claim.claim.order, after, live)
+            if not claim.is_lost:
+                await self._connection.call(lambda: seat.release(claim.claim, again))
+            self._report(report_of_outcome(claim.claim.order, outcome, after))
+            self._on_released(claim.claim.order)
         except Exception as error:  # noqa: BLE001 - an error of one Job must not end the others
             text = f"its order stays with this worker until that ends: {error_text(error)}"
-            self._report(WorkerReport(event="failed", level="error", job=held.claim.order.job_id, text=text))
+            self._report(WorkerReport(event="failed", level="error", job=claim.claim.order.job_id, text=text))
         finally:
-            del self._held[held.claim.id]
+            del self._held[claim.claim.id]
             self.freed.set()
 
-    async def _outcome(self, seat: Seat, held: HeldClaim, live: Live) -> Outcome:
+    async def _outcome(self, seat: Seat, claim: HeldClaim, live: Live) -> Outcome:
         """Drive the Job, if there is something to drive. Raises CancelledError only if this task is cancelled."""
-        order = held.claim.order
+        order = claim.claim.order
         try:
             served = await self._work.load(order)
             if order.run_id is None and needs_nobody(served):
                 return Outcome("stopped", served)
-            if held.claim.is_taken_over:
-                await self._count_takeover(seat, held)
-            if await self._work.is_poison(served, held.claim.order, lambda: self._connection.call(live)):
+            if claim.claim.is_taken_over:
+                await self._count_takeover(seat, claim)
+            if await self._work.is_poison(served, claim.claim.order, lambda: self._connection.call(live)):
                 return Outcome("stopped", await self._work.stop_for_good(served, order), is_poison=True)
-            if await self._is_with_suspect(held):
+            if await self._is_with_suspect(claim):
                 return Outcome("busy", served)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return await self._outcome_of_error(order, error)
-        if held.is_left or held.is_lost:
-            return Outcome("lost" if held.is_lost else "left", served)
-        return await self._drive(held, served)
+        if claim.is_left or claim.is_lost:
+            return Outcome("lost" if claim.is_lost else "left", served)
+        return await self._drive(claim, served)
 
-    async def _drive(self, held: HeldClaim, served: Served) -> Outcome:
+    async def _drive(self, claim: HeldClaim, served: Served) -> Outcome:
         def waits(it_does: bool) -> None:
-            held.waits = it_does
+            claim.waits = it_does
             self.freed.set()
 
-        drive = self._work.drive(served, held.claim.order, self._counters.of(served), waits)
-        held.task = asyncio.ensure_future(drive)
-        self._report(report_of_claim(held.claim, served))
+        drive = self._work.drive(served, claim.claim.order, self._counters.of(served), waits)
+        claim.task = asyncio.ensure_future(drive)
+        self._report(report_of_claim(claim.claim, served))
         began = time.monotonic()
         self._counters.running += 1
         try:
-            await asyncio.wait({held.task})
+            await asyncio.wait({claim.task})
         except asyncio.CancelledError:
-            held.task.cancel()
-            await asyncio.wait({held.task})
-            if not held.task.cancelled():
-                held.task.exception()  # retrieve the error; the next driver finds what was not recorded
+            claim.task.cancel()
+            await asyncio.wait({claim.task})
+            if not claim.task.cancelled():
+                claim.task.exception()  # retrieve the error; the next driver finds what was not recorded
             raise
         finally:
             self._counters.running -= 1
-        return replace(await self._outcome_of_task(held, held.task), seconds=time.monotonic() - began)
+        return replace(await self._outcome_of_task(claim, claim.task), seconds=time.monotonic() - began)
 
-    async def _outcome_of_task(self, held: HeldClaim, task: asyncio.Future[Served]) -> Outcome:
-        order = held.claim.order
-        if held.is_lost:
+    async def _outcome_of_task(self, claim: HeldClaim, task: asyncio.Future[Served]) -> Outcome:
+        order = claim.claim.order
+        if claim.is_lost:
             if not task.cancelled():
                 task.exception()  # retrieve the error; the other worker reports it
             return Outcome("lost")
         if task.cancelled():
-            return await self._outcome_with_state("left" if held.is_left else "cancelled", order, None)
+            return await self._outcome_with_state("left" if claim.is_left else "cancelled", order, None)
         error = task.exception()
         if error is not None:
             return await self._outcome_of_error(order, error)
-        return Outcome("left" if held.is_left else "stopped", task.result())
+        return Outcome("left" if claim.is_left else "stopped", task.result())
 
     async def _outcome_of_error(self, order: Order, error: BaseException) -> Outcome:
         match error:
@@ -274,32 +274,32 @@ class ClaimHandler:
         why = "was it deleted, or is that another storage?" if is_ours is None else "that is another storage's"
         return Outcome("missing", error=NotFound(f"{where}; {why}"))
 
-    async def _outcome_with_state(self, came: Came, order: Order, error: BaseException | None) -> Outcome:
+    async def _outcome_with_state(self, outcome: Came, order: Order, error: BaseException | None) -> Outcome:
         try:
-            return Outcome(came, await self._work.load(order), error)
+            return Outcome(outcome, await self._work.load(order), error)
         except (NotFound, Damaged) as unread:
             return await self._outcome_of_error(order, unread)
         except Exception as unread:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", None, error or unread)
 
-    async def _count_takeover(self, seat: Seat, held: HeldClaim) -> None:
+    async def _count_takeover(self, seat: Seat, claim: HeldClaim) -> None:
         self._counters.takeovers += 1
-        order = held.claim.order
+        order = claim.claim.order
         work = await self._work.work_of(order)
         changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
-        held.claim = await self._connection.call(lambda: seat.change(held.claim, changed))
+        claim.claim = await self._connection.call(lambda: seat.change(claim.claim, changed))
 
-    async def _is_with_suspect(self, held: HeldClaim) -> bool:
+    async def _is_with_suspect(self, claim: HeldClaim) -> bool:
         """Return whether another suspect is driven here: one at a time, to see which one ends the worker.
 
         A Job that has made progress, or only waits for delegates, is no suspect.
         """
-        if not is_suspect(held.claim.order.takeovers):
+        if not is_suspect(claim.claim.order.takeovers):
             return False
         async with self._suspect_check:
             for other in tuple(self._held.values()):
                 order = other.claim.order
-                if other is held or other.task is None or other.waits or not is_suspect(order.takeovers):
+                if other is claim or other.task is None or other.waits or not is_suspect(order.takeovers):
                     continue
                 if await self._work.work_of(order) == order.events:
                     return True
@@ -307,8 +307,8 @@ class ClaimHandler:
 
     # --- the next state of the order ------------------------------------------------------------------------------
 
-    async def _decide_order(self, held: HeldClaim, outcome: Outcome) -> Done | Requeue:
-        order, begun = held.claim.order, outcome.came not in ("busy", "unreachable")
+    async def _decide_order(self, claim: HeldClaim, outcome: Outcome) -> Done | Requeue:
+        order, begun = claim.claim.order, outcome.came not in ("busy", "unreachable")
         tries = self._tries.pop(order.key, 0)
         if not begun and len(self._tries) < _MAX_COUNTED_JOBS:
             self._tries[order.key] = tries + 1
@@ -322,12 +322,12 @@ class ClaimHandler:
             self.soonest = after.due if self.soonest is None else min(self.soonest, after.due)
         return after
 
-    async def _run_status(self, order: Order, came: Came) -> tuple[Came, RunStatus | None]:
+    async def _run_status(self, order: Order, outcome: Came) -> tuple[Came, RunStatus | None]:
         """Return the status of a delegate's Run from its log; "unreachable" if the log cannot be read now."""
         try:
-            return came, await self._work.run_status(order)
+            return outcome, await self._work.run_status(order)
         except (NotFound, Damaged):
-            return came, None
+            return outcome, None
         except Exception:  # noqa: BLE001 - a storage may raise anything
             return "unreachable", None
 

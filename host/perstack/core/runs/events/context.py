@@ -83,7 +83,7 @@ class ShrinkResults(LaterEvent):
         return difference_of(expected, (self.results, self.head, self.tail), "results")
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         words = f"{count(len(self.results), 'old result')}: the model sees the ends of each"
         return [LogRow("shrinks", words, "yellow")]
 
@@ -115,8 +115,8 @@ class StartCompaction(LaterEvent):
         return difference_of((command.first, command.through), (self.first, self.through), "range")
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
-        return [LogRow("compacts", f"{self.first} to {self.through}, by {self.model}")] if around.full else []
+    def describe(self, context: EventContext) -> list[LogRow]:
+        return [LogRow("compacts", f"{self.first} to {self.through}, by {self.model}")] if context.full else []
 
 
 class CompactHistory(LaterEvent):
@@ -172,13 +172,13 @@ class CompactHistory(LaterEvent):
         wrong = difference_of((command.first, command.through), (self.first, self.through), "range")
         return wrong or difference_of(command.kept, self.kept, "kept messages")
 
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         """Return the range and what became of it; the text on request."""
         about = f"about {self.tokens_before:,} tokens became {self.tokens_after:,}"
         by = f", by {self.model}" if self.model else ""
         used = "" if self.usage is None else f", {tokens(self.usage)}"
         failed = [] if self.error is None else [LogRow("error", f"no summary: {self.error.words}", "red")]
-        text = [LogRow("summary", self.text)] if around.full else []
+        text = [LogRow("summary", self.text)] if context.full else []
         place = f"{self.first} to {self.through}"
         return [LogRow("compacts", f"{place}: {about}{by}{used}", "yellow"), *failed, *text]
 

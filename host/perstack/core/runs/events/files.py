@@ -70,13 +70,13 @@ class RecordSnapshot(LaterEvent):
             return unexpected_event(self, run, command)
         return None if self.base in (None, run.snapshot) else "recordSnapshot, which counts from another one"
 
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         """Return the number of changes; an unchanged workspace on request."""
         if self.problem:
             return [LogRow("snapshot", f"not taken: {self.problem}", "red")]
         files = sum(filter(None, (self.added, self.removed, self.changed)))
         if not files:
-            return [LogRow("snapshot", count(self.files, "file"))] if around.full else []
+            return [LogRow("snapshot", count(self.files, "file"))] if context.full else []
         lines = "" if self.lines_added is None else f"+{self.lines_added} −{self.lines_removed} in "
         return [LogRow("snapshot", f"{lines}{count(files, 'file')}")]
 
@@ -104,7 +104,7 @@ class StartRewind(LaterEvent):
         return replace(run, snapshot=self.tree or run.snapshot)
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         only = f", only {' '.join(self.only)}" if self.only else ""
         return [LogRow("rewinds", f"the files to {self.to_checkpoint}{only}", "yellow"), *author_rows(self.by)]
 
@@ -132,7 +132,7 @@ class FinishRewind(LaterEvent):
         return replace(run, snapshot=self.tree or run.snapshot)
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         kept = f", {self.kept} left alone" if self.kept else ""
         # the id comes first: users copy it, so it must not be cut off
         return [LogRow("rewound", f"undo with {self.start}: {count(self.files, 'change')}{kept}", "yellow")]

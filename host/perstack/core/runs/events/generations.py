@@ -94,10 +94,10 @@ class StartGeneration(LaterEvent):
             command.final, self.final, "final"
         )
 
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         """Return the skills that cannot be reached; the generation itself on request."""
         generates = LogRow("generates", "only the result's text is to be written" if self.final else "")
-        return [LogRow("missing", why, "red") for why in self.unreachable.values()] + [generates] * around.full
+        return [LogRow("missing", why, "red") for why in self.unreachable.values()] + [generates] * context.full
 
 
 class FinishGeneration(LaterEvent):
@@ -150,7 +150,7 @@ class FinishGeneration(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         return _generation_difference(self, run, command)
 
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         """Return the thoughts, provider tools and texts; the usage on request, or if the reply is not whole."""
         parts = self.message.contents
         rows = [
@@ -164,7 +164,7 @@ class FinishGeneration(LaterEvent):
             elif isinstance(part, ProviderToolPart):
                 rows += _of_provider_tool(part)
         is_odd = self.finish_reason in ("length", "refusal", "other")
-        if is_odd or around.full:
+        if is_odd or context.full:
             text = f"{self.finish_reason}, {duration(self.duration_ms)}, {tokens(self.usage)}"
             rows.append(LogRow("replied", text, "yellow" if is_odd else "dim"))
         return rows
@@ -231,7 +231,7 @@ class Retry(LaterEvent):
         return _generation_difference(self, run, command)
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         if self.overflow is not None:
             fits = f"; the context holds {self.overflow:,} tokens"
             return [LogRow("retries", self.error.words + fits, "yellow")]
@@ -305,7 +305,7 @@ class SwitchModel(LaterEvent):
         return None
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         said = "" if self.error is None else f" ({self.error.message})"
         return [LogRow("switches", f"{self.words}{said}", "yellow")]
 
@@ -332,9 +332,9 @@ class FinishStep(LaterEvent):
         return wrong or difference_of(run.spending.step_usage, self.usage, "usage")
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         # the id comes first: users copy it, so it must not be cut off
-        took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
+        took = "" if context.step_ms is None else f"{duration(context.step_ms)}, "
         return [LogRow("step", f"{self.checkpoint_id}: {took}{tokens(self.usage)}", "dim", "place")]
 
 

@@ -125,7 +125,7 @@ class ResumeRun(LaterEvent):
         return None
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         decided = [LogRow("settled", f"{call}: {word}") for call, word in self.settled.items()]
         return [LogRow("resumes", self.reasons[self.reason], "yellow"), *decided]
 
@@ -146,7 +146,7 @@ class WidenPermissions(LaterEvent):
         return replace(run, permissions=permissions, widenings=(*run.widenings, self.widening))
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         rules = json.dumps(json.loads(self.widening.to_json()), ensure_ascii=False)
         return [LogRow("permits", rules, "yellow"), *author_rows(self.by)]
 
@@ -180,7 +180,7 @@ class RejectResult(LaterEvent):
         return "rejectResult of a result that fits" if is_fitting and not self.by_program else None
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         return [LogRow("rejects", f"the result: {self.problem}", "yellow")]
 
 
@@ -213,7 +213,7 @@ class FinishRun(LaterEvent):
         )
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         marked = [LogRow("warning", WITHOUT_EFFECT, "yellow")] if self.without_effect else []
         return [LogRow("completed", self.text, "green", "end"), *marked]
 
@@ -233,9 +233,9 @@ class ErrorRun(LaterEvent):
         """Keep the error."""
         return replace(settle_reservation(run, is_charged=not self.uncharged), error=self.error)
 
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         """Return the error; the checkpoint on request."""
-        place = [LogRow("waits", f"at checkpoint {self.checkpoint_id}", item="place")] if around.full else []
+        place = [LogRow("waits", f"at checkpoint {self.checkpoint_id}", item="place")] if context.full else []
         return [LogRow("failed", self.error.words, "red"), *place]
 
 
@@ -249,7 +249,7 @@ class StopRunByExceededMaxSteps(LaterEvent):
     max_steps: int
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         steps = count(self.max_steps, "step")
         return [LogRow("stopped", f"at the limit of {steps}, checkpoint {self.checkpoint_id}", "yellow")]
 
@@ -278,7 +278,7 @@ class StopRunByExceededBudget(LaterEvent):
         return replace(settle_reservation(run, is_charged=True), exceeded=self.exceeded)
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         return [LogRow("stops", self.exceeded.words, "yellow")]
 
 
@@ -301,7 +301,7 @@ class StopRunByInterrupt(LaterEvent):
         return replace(run, resume_at=self.resume_at, waits_for_limit=self.reason == "rateLimit")
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         return [LogRow("stopped", f"by {self.reason}, checkpoint {self.checkpoint_id}", "yellow")]
 
 
@@ -330,8 +330,8 @@ class QueueRun(LaterEvent):
         return replace(run, queued=queued, queued_definition=self.definition)
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
-        due = f", not before {around.minute(self.due)}" if self.due else ""
+    def describe(self, context: EventContext) -> list[LogRow]:
+        due = f", not before {context.minute(self.due)}" if self.due else ""
         return [LogRow("queued", f"for a worker{due}, by {self.by}", "cyan")]
 
 
@@ -360,7 +360,7 @@ class CloseRun(LaterEvent):
         return replace(run, closed=closed, asked=None, questions={})
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         why = f": {self.reason}" if self.reason else ""
         return [LogRow("closed", f"for good, by {self.by}{why}", "yellow")]
 
@@ -384,7 +384,7 @@ class RedactEvent(LaterEvent):
     reason: str
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         words = f"{self.event_id} ({self.event_type}), by {self.by}: {self.reason}"
         return [LogRow("redacts", words, "yellow")]
 

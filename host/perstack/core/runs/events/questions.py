@@ -98,7 +98,7 @@ class CallInteractiveTool(LaterEvent):
             return open_call_difference([call.decided.id for call in command.calls], self.tool_call_id)
         return unexpected_event(self, run, command)
 
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         """Return the question; a tool's names its skill, for its text may claim any origin."""
         return [LogRow("asks", self._words(), "magenta", "question")]
 
@@ -133,7 +133,7 @@ class AnswerQuestion(LaterEvent):
         return difference_of(run.asked, self.tool_call_id, "answered call")
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         content = self.answer.content
         words = f"{self.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
         return [LogRow("answered", words, "magenta"), *author_rows(self.by)]
@@ -205,7 +205,7 @@ class RequestApproval(LaterEvent):
         return _approval_difference(self, run, command)
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         words = f"approval of {self.tool_name} {json.dumps(self.args, ensure_ascii=False)} (rule {self.rule})"
         return [LogRow("asks", words, "magenta", "approval")]
 
@@ -249,7 +249,7 @@ class DecideApproval(LaterEvent):
         return _approval_difference(self, run, command)
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         words = DECISION_WORDS[self.decision]
         details = "; ".join(part for part in (self.rule and f"rule {self.rule}", self.text) if part)
         return [LogRow("decided", f"{words}: {details}" if details else words, "magenta"), *author_rows(self.by)]
@@ -275,7 +275,7 @@ class StopRunByInteractiveTool(LaterEvent):
         return None if run.asked or waits else "stopRunByInteractiveTool, where nothing was asked"
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         return [LogRow("waits", f"for an answer, checkpoint {self.checkpoint_id}", "magenta", "place")]
 
 

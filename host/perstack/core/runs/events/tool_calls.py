@@ -86,11 +86,11 @@ class CallTools(LaterEvent):
         return difference_of([call.tool_call_id for call in command.calls], [call.id for call in self.calls], "calls")
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         # a delegate's query and a user's question have their own events
-        calls = [call for call in self.calls if around.full or call.kind not in ("delegate", "interactive")]
+        calls = [call for call in self.calls if context.full or call.kind not in ("delegate", "interactive")]
         return [
-            LogRow("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan", "call")
+            LogRow("calls", f"{call.tool_name} {arguments(context.calls.get(call.id))}".rstrip(), "cyan", "call")
             for call in calls
         ]
 
@@ -116,8 +116,8 @@ class StartToolCall(LaterEvent):
         return _running_difference(self, self.tool_call_id, run, command)
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
-        return [LogRow("calls", f"what was approved: {self.call_digest}")] if around.full else []
+    def describe(self, context: EventContext) -> list[LogRow]:
+        return [LogRow("calls", f"what was approved: {self.call_digest}")] if context.full else []
 
 
 def _running_difference(event: LaterEvent, call_id: str, run: Run, command: Command | None) -> str | None:
@@ -150,9 +150,9 @@ class StartSample(LaterEvent):
         return _running_difference(self, self.tool_call_id, run, command)
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         words = f"the model for a tool; {self.reserved.tokens:,} tokens are reserved"
-        return [LogRow("calls", words)] if around.full else []
+        return [LogRow("calls", words)] if context.full else []
 
 
 def _placeholder(contents: tuple[ResultContent, ...]) -> tuple[ResultContent, ...]:
@@ -257,7 +257,7 @@ class FinishToolCall(LaterEvent):
         return wrong or difference_of(self._warning(run), self.warning, "warning")
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         took = f" ({duration(self.duration_ms)})" if self.duration_ms else ""
         name = run_label(self.tool_name, self.delegate.run_id) if self.delegate else self.tool_name
         text = f"{name}{took}: {text_of(self.contents)}"
@@ -298,7 +298,7 @@ class CallDelegate(LaterEvent):
         return difference_of(calls, [one.tool_call_id for one in self.delegates], "delegated calls")
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         return [
             LogRow("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan", "delegate")
             for one in self.delegates
@@ -318,7 +318,7 @@ class StopRunByDelegate(LaterEvent):
         return None if any(call.delegation for call in run.open_calls) else "stopRunByDelegate without delegates"
 
     @override
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         return [LogRow("waits", f"for its delegates, checkpoint {self.checkpoint_id}", item="place")]
 
 
@@ -352,12 +352,12 @@ class AttemptCompletion(LaterEvent):
             or difference_of(command.result, self.result, "result")
         )
 
-    def describe(self, around: EventContext) -> list[LogRow]:
+    def describe(self, context: EventContext) -> list[LogRow]:
         """Return the remaining todos; an accepted statement on request."""
         if self.remaining_todos:
             titles = "; ".join(todo.title for todo in self.remaining_todos)
             return [LogRow("not done", f"{count(len(self.remaining_todos), 'todo')} left: {titles}", "yellow")]
-        return [LogRow("is done", self.result or "")] if around.full else []
+        return [LogRow("is done", self.result or "")] if context.full else []
 
 
 ToolCallEvent = (

@@ -152,17 +152,17 @@ def _example(states: Sequence[ProviderState]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(place: Path, files: Mapping[str, str]) -> None:
+def _write(path: Path, files: Mapping[str, str]) -> None:
     """Write the files that do not exist yet; perstack.toml last, since without it nothing has begun."""
     for name, text in sorted(files.items(), key=lambda one: one[0] == DEFINITION):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
         try:
-            with (place / name).open("x", encoding="utf-8") as file:
+            with (path / name).open("x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError:
-            _keep(place / name)
+            _keep(path / name)
         else:
-            print_out(f"wrote {one_line(str(place / name))}")
+            print_out(f"wrote {one_line(str(path / name))}")
 
 
 def _keep(path: Path) -> None:

@@ -149,8 +149,8 @@ class Lists:
         return None if at is None else self._places[at]
 
 
-def _asks(place: CheckpointRef) -> str:
-    return f" asks {question_at(place)}".rstrip() if place.asks else ""
+def _asks(checkpoint: CheckpointRef) -> str:
+    return f" asks {question_at(checkpoint)}".rstrip() if checkpoint.asks else ""
 
 
 def _number(typed: str, most: int) -> int | None:

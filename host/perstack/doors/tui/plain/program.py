@@ -276,15 +276,15 @@ class PlainProgram:
         if says:
             self._print_prompt()
 
-    def _answer(self, asking: OpenQuestion, text: str) -> None:
+    def _answer(self, question: OpenQuestion, text: str) -> None:
         text = text.strip()
         if not text:
             self._print_prompt()
-        elif asking.call_digest:
+        elif question.call_digest:
             is_no = text in ("n", "N")
-            self.room.session.send(DENIES if is_no else decision(asking, text) or text)
+            self.room.session.send(DENIES if is_no else decision(question, text) or text)
         else:
-            self.room.session.send(chosen(accepted_answers(asking), text))
+            self.room.session.send(chosen(accepted_answers(question), text))
 
     def _settle(self, number: int, key: str) -> None:
         session = self.room.session

@@ -14,10 +14,10 @@ SCREENS: dict[str, tuple[str, str]] = {
 """Module and class by the name of the opening action; imported when it is opened."""
 
 
-def screen_of(name: str, over: ScreenHost) -> OverScreen:
+def screen_of(name: str, owner: ScreenHost) -> OverScreen:
     """Return a new screen of that name."""
     module, of = SCREENS[name]
-    made = getattr(import_module(f"{__name__}.{module}"), of)(over)
+    made = getattr(import_module(f"{__name__}.{module}"), of)(owner)
     if not isinstance(made, OverScreen):
         raise TypeError(f"{module}.{of} is not a screen")
     return made

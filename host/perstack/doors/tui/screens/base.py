@@ -68,10 +68,10 @@ class OverScreen(Screen[None]):
     KEYS: ClassVar[str] = "Esc back"
     ACTIONS: ClassVar[tuple[Action, ...]] = ()  # actions of this screen in the palette, in addition to the program's
 
-    def __init__(self, over: ScreenHost) -> None:
-        """Use the application `over`."""
+    def __init__(self, owner: ScreenHost) -> None:
+        """Use the application `owner`."""
         super().__init__()
-        self.over = over
+        self.over = owner
         self._title, self._keys = Bar(id="title"), Bar(id="keys")
 
     def body(self) -> list[Widget]:
@@ -110,9 +110,9 @@ class LinesScreen(OverScreen):
 
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
-    def __init__(self, over: ScreenHost) -> None:
-        """Use the application `over`."""
-        super().__init__(over)
+    def __init__(self, owner: ScreenHost) -> None:
+        """Use the application `owner`."""
+        super().__init__(owner)
         self.lines_view = LinesView(id="lines")
 
     @abstractmethod
@@ -145,9 +145,9 @@ class ListScreen(OverScreen, Generic[_T]):
 
     EMPTY: ClassVar[str] = "There is nothing."
 
-    def __init__(self, over: ScreenHost) -> None:
-        """Use the application `over`."""
-        super().__init__(over)
+    def __init__(self, owner: ScreenHost) -> None:
+        """Use the application `owner`."""
+        super().__init__(owner)
         self.rows: Sequence[_T] = ()
         self._has_read = False
         self._problem = ""
@@ -250,10 +250,10 @@ class PageScreen(OverScreen):
     KEYS = "Up, Down choose   Enter unfolds   ^O all   PgUp, PgDn   Esc back"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+o", "fold_all", show=False)]
 
-    def __init__(self, over: ScreenHost) -> None:
-        """Use the application `over`."""
-        super().__init__(over)
-        self.page = NodesView(TreeBranch(), over.host.clock.now, follows=False, id="page")
+    def __init__(self, owner: ScreenHost) -> None:
+        """Use the application `owner`."""
+        super().__init__(owner)
+        self.page = NodesView(TreeBranch(), owner.host.clock.now, follows=False, id="page")
 
     @override
     def body(self) -> list[Widget]:
@@ -271,9 +271,9 @@ class PageScreen(OverScreen):
 class TextsScreen(PageScreen):
     """A page of given texts."""
 
-    def __init__(self, over: ScreenHost, title: str, texts: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, owner: ScreenHost, title: str, texts: Sequence[tuple[str, str]]) -> None:
         """Show these texts, as pairs of title and text."""
-        super().__init__(over)
+        super().__init__(owner)
         self._shown = title
         self._texts = texts
 

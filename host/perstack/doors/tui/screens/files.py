@@ -38,9 +38,9 @@ class FilesScreen(LinesScreen):
         Binding("shift+tab", "view(-1)", show=False, priority=True),
     ]
 
-    def __init__(self, over: ScreenHost, job_id: str, views: Sequence[FileComparison]) -> None:
+    def __init__(self, owner: ScreenHost, job_id: str, views: Sequence[FileComparison]) -> None:
         """Show the first of the views."""
-        super().__init__(over)
+        super().__init__(owner)
         self._job_id = job_id
         self._views = views
         self._at = 0
@@ -98,10 +98,10 @@ class RewindScreen(LinesScreen):
     ]
 
     def __init__(
-        self, over: ScreenHost, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
+        self, owner: ScreenHost, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
     ) -> None:
         """`then` is called when the files are as at the checkpoint."""
-        super().__init__(over)
+        super().__init__(owner)
         self._job_id = job_id
         self._checkpoint_id = checkpoint_id
         self._then = then

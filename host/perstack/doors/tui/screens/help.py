@@ -47,9 +47,9 @@ class HelpScreen(OverScreen):
     TITLE_TEXT = "Help"
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
-    def __init__(self, over: ScreenHost) -> None:
-        """Use the application `over`."""
-        super().__init__(over)
+    def __init__(self, owner: ScreenHost) -> None:
+        """Use the application `owner`."""
+        super().__init__(owner)
         self.id = "help-screen"
 
     @override

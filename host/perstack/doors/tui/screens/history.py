@@ -35,9 +35,9 @@ class HistoryScreen(ListScreen[JobSummary]):
         Binding("backspace", "less", show=False),
     ]
 
-    def __init__(self, over: ScreenHost) -> None:
-        """Use the application `over`."""
-        super().__init__(over)
+    def __init__(self, owner: ScreenHost) -> None:
+        """Use the application `owner`."""
+        super().__init__(owner)
         self._typed = ""
         self._after: str | None = None  # cursor of the Jobs that are not read yet
 

@@ -41,9 +41,9 @@ class CommandsScreen(ListScreen[CommandLine]):
     TITLE_TEXT = "Command lines"
     KEYS = "Up, Down choose   Enter copies   Esc back"
 
-    def __init__(self, over: ScreenHost, commands: Sequence[CommandLine]) -> None:
+    def __init__(self, owner: ScreenHost, commands: Sequence[CommandLine]) -> None:
         """List these commands."""
-        super().__init__(over)
+        super().__init__(owner)
         self._commands = commands
 
     @override
@@ -230,10 +230,10 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
     ]
 
     def __init__(
-        self, over: ScreenHost, job_id: str, step: log_view.StepCheckpoints, *, marked: str | None = None
+        self, owner: ScreenHost, job_id: str, step: log_view.StepCheckpoints, *, marked: str | None = None
     ) -> None:
         """Show the latest checkpoint of a Job's step; files are compared with `marked`."""
-        super().__init__(over)
+        super().__init__(owner)
         self._job_id = job_id
         self._step = step
         self._place = step.latest
@@ -328,9 +328,9 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         *bindings_of(_CheckpointActions.ACTIONS),
     ]
 
-    def __init__(self, over: ScreenHost, job_id: str, run_id: str | None = None) -> None:
+    def __init__(self, owner: ScreenHost, job_id: str, run_id: str | None = None) -> None:
         """Show a Job, or only one of its Runs."""
-        super().__init__(over)
+        super().__init__(owner)
         self._job_id = job_id
         self._run_id = run_id
         self._views = _VIEWS if run_id is None else _VIEWS[1:]

@@ -37,9 +37,9 @@ class ModelScreen(ListScreen[ModelRow]):
     ModelScreen Input:focus { border: round $primary; }
     """
 
-    def __init__(self, over: ScreenHost, session: Session) -> None:
+    def __init__(self, owner: ScreenHost, session: Session) -> None:
         """Choose the model of a session with an Expert."""
-        super().__init__(over)
+        super().__init__(owner)
         self._session = session
         self._set = ""  # what the definition and the options name
         self._known: Sequence[str] = ()

@@ -97,9 +97,9 @@ def name_of(job: JobSummary) -> str:
     return one_line(f"{job.expert_key} - {count(job.total_steps, 'step')} ({job.id}) ({began})")
 
 
-def name_of_place(place: log_view.CheckpointRef) -> str:
+def name_of_place(checkpoint: log_view.CheckpointRef) -> str:
     """Return a checkpoint in one line: `Step {stepNumber} ({checkpointId})`."""
-    return one_line(f"Step {place.entry.step} ({place.id})")
+    return one_line(f"Step {checkpoint.entry.step} ({checkpoint.id})")
 
 
 def matching(jobs: Sequence[JobSummary], typed: str) -> tuple[JobSummary, ...]:

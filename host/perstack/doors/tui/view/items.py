@@ -57,8 +57,8 @@ class MessageItem(TreeItem):
         return f"{self.mark} {self.text}"
 
     @override
-    def render(self, looks: RenderContext) -> list[Line]:
-        lines = self._lines(looks.width - 2)
+    def render(self, context: RenderContext) -> list[Line]:
+        lines = self._lines(context.width - 2)
         more = len(lines) - (_MAX_TEXT_LINES if self.is_open else _FOLDED_THOUGHT_LINES)
         if more > 0:
             lines = [*lines[:-more], (Span(f"… {count(more, 'more line')}", self.style),)]
@@ -116,8 +116,8 @@ class Stream(TreeItem):
         self.changed()
 
     @override
-    def render(self, looks: RenderContext) -> list[Line]:
-        width = max(1, looks.width - 2)
+    def render(self, context: RenderContext) -> list[Line]:
+        width = max(1, context.width - 2)
         if width != self._width:
             self._done.clear()
             self._rest = self.text
@@ -164,17 +164,17 @@ class CallItem(TreeItem):
         return "\n".join(text[:_MAX_TEXT_CHARS] for text in parts if text)
 
     @override
-    def render(self, looks: RenderContext) -> list[Line]:
-        return [self._head(looks), *self._below(looks)]
+    def render(self, context: RenderContext) -> list[Line]:
+        return [self._head(context), *self._below(context)]
 
-    def _head(self, looks: RenderContext) -> Line:
+    def _head(self, context: RenderContext) -> Line:
         style: Style = "bad" if self.call.is_error else "ask" if self._waits else "call"
         mark = "✗" if self.call.is_error else "?" if self._waits else "●" if self.call.result is not None else "○"
-        took = self._took(looks.now)
-        left = max(4, looks.width - 3 - cells(self.call.name) - len(took) - 1)
+        took = self._took(context.now)
+        left = max(4, context.width - 3 - cells(self.call.name) - len(took) - 1)
         words = shorten(self._words(), left) if left > 4 else ""
-        name = shorten(self.call.name, max(4, looks.width - 3 - len(took)))
-        gap = " " * max(1, looks.width - 2 - cells(name) - 1 - cells(words) - len(took))
+        name = shorten(self.call.name, max(4, context.width - 3 - len(took)))
+        gap = " " * max(1, context.width - 2 - cells(name) - 1 - cells(words) - len(took))
         return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(words), Span(gap), Span(took, "dim"))
 
     def _words(self) -> str:
@@ -188,8 +188,8 @@ class CallItem(TreeItem):
             return whole_seconds(now - self.call.began) if now - self.call.began >= 1000 else ""
         return duration(self.call.took_ms) if self.call.took_ms else ""
 
-    def _below(self, looks: RenderContext) -> Iterator[Line]:
-        width = looks.width - 4
+    def _below(self, context: RenderContext) -> Iterator[Line]:
+        width = context.width - 4
         if self._waits:
             yield _under(one_line_of(self._waits, width, "ask"))
         if self.call.began is not None and self.call.progress:
@@ -238,8 +238,8 @@ class NoteItem(TreeItem):
         return f"{self.word} {self.text}"
 
     @override
-    def render(self, looks: RenderContext) -> list[Line]:
-        texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MAX_RESULT_LINES]
+    def render(self, context: RenderContext) -> list[Line]:
+        texts = wrap(self.text, max(8, context.width - 3 - cells(self.word)))[:MAX_RESULT_LINES]
         first: Line = (
             Span(f"{_MARKS.get(self.style, '·')} ", self.style),
             Span(f"{self.word} ", self.style),
@@ -261,10 +261,10 @@ class ActivityItem(TreeItem):
         self.since = since
 
     @override
-    def render(self, looks: RenderContext) -> list[Line]:
-        took = looks.now - self.since
+    def render(self, context: RenderContext) -> list[Line]:
+        took = context.now - self.since
         words = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
-        return [(Span("· ", "dim"), *one_line_of(words, looks.width - 2, "dim"))]
+        return [(Span("· ", "dim"), *one_line_of(words, context.width - 2, "dim"))]
 
 
 _OF_STATE: dict[str, Style] = {"completed": "good", "failed": "bad", "stopped": "warn", "asks": "ask"}
@@ -285,18 +285,18 @@ class RunBranch(TreeBranch):
         return "" if self.run is None else f"{self.run.label} {self.run.query}"
 
     @override
-    def render(self, looks: RenderContext) -> list[Line]:
+    def render(self, context: RenderContext) -> list[Line]:
         run = self.run
         if run is None:
             return []
         sign = "▾" if self.is_open else "▸"
-        until = looks.now if run.ended is None else run.ended
+        until = context.now if run.ended is None else run.ended
         took = "" if run.started is None or until - run.started < 1000 else whole_seconds(until - run.started)
         right = ", ".join(part for part in (count(run.steps, "step") if run.steps else "", took) if part)
-        words = shorten(run.query, max(4, looks.width - 6 - cells(run.label) - len(right)))
+        words = shorten(run.query, max(4, context.width - 6 - cells(run.label) - len(right)))
         style = _OF_STATE.get(run.state, "call")
         mark = f"{_MARKS[style]} " if style in _MARKS else ""
-        gap = " " * max(1, looks.width - 3 - cells(mark + run.label) - cells(words) - len(right))
+        gap = " " * max(1, context.width - 3 - cells(mark + run.label) - cells(words) - len(right))
         return [
             (
                 Span(f"{sign} ", "rule"),

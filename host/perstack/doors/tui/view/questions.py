@@ -24,17 +24,17 @@ SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
 CHOSEN = "❯ "  # the mark before the call that a key settles
 
 
-def asking_lines(asking: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
+def asking_lines(question: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
     """Return the whole question: what the Job has used so far, every argument, and for an edit its diff."""
-    if not asking.call_digest:
-        first, *others = wrap(question_text(asking), width)
+    if not question.call_digest:
+        first, *others = wrap(question_text(question), width)
         return [(Span(first, "ask"),), *((Span(one),) for one in others)]
-    change = requested_change(asking, workspace)
-    found: list[Line] = [(Span(one, "ask"),) for line in head_lines(asking) for one in wrap(line, width)]
+    change = requested_change(question, workspace)
+    found: list[Line] = [(Span(one, "ask"),) for line in head_lines(question) for one in wrap(line, width)]
     found += [(Span(line, "dim"),) for line in wrap(f"so far: {spent}", width) if spent]
-    for name, value in asking.args.items():
+    for name, value in question.args.items():
         if name not in change.arguments:
-            found += _argument(name, value_text(value, asking), width)
+            found += _argument(name, value_text(value, question), width)
     found += [(Span("  "), Span(line, "warn")) for line in wrap(change.note, width - 2) if line]
     found += [
         (Span("  "), *_difference_line(line)) for text in change.lines[2:] for line in _in_pieces(text, width - 2)
@@ -42,11 +42,11 @@ def asking_lines(asking: OpenQuestion, workspace: Path, width: int, spent: str =
     return found
 
 
-def asking_hint(asking: OpenQuestion, *, covers: bool = True) -> str:
+def asking_hint(question: OpenQuestion, *, covers: bool = True) -> str:
     """Return the hint how to answer. `covers`: it also says which calls each further answer covers."""
-    asked = accepted_answers(asking)
-    if asking.call_digest:
-        of_job = covered(asking)[: 1 + len(asking.offers)]
+    asked = accepted_answers(question)
+    if question.call_digest:
+        of_job = covered(question)[: 1 + len(question.offers)]
         words = [f"{number or 'a'} {words if covers else answer}" for number, (answer, words) in enumerate(of_job)]
         more = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
         project = [f"in this project: {', '.join(more)}"] if more else []
@@ -58,13 +58,13 @@ def asking_hint(asking: OpenQuestion, *, covers: bool = True) -> str:
     return accepted(asked)
 
 
-def decision(asking: OpenQuestion, key: str) -> str | None:
+def decision(question: OpenQuestion, key: str) -> str | None:
     """Return the answer that a key gives to a call: a yes, or one for more than this call; None for other keys."""
     if key in ("y", "Y"):
-        return accepted_answers(asking).options[0]
+        return accepted_answers(question).options[0]
     if key in ("a", "A"):
         return ALWAYS
-    wider = wider_answers(asking)
+    wider = wider_answers(question)
     if key.isascii() and key.isdecimal() and len(key) < 4 and 0 < int(key) <= len(wider):
         return wider[int(key) - 1]
     return None

@@ -30,13 +30,13 @@ class Matches(NamedTuple):
     is_cut: bool = False  # True if earlier items were not searched, or earlier places left out
 
 
-def search(items: TreeBranch, typed: str, looks: RenderContext) -> Iterator[Matches | None]:
+def search(items: TreeBranch, typed: str, context: RenderContext) -> Iterator[Matches | None]:
     """Search from the newest item, yielding None after some items so that the caller can pause, then the matches."""
     words = typed.casefold().split()
     found: list[list[SearchMatch]] = []
     total = 0
     is_cut = False
-    for number, (item, its_looks) in enumerate(_newest_first(items, looks) if words else ()):
+    for number, (item, its_looks) in enumerate(_newest_first(items, context) if words else ()):
         if number == _MAX_ITEMS or total >= MAX_MATCHES:
             is_cut = True
             break
@@ -48,25 +48,25 @@ def search(items: TreeBranch, typed: str, looks: RenderContext) -> Iterator[Matc
     yield Matches([match for its in reversed(found) for match in its], is_cut)
 
 
-def in_item(item: TreeItem, typed: str, looks: RenderContext) -> list[SearchMatch]:
+def in_item(item: TreeItem, typed: str, context: RenderContext) -> list[SearchMatch]:
     """Return the places of the text in one item, in order."""
-    return _in_item(item, typed.casefold().split(), looks)
+    return _in_item(item, typed.casefold().split(), context)
 
 
-def _newest_first(branch: TreeBranch, looks: RenderContext) -> Iterator[tuple[TreeItem, RenderContext]]:
-    inner = branch.inner(looks)
+def _newest_first(branch: TreeBranch, context: RenderContext) -> Iterator[tuple[TreeItem, RenderContext]]:
+    inner = branch.inner(context)
     for item in [*branch.items][::-1]:  # items may come and go while the caller pauses
         if isinstance(item, TreeBranch):
             yield from _newest_first(item, inner)
         yield item, inner
 
 
-def _in_item(item: TreeItem, words: Sequence[str], looks: RenderContext) -> list[SearchMatch]:
+def _in_item(item: TreeItem, words: Sequence[str], context: RenderContext) -> list[SearchMatch]:
     whole = item.whole_text().casefold()
     if not all(word in whole for word in words):
         return []
     is_branch = isinstance(item, TreeBranch)
-    lines = [text_of(line) for line in (item.render(looks) if is_branch else item.lines(looks))]
+    lines = [text_of(line) for line in (item.render(context) if is_branch else item.lines(context))]
     found = [SearchMatch(item, line) for line in dict.fromkeys(_lines_with(lines, words))]
     is_folded = item.can_fold and not item.is_open and not is_branch
     return found or ([SearchMatch(item, 0, is_hidden=True)] if is_folded and _has(whole, words) else [])

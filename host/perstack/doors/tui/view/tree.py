@@ -46,19 +46,19 @@ class TreeItem:
         self._made: list[Line] = []
         self._made_for: int | None = None
 
-    def render(self, looks: RenderContext) -> list[Line]:
+    def render(self, context: RenderContext) -> list[Line]:
         """Return newly rendered lines."""
         raise NotImplementedError
 
-    def lines(self, looks: RenderContext) -> list[Line]:
+    def lines(self, context: RenderContext) -> list[Line]:
         """Return the lines, each at most `looks.width` wide; cached until `changed` or another width."""
-        if self._made_for != looks.width:
-            self._made, self._made_for = self.render(looks), looks.width
+        if self._made_for != context.width:
+            self._made, self._made_for = self.render(context), context.width
         return self._made
 
-    def height(self, looks: RenderContext) -> int:
+    def height(self, context: RenderContext) -> int:
         """Return the number of lines."""
-        return len(self.lines(looks))
+        return len(self.lines(context))
 
     def whole_text(self) -> str:
         """Return everything that the item could show, for a search. The base class has nothing to search."""
@@ -75,9 +75,9 @@ class TreeItem:
         self.is_open = not self.is_open
         self.changed()
 
-    def slice(self, first: int, last: int, looks: RenderContext) -> Iterator[PlacedLine]:
+    def slice(self, first: int, last: int, context: RenderContext) -> Iterator[PlacedLine]:
         """Yield the lines from `first` up to, not including, `last`."""
-        for line in self.lines(looks)[first:last]:
+        for line in self.lines(context)[first:last]:
             yield PlacedLine(line, self)
 
 
@@ -122,9 +122,9 @@ class TreeBranch(TreeItem):
         if self.parent is not None:
             self.parent.invalidate(self.at)
 
-    def body(self, looks: RenderContext) -> int:
+    def body(self, context: RenderContext) -> int:
         """Return the number of lines of its items, and update their positions."""
-        inner = self.inner(looks)
+        inner = self.inner(context)
         if self._width != inner.width:
             self._width, self._clean = inner.width, 0
             self._tops = [0]
@@ -135,31 +135,31 @@ class TreeBranch(TreeItem):
         return tops[-1]
 
     @override
-    def height(self, looks: RenderContext) -> int:
-        return int(self.has_head) + (self.body(looks) if self.is_open else 0)
+    def height(self, context: RenderContext) -> int:
+        return int(self.has_head) + (self.body(context) if self.is_open else 0)
 
     @override
-    def slice(self, first: int, last: int, looks: RenderContext) -> Iterator[PlacedLine]:
+    def slice(self, first: int, last: int, context: RenderContext) -> Iterator[PlacedLine]:
         if self.has_head:
             if first == 0 and last > 0:
-                yield PlacedLine(self.render(looks)[0], self)
+                yield PlacedLine(self.render(context)[0], self)
             first, last = max(0, first - 1), last - 1
         if not self.is_open or last <= 0:
             return
-        self.body(looks)
-        inner, tops = self.inner(looks), self._tops
+        self.body(context)
+        inner, tops = self.inner(context), self._tops
         at = max(0, bisect_right(tops, first) - 1)
         while at < len(self.items) and tops[at] < last:
             for placed in self.items[at].slice(first - tops[at] if first > tops[at] else 0, last - tops[at], inner):
                 yield PlacedLine((BAR, *placed.line), placed.node) if self.has_head else placed
             at += 1
 
-    def top_of(self, node: TreeItem, looks: RenderContext) -> int:
+    def top_of(self, node: TreeItem, context: RenderContext) -> int:
         """Return the line of the whole tree at which an item below this branch begins."""
         top, one = 0, node
         while one is not self and one.parent is not None:
             lane = one.parent
-            lane.body(looks)
+            lane.body(context)
             top += lane._tops[one.at] + int(lane.has_head)
             one = lane
         return top
@@ -174,9 +174,9 @@ class TreeBranch(TreeItem):
                 found += item.foldable()
         return found
 
-    def inner(self, looks: RenderContext) -> RenderContext:
+    def inner(self, context: RenderContext) -> RenderContext:
         """Return the parameters for the items below."""
-        return looks._replace(width=max(8, looks.width - 2)) if self.has_head else looks
+        return context._replace(width=max(8, context.width - 2)) if self.has_head else context
 
 
 # Titled texts that fold: the messages of a checkpoint, the new ones, an event's full text.
@@ -204,24 +204,24 @@ class Titled(TreeItem):
         self.is_open = is_open
 
     @override
-    def render(self, looks: RenderContext) -> list[Line]:
+    def render(self, context: RenderContext) -> list[Line]:
         style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
-        texts, rest = self._below(looks)
+        texts, rest = self._below(context)
         return [
-            (Span(f"{self.sign or '─'} ", style or "rule"), Span(shorten(self.title, looks.width - 2), "expert")),
+            (Span(f"{self.sign or '─'} ", style or "rule"), Span(shorten(self.title, context.width - 2), "expert")),
             *((Span("  "), Span(text, style)) for text in texts),
             *([(Span(f"  {rest}", "dim"),)] if rest else []),
             (),
         ]
 
-    def height(self, looks: RenderContext) -> int:
+    def height(self, context: RenderContext) -> int:
         """Return the number of lines without rendering: of ten thousand messages few are ever seen."""
-        texts, rest = self._below(looks)
+        texts, rest = self._below(context)
         return len(texts) + bool(rest) + 2
 
-    def _below(self, looks: RenderContext) -> tuple[list[str], str]:
+    def _below(self, context: RenderContext) -> tuple[list[str], str]:
         said = self.text if self.is_open else self.text[:_FOLDED_CHARS]
-        texts = wrap(said.strip("\n"), looks.width - 2)
+        texts = wrap(said.strip("\n"), context.width - 2)
         most = _MAX_LINES if self.is_open else _FOLDED_LINES
         if len(said) < len(self.text):
             return texts[:most], "…"
@@ -240,8 +240,8 @@ class LabelledText(TreeItem):
         self.text = text
 
     @override
-    def render(self, looks: RenderContext) -> list[Line]:
-        width = max(8, looks.width - _FACT - 2)
+    def render(self, context: RenderContext) -> list[Line]:
+        width = max(8, context.width - _FACT - 2)
         texts = wrap(self.text[:_MAX_TEXT_CHARS], width)[:_FOLDED_LINES]
         return [(Span(f"  {pad('' if at else self.name, _FACT)}", "dim"), Span(text)) for at, text in enumerate(texts)]
 

@@ -340,15 +340,15 @@ class JobPane(Vertical):
         elif session.resume_from is None:
             self.resume()
 
-    def _answer(self, asking: OpenQuestion, text: str) -> None:
+    def _answer(self, question: OpenQuestion, text: str) -> None:
         if self._refuses:
             self._send(refusal(text), keep=False)
-        elif asking.call_digest:
+        elif question.call_digest:
             self._to_panel()
         elif self._is_mixed:
             self._put_aside()
         elif text.strip():
-            self._send(chosen(accepted_answers(asking), text.strip()), keep=False)
+            self._send(chosen(accepted_answers(question), text.strip()), keep=False)
 
     def _send(self, text: str, *, keep: bool = True) -> None:
         self.composer.sent(keep=keep)

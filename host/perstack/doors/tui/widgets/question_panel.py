@@ -137,12 +137,12 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._hint.show([(Span(text, "dim"),) for text in hints])
         self._hint.styles.height = len(hints)
 
-    def _asked(self, asking: OpenQuestion, spent: str, width: int) -> list[Line]:
+    def _asked(self, question: OpenQuestion, spent: str, width: int) -> list[Line]:
         """Return the question's lines, made again after a moment: the file of an edit may change while it waits."""
-        made_for, now = (asking.id, spent, width), time.monotonic()
+        made_for, now = (question.id, spent, width), time.monotonic()
         if made_for != self._made_for or now - self._made_at > _FILE_CHECK_INTERVAL_S:
             self._made, self._made_for, self._made_at = (
-                asking_lines(asking, self._workspace, width, spent),
+                asking_lines(question, self._workspace, width, spent),
                 made_for,
                 now,
             )
@@ -220,8 +220,8 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             return
         event.stop()
 
-    def _decide(self, asking: OpenQuestion, key: str) -> None:
-        found = decision(asking, key)
+    def _decide(self, question: OpenQuestion, key: str) -> None:
+        found = decision(question, key)
         self._has_decided = found is not None or key in ("n", "N")
         if found is not None:
             self.post_message(self.Answered(found))
