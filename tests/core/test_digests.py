@@ -242,6 +242,8 @@ def forged(event: StoredEvent) -> StoredEvent | None:
             return event.model_copy(update={"query": "forged"})
         case FinishToolCall():
             return event.model_copy(update={"contents": (TextPart(text="forged"),)})
+        case FinishGeneration() if event.finish_reason == "paused" and not event.reply:
+            return None  # unusable as long as it is empty: with a text it would be sent back
         case FinishGeneration():
             return event.model_copy(update={"reply": (TextPart(text="forged"), *event.reply)})
         case _:
