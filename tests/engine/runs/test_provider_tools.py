@@ -19,7 +19,7 @@ from perstack.doors.tui.view.transcript import Transcript
 from perstack.errors import UsageError
 from perstack.ports.provider import OfferedProviderTool, ProviderTool
 from perstack.testing.crashing_storage import CrashPoint
-from perstack.testing.scripted import ProviderUse, ScriptedProvider, Turn, text, tool, turn
+from perstack.testing.scripted import Cost, ProviderUse, ScriptedProvider, Turn, text, tool, turn
 
 PAGE = "https://example.com"
 SEARCH = ProviderUse(name="webSearch", input={"query": "Paris"}, result=f"Paris {PAGE}")
@@ -105,6 +105,18 @@ def test_a_paused_reply_is_no_result_and_the_next_step_goes_on(bench: Bench) -> 
     ]
     assert [message.type for message in provider.requests[1].messages] == ["userMessage", "expertMessage"]
     assert wait_for(host.audit.replay(job.id)).ok
+
+
+def test_what_the_passes_of_a_search_have_read_together_does_not_fill_the_context(bench: Bench) -> None:
+    # each pass reads the context again, and the endpoint reports their sum
+    often = Turn(
+        provider_tools=(SEARCH,) * 9, tools=(tool("think", {"thought": "x"}),), usage=Cost(input_tokens=90_000)
+    )
+    seen = Seen()
+    host = bench.host([often, text("Done.")], searching(context_window=20_000))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert (job.status, job.text, job.usage.input_tokens) == ("completed", "Done.", 90_000)
+    assert seen.of("startCompaction", "compactHistory") == []
 
 
 def test_events_of_the_stream_show_a_use_like_a_call(bench: Bench) -> None:

@@ -296,12 +296,17 @@ def requesting(run: Run, tools_digest: str | None, *, has_new_guidance: bool) ->
     return replace(run.context, sending=Sent(len(run.messages), tools_digest), counted=counted)
 
 
-def after_generation(run: Run, usage: Usage, window: int | None) -> ContextState:
-    """Return the context after a generation, which has fitted; `window`: its size, if known and new."""
+def after_generation(run: Run, usage: Usage, window: int | None, *, is_one_pass: bool = True) -> ContextState:
+    """Return the context after a generation, which has fitted; `window`: its size, if known and new.
+
+    If the provider has run tools in between, the model has read the context once for each pass, and the usage is their
+    sum: it does not tell how full the context is.
+    """
     context = run.context
-    sent = context.sending if usage.input_tokens > 0 else None
+    sent = context.sending if usage.input_tokens > 0 and is_one_pass else None
     counted = context.counted if sent is None else replace(sent, tokens=usage.input_tokens)
-    context = replace(context, window=window or context.window, tokens=usage.total_tokens, counted=counted)
+    tokens = usage.total_tokens if is_one_pass else min(usage.total_tokens, load(run) + usage.output_tokens)
+    context = replace(context, window=window or context.window, tokens=tokens, counted=counted)
     if run.limits.context is None:
         return context
     freed, overhead = context.freed, context.overhead

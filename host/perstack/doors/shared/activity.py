@@ -246,7 +246,8 @@ class JobActivity:
                 run.set_activity("waits for the model", now)
             case events.FinishGeneration():
                 self._add_usage(event.usage)
-                run.context_tokens = event.usage.total_tokens
+                if not event.message.provider_tools:  # otherwise the usage is a sum of several passes
+                    run.context_tokens = event.usage.total_tokens
                 run.context_window = event.context_window or run.context_window
                 run.calls = {part.tool_call_id: CallActivity(part.tool_name, part) for part in event.message.tool_calls}
                 run.said = event.message.text if event.message.text.strip() else run.said

@@ -131,7 +131,7 @@ class FinishGeneration(LaterEvent):
             spending=spending if reserved is None else replace(spending, reserved=None),
             has_generated=True,
             cut_at=None,
-            context=after_generation(run, self.usage, self.context_window),
+            context=after_generation(run, self.usage, self.context_window, is_one_pass=not reply.provider_tools),
         )
         if self.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
             return replace(run, cut_at=run.max_tokens)
