@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,14 @@ def test_a_listener_that_would_have_to_be_awaited_is_an_error_that_names_the_str
     assert not (tmp_path / "perstack").exists()
 
 
+def test_a_listener_that_returns_a_coroutine_is_left_out_with_a_notice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(tmp_path, lambda event: asyncio.sleep(0)).status == "completed"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "raised TypeError: it returns a coroutine, which nobody awaits; it is left out from now on" in line
+
+
 def _expert(**changed: object) -> perstack.Expert:
     return perstack.Expert(**{"name": "a", "instruction": "x", **changed})
 
@@ -116,6 +125,7 @@ def _expert(**changed: object) -> perstack.Expert:
         (lambda: perstack.Host.of(experts=[_expert()], plugins=[len]), "plugin len, given in Python, has no hook"),
         (lambda: perstack.Host.of(experts=[_expert()], overrides={}), "Host.of: `overrides` must be an Overrides"),
         (lambda: perstack.Host.open(confg="a"), "Host.open: there is no argument `confg`; did you mean `config`"),
+        (lambda: perstack.Host.open(config="a\0b"), "Host.open: `config` has a null character, which no path has"),
         (lambda: perstack.Host(3), "Host: `project` must be a Project"),
         (lambda: perstack.run_sync("a", "q", atachments=[]), "run_sync: there is no argument .* `attachments`"),
         (lambda: perstack.run_sync("a", "q", max_steps=3), "run_sync: there is no argument `max_steps`; there are: "),
@@ -168,6 +178,19 @@ def test_a_wrong_argument_of_a_method_of_a_host_is_an_error_before_anything_is_d
         wait_for(work())
     assert str(error.value) == f"Host.{method}: {words}"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_place_or_a_limit_of_events_below_zero_is_an_error(tmp_path: Path) -> None:
+    job = _run(tmp_path, lambda event: None)
+
+    async def work() -> None:
+        async with perstack.Host.open(workspace=tmp_path, env={}) as host:
+            assert await host.events(job.coordinator_run_id, limit=0) == []
+            for given in ({"after": -1}, {"limit": -1}):
+                with pytest.raises(perstack.UsageError, match=r"^events: .*: neither may be below 0$"):
+                    await host.events(job.coordinator_run_id, **given)
+
+    wait_for(work())
 
 
 def test_code_that_is_not_async_runs_jobs_one_after_another_with_one_host(tmp_path: Path) -> None:

@@ -201,6 +201,8 @@ def _problem(form: inspect.Signature, args: tuple[object, ...], named: Mapping[s
         wanted = str(form.parameters[name].annotation).split(" | ")
         if name in given and not any(_fits(given[name], one) for one in wanted):
             return f"`{name}` must be {' or '.join(_kind(one) for one in wanted if one != 'None')}"
+        if "Path" in wanted and "\0" in str(given.get(name)):
+            return f"`{name}` has a null character, which no path has"
     return None
 
 

@@ -223,7 +223,12 @@ class JobReader:
         after: int = 0,
         limit: int | None = None,
     ) -> Sequence[StoredLine[StoredEvent]]:
-        """Return a Run's events after place `after`. `job_id` is needed only for Runs that another program wrote."""
+        """Return a Run's events after place `after`. `job_id` is needed only for Runs that another program wrote.
+
+        Raises UsageError for a place or a limit below 0.
+        """
+        if after < 0 or (limit is not None and limit < 0):
+            raise UsageError(f"events: after is {after} and limit {limit}: neither may be below 0")
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
         return [line async for line in run_logs(self.storage).events(ref, after=after, limit=limit)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from inspect import Signature, iscoroutinefunction, signature
@@ -56,7 +56,7 @@ def as_listener(on_event: OnEvent | None) -> EventListener | None:
 
     @wraps(of_event)
     def listener(event: Event, line: bytes) -> None:
-        of_event(event)
+        return of_event(event)  # for the Emitter, which refuses a coroutine
 
     return listener
 
@@ -99,7 +99,7 @@ class Emitter:
 
     def __init__(self, listeners: Sequence[Listener], on_event: EventListener | None) -> None:
         """Register the listeners of plugins, and `on_event` of the caller if there is one."""
-        self._listeners: list[EventListener] = [listener.on_event for listener in listeners]
+        self._listeners: list[Callable[[Event, bytes], object]] = [listener.on_event for listener in listeners]
         if on_event is not None:
             self._listeners.append(on_event)
 
@@ -107,7 +107,10 @@ class Emitter:
         """Show an event to all listeners."""
         for listener in tuple(self._listeners):
             try:
-                listener(event, line)
+                returned = listener(event, line)
+                if isinstance(returned, Coroutine):
+                    returned.close()
+                    raise TypeError("it returns a coroutine, which nobody awaits")
             except Exception as error:  # noqa: BLE001 - a listener's fault must not end a Run
                 self._listeners.remove(listener)
                 name = getattr(listener, "__qualname__", repr(listener))
