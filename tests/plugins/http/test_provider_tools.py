@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,12 @@ from perstack.core.definitions.settings import Budget, Overrides, ProviderSettin
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.stream_events import StreamReader, ToolCall, ToolResult
 from perstack.core.runs.log_rows import EventContext
-from perstack.core.runs.messages import ProviderToolPart
+from perstack.core.runs.messages import ProviderToolPart, usable_reply
 from perstack.host import Host
 from perstack.ports.storage import Storage
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
+from perstack_anthropic.messages_api import MessagesDecoder
 
 PAGE = "https://example.com/paris"
 SEARCH = {"query": "capital of France"}
@@ -496,6 +498,21 @@ def test_searches_count_against_a_budget(tmp_path: Path) -> None:
     (event,) = seen.of("finishGeneration")
     assert event.over_reserved is not None
     assert job.usage.cost_usd == pytest.approx(0.6, abs=0.01)
+
+
+def test_a_hostile_reply_of_very_many_uses_is_read_in_bounded_time() -> None:
+    decoder = MessagesDecoder(lambda delta: None)
+    number = 20_000
+    blocks = [{**USE, "id": f"u{index}", "name": "x" * 99, "input": {}} for index in range(number)]
+    blocks += [{**RESULT, "tool_use_id": f"u{index}"} for index in range(number)]
+    for index, block in enumerate(blocks):
+        decoder.feed(json.dumps({"type": "content_block_start", "index": index, "content_block": block}))
+    decoder.feed(json.dumps({"type": "message_stop"}))
+    began = time.process_time()
+    reply = usable_reply(decoder.finish().reply)
+    assert time.process_time() - began < 10
+    assert len(reply.provider_tools) == number
+    assert {part.result for part in reply.provider_tools} == {f"Paris {PAGE}"}
 
 
 def test_the_blocks_of_these_tests_are_those_of_the_official_library() -> None:

@@ -314,13 +314,17 @@ async def _reply(
     raise AssertionError("count never ends")
 
 
+_MAX_NAME, _MAX_NAMED = 40, 5  # characters and names of tools that were not offered, in a notice
+
+
 def _without_others(generation: Generation, offer: ProviderToolOffer, run: Run) -> Generation:
     """Drop the uses of provider tools that were not offered, and say so: no rule has allowed them."""
     names = {one.name for one in offer.tools}
     others = dict.fromkeys(one.tool_name for one in generation.reply.provider_tools if one.tool_name not in names)
     if not others:
         return generation
-    notice(f"{run.provider} says that it has run {', '.join(others)} for {run.id}, which was not offered: left out")
+    named = ", ".join(name[:_MAX_NAME] for name in list(others)[:_MAX_NAMED])
+    notice(f"{run.provider} says that it has run {named} for {run.id}, which was not offered: left out")
     parts = generation.reply.contents
     kept = tuple(one for one in parts if not (isinstance(one, ProviderToolPart) and one.tool_name in others))
     return replace(generation, reply=ExpertMessage(contents=kept))

@@ -123,6 +123,7 @@ class ProviderToolBlocks:
         self._vendor = vendor
         self._found: list[ReplyPart | _Use] = []
         self._first: _Use | None = None  # the part that holds the blocks in a row
+        self._waiting: dict[str, _Use] = {}  # uses without a result, by id
 
     def part(self, part: ReplyPart) -> None:
         """Add a part of another kind."""
@@ -131,13 +132,15 @@ class ProviderToolBlocks:
 
     def use(self, call_id: str, tool: str, args: JsonObject, block: JsonObject) -> None:
         """Add a use of a tool."""
-        self._add(call_id, tool).args = args
+        use = self._waiting[call_id] = self._add(call_id, tool)
+        use.args = args
         self._keep(block)
 
     def result(self, call_id: str, tool: str, lines: Iterable[str], block: JsonObject, *, is_error: bool) -> None:
         """Add the result of a use."""
-        uses = [one for one in self._found if isinstance(one, _Use) and one.call_id == call_id and not one.result]
-        use = uses[-1] if uses and self._first is not None else self._add(call_id, tool)
+        use = self._waiting.pop(call_id, None)
+        if use is None or self._first is None:
+            use = self._add(call_id, tool)
         use.result, use.is_error = readable_result(lines) or "nothing", is_error
         self._keep(block)
 
