@@ -58,7 +58,7 @@ class System:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FolderView:
     """Directories of the person that a program sees, as absolute paths."""
 
     readable: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class View:
 
 def arguments(
     system: System,
-    view: View,
+    view: FolderView,
     *,
     cwd: str,
     env: Mapping[str, str],
@@ -106,7 +106,7 @@ def arguments(
     return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
 
 
-def environment(env: Mapping[str, str], view: View) -> dict[str, str]:
+def environment(env: Mapping[str, str], view: FolderView) -> dict[str, str]:
     """Return a program's variables, with HOME, TMPDIR and the user set to what exists inside."""
     seen = (*view.readable, *view.writable)
     inside = {"USER": "user", "LOGNAME": "user", "HOME": TMP, "TMPDIR": TMP}
@@ -115,22 +115,22 @@ def environment(env: Mapping[str, str], view: View) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
+class InnerMounts:
     """Paths that are mounted onto themselves inside writable directories."""
 
     changeable: tuple[str, ...]
     fixed: tuple[str, ...]
 
 
-def inner_mounts(view: View) -> Inner:
+def inner_mounts(view: FolderView) -> InnerMounts:
     """Return the inner mounts of a view."""
     ways = (str(above) for path in view.anchored for above in PurePosixPath(path).parents)
     changeable = (path for path in (*ways, *view.held) if is_below(path, view.writable) and path not in view.writable)
     fixed = (path for path in (*view.fixed, *view.readable) if is_below(path, view.writable))
-    return Inner(tuple(dict.fromkeys(changeable)), tuple(dict.fromkeys(fixed)))
+    return InnerMounts(tuple(dict.fromkeys(changeable)), tuple(dict.fromkeys(fixed)))
 
 
-def _person(system: System, view: View, handles: Mapping[str, int]) -> Iterable[str]:
+def _person(system: System, view: FolderView, handles: Mapping[str, int]) -> Iterable[str]:
     """Yield the mounts of the person's files. Parents come first, since a later mount would cover its content."""
     seen, within = (*view.readable, *view.writable), inner_mounts(view)
     steps: dict[str, tuple[str, ...]] = {}
@@ -185,7 +185,7 @@ _STEP = _PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def open_mount_sources(view: View) -> Generator[dict[str, int]]:
+def open_mount_sources(view: FolderView) -> Generator[dict[str, int]]:
     """Open the inner paths of a view; a path that is gone or has become a link gets no handle."""
     with ExitStack() as ends:
         found: dict[str, int] = {}

@@ -24,7 +24,7 @@ from perstack.errors import SkillError
 from perstack.ports.runtime import Surroundings
 from perstack.support.sandbox_paths import places
 from perstack.system.git_targets import TargetKind, git_targets, repositories_around
-from perstack_bubblewrap.bwrap_arguments import View, open_below
+from perstack_bubblewrap.bwrap_arguments import FolderView, open_below
 
 # Protected files in the directories of a sandbox, as they are now.
 #
@@ -216,7 +216,7 @@ class FileViewBuilder:
     _roots: _Roots = field(default_factory=lambda: _Roots((), (), ()))
     """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
 
-    def build(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> View:
+    def build(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> FolderView:
         """Return the file view of a program. `is_quiet`: no program runs, so existing files are the person's.
 
         Raises SkillError for a directory that is too large to scan, or that a link redirects.
@@ -232,7 +232,7 @@ class FileViewBuilder:
         hidden = (*(path for one in look.kept for path in one.hidden), *look.covered, *further)
         protected = _with_resolved(map(str, around.protected))
         within = (path for path in roots.named if path not in writable and is_below(path, readable))
-        return View(
+        return FolderView(
             (*readable, *(path for path in _with_resolved(more_readable) if not is_below(path, writable))),
             writable,
             look.emptied,

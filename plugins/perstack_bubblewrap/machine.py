@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from perstack.errors import UsageError
-from perstack_bubblewrap.bwrap_arguments import COVERED, System, View, arguments
+from perstack_bubblewrap.bwrap_arguments import COVERED, FolderView, System, arguments
 from perstack_bubblewrap.seccomp import MACHINES, filter_of
 
 
@@ -116,7 +116,7 @@ async def check(bwrap: str) -> None:
             f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
             f" option {_REQUIRED_OPTION}, as distributions have it: update it"
         )
-    with memory_files(arguments(system(), View(), cwd="/", env={}), seccomp()) as (given, filters):
+    with memory_files(arguments(system(), FolderView(), cwd="/", env={}), seccomp()) as (given, filters):
         status, words = await run_trusted(
             bwrap, "--args", str(given), "--seccomp", str(filters), "--", "/bin/true", keep=(given, filters)
         )

@@ -41,7 +41,7 @@ _MANY = 64  # buffered pieces above which memory is checked
 _TOO_LARGE = memoryview(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 
 
-class Bounded(HttpProtocolHandler):
+class BoundedHandler(HttpProtocolHandler):
     """Connection handler that limits the size of requests and buffers."""
 
     _taken = 0
@@ -74,7 +74,7 @@ def _memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-class Gate(HttpProxyBasePlugin):
+class AllowListPlugin(HttpProxyBasePlugin):
     """Proxy plugin that lets listed places through."""
 
     allowed: ClassVar[tuple[str, ...]] = ()
@@ -130,10 +130,10 @@ def main() -> None:
     """Run until stdin closes, which happens when the host ends, or until the library's process ends."""
     path, handle = sys.argv[1:]
     with os.fdopen(int(handle)) as file:
-        Gate.allowed = tuple(file.read().split())  # a class variable: the library creates the plugin objects
+        AllowListPlugin.allowed = tuple(file.read().split())  # a class variable: the library creates the plugin objects
     options = ["--unix-socket-path", path, "--num-workers", "1", "--num-acceptors", "1", "--log-level", "CRITICAL"]
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
-    with Proxy(options, plugins=[Gate], work_klass=Bounded):
+    with Proxy(options, plugins=[AllowListPlugin], work_klass=BoundedHandler):
         sys.stdout.write("null\n")
         sys.stdout.flush()
         wait([sys.stdin.fileno(), *(child.sentinel for child in active_children())])

@@ -10,7 +10,7 @@ are renamed (`set_aside`). Concurrent programs could change the tree meanwhile, 
 handles (`open_mount_sources`), and only a scan without running programs counts as the person's own state.
 
 Change together: a new limit with `limits.enforcement` and `unenforced`; a new protected kind of file with
-`ProtectedFileScanner` and `FileViewBuilder._executed`; new options of bwrap with `machine.check`, which tries them.
+`ProtectedFileScanner` and `FileViewBuilder._executed_paths`; new options of bwrap with `machine.check`, which tries them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from perstack.dataclass import dataclass
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Runtime, Surroundings
 from perstack.system.process_groups import signal_group
 from perstack.system.processes import end_with_block, launch
-from perstack_bubblewrap.bwrap_arguments import DEFAULT_TMP_BYTES, View, arguments, environment, open_mount_sources
+from perstack_bubblewrap.bwrap_arguments import (
+    DEFAULT_TMP_BYTES,
+    FolderView,
+    arguments,
+    environment,
+    open_mount_sources,
+)
 from perstack_bubblewrap.cgroups import ProgramCgroup
 from perstack_bubblewrap.file_view import FileViewBuilder
 from perstack_bubblewrap.limits import (
@@ -107,7 +113,7 @@ class BubblewrapRuntime(Runtime):
                 await cgroup.remove()
             raise
 
-    async def _launch(self, program: Program, view: View, env: Mapping[str, str], running: _Running) -> Process:
+    async def _launch(self, program: Program, view: FolderView, env: Mapping[str, str], running: _Running) -> Process:
         policy, proxy, cgroup = self._policy, running.proxy, running.cgroup
         mounts, tmp = () if proxy is None else proxy.mounts, policy.tmp or DEFAULT_TMP_BYTES
         with ExitStack() as held:
@@ -153,7 +159,7 @@ class BubblewrapRuntime(Runtime):
         if self._group is not None:
             self._group.leave()
 
-    def _view(self, program: Program, more: tuple[str, ...], running: _Running) -> View:
+    def _view(self, program: Program, more: tuple[str, ...], running: _Running) -> FolderView:
         is_quiet = all(one is running for one in tuple(self._unsettled.values()))
         if not is_quiet:
             self._settle()

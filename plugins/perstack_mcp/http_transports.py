@@ -22,7 +22,7 @@ from mcp_types import INVALID_REQUEST
 
 from perstack.core.base.public_addresses import is_public
 from perstack.errors import SkillError
-from perstack_mcp.sdk import TransportOn
+from perstack_mcp.sdk import BackendTransport
 from perstack_mcp.server_interface import Unauthorized, describe
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _connects(request: httpx2.Request) -> bool:
     return isinstance(message, dict) and message.get("method") in ("server/discover", "initialize")
 
 
-class _CheckedTransport(TransportOn):
+class _CheckedTransport(BackendTransport):
     def __init__(self) -> None:
         super().__init__(_CheckedNetwork())
 

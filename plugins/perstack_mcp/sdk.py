@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Flow = AsyncGenerator[httpx2.Request, httpx2.Response]
 
 
-class TransportOn(httpx2.AsyncHTTPTransport):
+class BackendTransport(httpx2.AsyncHTTPTransport):
     """HTTP transport that connects through a network backend of ours and ignores proxies of the environment."""
 
     def __init__(self, network: httpcore2.AsyncNetworkBackend) -> None:

@@ -15,7 +15,7 @@ from perstack.core.base.chain import Head
 from perstack.core.base.usage import Amount, Charge, Exceeded, Usage
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Budget, Limits, lower_budget
-from perstack.core.jobs.budget import Bound, Grant, Ledger, Wait, excess_over, is_reported
+from perstack.core.jobs.budget import Bound, Grant, Ledger, WaitForRoom, excess_over, is_reported
 from perstack.core.runs.facts import DelegatedBy
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
@@ -129,7 +129,7 @@ class Ledgers(RuleBasedStateMachine):
         if room >= least:
             assert decision == Grant(min(room, wanted), Amount(sent + min(room, wanted)))
             self.take(replaced(run, reserved=decision.amount.as_charge()))
-        elif isinstance(decision, Wait):
+        elif isinstance(decision, WaitForRoom):
             assert any(self.open.values())
         else:
             assert isinstance(decision, Exceeded)
@@ -185,7 +185,7 @@ def test_what_cannot_fit_even_when_all_comes_back_is_not_waited_for() -> None:
     for number in (1, 2):
         ledger.take(run_of(number, above=None if number == 1 else 1))
     ledger.take(replaced(run_of(1), reserved=Charge(tokens=600)))
-    assert isinstance(ledger.reserve("job-2", Bound(500, 100, 50)), Wait)
+    assert isinstance(ledger.reserve("job-2", Bound(500, 100, 50)), WaitForRoom)
     assert isinstance(ledger.reserve("job-2", Bound(2_000, 100, 50)), Exceeded)
 
 
@@ -194,7 +194,7 @@ def test_an_amount_that_is_held_does_not_come_back_to_whoever_holds_it() -> None
     ledger.take(run_of(1))
     ledger.hold("call", "job-1", Amount(800))
     bound = Bound(300, 100, 50)
-    assert isinstance(ledger.reserve("job-1", bound), Wait)
+    assert isinstance(ledger.reserve("job-1", bound), WaitForRoom)
     assert isinstance(ledger.reserve("job-1", bound, mine=Amount(800)), Exceeded)
     ledger.drop("call")
     assert isinstance(ledger.reserve("job-1", bound), Grant)

@@ -24,7 +24,7 @@ from perstack.core.iterations.evolve import summary_of_series
 from perstack.core.iterations.state import SeriesState, SeriesStatus
 from perstack.core.jobs.due import DUE, JobState, Owner, is_resumable, job_state
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import Came, Done, Requeue, after_drive, is_over, needs_nobody
+from perstack.core.queue.orders import Done, DriveOutcome, Requeue, after_drive, is_over, needs_nobody
 from perstack.core.runs.facts import Closed, Queued
 from perstack.core.schedules import decide as schedules
 from perstack.core.schedules.schedule import Occurrence, ScheduleState
@@ -108,9 +108,9 @@ def of_task(task: TaskState, known: tasks.TaskContext, step: tasks.Step | None) 
     match step:
         case None:
             return "-"
-        case tasks.Work():
+        case tasks.ContinueTask():
             return f"continue {step.job_id}"
-        case tasks.GoOn():
+        case tasks.AppendTaskEvents():
             job = f"; with {step.job_id or 'a new Job'}" if step.needs_job(task, known) else ""
             return f"{step.did}: {events_in_words(step.events)}{job}"
         case _:
@@ -154,7 +154,7 @@ def of_schedule(step: schedules.Step | None) -> str:
     match step:
         case None:
             return "-"
-        case schedules.TakeUp():
+        case schedules.BeginJob():
             return f"start {step.occurrence.job_id} again"
         case schedules.ContinueJob():
             return f"continue {step.occurrence.job_id}"
@@ -185,7 +185,7 @@ def of_order(after: Done | Requeue) -> str:
     return f"queued again {due}{'' if after.refused is None else ', refused'}"
 
 
-def order_decision(job: JobSummary | SeriesState | None, came: Came) -> str:
+def order_decision(job: JobSummary | SeriesState | None, came: DriveOutcome) -> str:
     """Return what becomes of an order."""
     return of_order(after_drive(came, job, NOW, reason="why"))
 
@@ -261,7 +261,7 @@ OWNERS: dict[str, Callable[[Seen], str]] = {
     "iteration after a drive": iteration_after_drive,
     "Job of nobody": other_job,
     "claimed order": drives,
-    **{f"order, {came}": lambda one, came=came: order_decision(one.job, came) for came in get_args(Came)},
+    **{f"order, {came}": lambda one, came=came: order_decision(one.job, came) for came in get_args(DriveOutcome)},
     **{
         f"schedule{'' if resumes else ' of workers'}, Job {'' if begun else 'not '}seen before{when}": (
             lambda one, resumes=resumes, begun=begun, more=more: schedule_decision(
@@ -282,7 +282,10 @@ OWNERS: dict[str, Callable[[Seen], str]] = {
 SERIES: dict[str, Callable[[SeriesState], str]] = {
     "series of nobody": other_series,
     "claimed order of a series": lambda series: "-" if needs_nobody(series) else "drive",
-    **{f"order of a series, {came}": lambda one, came=came: order_decision(one, came) for came in get_args(Came)},
+    **{
+        f"order of a series, {came}": lambda one, came=came: order_decision(one, came)
+        for came in get_args(DriveOutcome)
+    },
 }
 
 

@@ -11,9 +11,9 @@ from perstack.core.queue.rate_limit import (
     MOST_FAILURES,
     NO_LIMITS,
     CircuitOpen,
-    Go,
-    Later,
+    Delay,
     Pace,
+    StartNow,
     abandoned,
     admission,
     after_rate_limit,
@@ -32,11 +32,11 @@ def test_no_more_begin_than_a_minute_may_have_however_they_come(per_minute: int,
     for wait in asked:
         now += wait
         match admission(pace, limits, now):
-            case Later(at=at):
+            case Delay(at=at):
                 assert at is not None
                 now = at
             case found:
-                assert isinstance(found, Go)
+                assert isinstance(found, StartNow)
         pace = after_success(after_start(pace, limits, now, 1), limits, 0)
         moments.append(now)
     for index, first in enumerate(moments):
@@ -47,16 +47,16 @@ def test_no_more_begin_than_a_minute_may_have_however_they_come(per_minute: int,
 def test_tokens_are_estimated_first_and_then_what_the_reply_says() -> None:
     limits = ProviderLimits(name="p", tokens_per_minute=600)
     pace = after_start(Pace(), limits, 0.0, 100)
-    assert admission(pace, limits, 0.0) == Later(10.0, "tokensPerMinute")
+    assert admission(pace, limits, 0.0) == Delay(10.0, "tokensPerMinute")
     pace = after_success(pace, limits, 200)
-    assert admission(pace, limits, 0.0) == Later(30.0, "tokensPerMinute")
-    assert admission(pace, limits, 30.0) == Go()
+    assert admission(pace, limits, 0.0) == Delay(30.0, "tokensPerMinute")
+    assert admission(pace, limits, 30.0) == StartNow()
 
 
 def test_only_so_many_are_under_way_and_one_that_ends_makes_room() -> None:
     limits = ProviderLimits(name="p", concurrency=2)
     pace = after_start(after_start(Pace(), limits, 0, 1), limits, 0, 1)
-    assert admission(pace, limits, 0) == Later(None, "concurrency")
+    assert admission(pace, limits, 0) == Delay(None, "concurrency")
     for ended in (
         after_success(pace, limits, 0),
         failed(pace, 0, "x"),
@@ -65,13 +65,13 @@ def test_only_so_many_are_under_way_and_one_that_ends_makes_room() -> None:
         after_rate_limit(pace, 0, None),
     ):
         assert ended.under_way == 1
-    assert admission(abandoned(pace), limits, 0) == Go()
+    assert admission(abandoned(pace), limits, 0) == StartNow()
 
 
 def test_what_is_longer_than_a_run_would_wait_holds_nobody_else() -> None:
     pace = after_rate_limit(after_start(Pace(), NO_LIMITS, 0, 1), 0, LONGEST_WAIT + 1)
-    assert admission(pace, NO_LIMITS, 0) == Go()
-    assert admission(after_rate_limit(pace, 0, LONGEST_WAIT), NO_LIMITS, 0) == Later(LONGEST_WAIT, "rateLimit")
+    assert admission(pace, NO_LIMITS, 0) == StartNow()
+    assert admission(after_rate_limit(pace, 0, LONGEST_WAIT), NO_LIMITS, 0) == Delay(LONGEST_WAIT, "rateLimit")
 
 
 def test_after_a_429_nobody_begins_before_the_time_is_over_and_then_as_many_as_were_not_refused() -> None:
@@ -79,10 +79,10 @@ def test_after_a_429_nobody_begins_before_the_time_is_over_and_then_as_many_as_w
     for _ in range(5):
         pace = after_start(pace, NO_LIMITS, 0, 1)
     pace = after_rate_limit(after_rate_limit(pace, 0, 7), 0, 3)
-    assert admission(pace, NO_LIMITS, 6.9) == Later(7, "rateLimit")
-    assert admission(pace, NO_LIMITS, 7) == Later(None, "rateLimit"), "three are under way, and three were not refused"
+    assert admission(pace, NO_LIMITS, 6.9) == Delay(7, "rateLimit")
+    assert admission(pace, NO_LIMITS, 7) == Delay(None, "rateLimit"), "three are under way, and three were not refused"
     pace = after_success(pace, NO_LIMITS, 0)
-    assert admission(pace, NO_LIMITS, 7) == Go()
+    assert admission(pace, NO_LIMITS, 7) == StartNow()
     assert pace.most == 3
     for _ in range(2):
         pace = after_success(after_start(pace, NO_LIMITS, 7, 1), NO_LIMITS, 0)
@@ -92,17 +92,17 @@ def test_after_a_429_nobody_begins_before_the_time_is_over_and_then_as_many_as_w
 def test_the_circuit_opens_after_failures_in_a_row_lets_one_try_and_closes_when_that_goes_well() -> None:
     pace = Pace()
     for number in range(MOST_FAILURES):
-        assert admission(pace, NO_LIMITS, 0) == Go()
+        assert admission(pace, NO_LIMITS, 0) == StartNow()
         pace = failed(after_start(pace, NO_LIMITS, 0, 1), 0, f"down {number}")
     assert admission(pace, NO_LIMITS, 0) == CircuitOpen(CLOSED_FOR, MOST_FAILURES, f"down {MOST_FAILURES - 1}")
-    assert admission(pace, NO_LIMITS, CLOSED_FOR) == Go()
+    assert admission(pace, NO_LIMITS, CLOSED_FOR) == StartNow()
     trying = after_start(pace, NO_LIMITS, CLOSED_FOR, 1)
-    assert admission(trying, NO_LIMITS, CLOSED_FOR) == Later(None, "circuit")
+    assert admission(trying, NO_LIMITS, CLOSED_FOR) == Delay(None, "circuit")
     again = failed(trying, CLOSED_FOR, "still down")
     assert admission(again, NO_LIMITS, CLOSED_FOR) == CircuitOpen(CLOSED_FOR, MOST_FAILURES + 1, "still down")
-    assert admission(abandoned(trying), NO_LIMITS, CLOSED_FOR) == Go(), "another may try"
+    assert admission(abandoned(trying), NO_LIMITS, CLOSED_FOR) == StartNow(), "another may try"
     closed = after_success(trying, NO_LIMITS, 0)
-    assert (closed.failures, closed.is_open, admission(closed, NO_LIMITS, CLOSED_FOR)) == (0, False, Go())
+    assert (closed.failures, closed.is_open, admission(closed, NO_LIMITS, CLOSED_FOR)) == (0, False, StartNow())
 
 
 def test_an_answer_of_any_kind_ends_a_row_of_failures() -> None:

@@ -14,9 +14,9 @@ from perstack.core.jobs.due import NeedJob
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.schedules.decide import (
     AppendEvents,
+    BeginJob,
     ContinueJob,
     ScheduleContext,
-    TakeUp,
     latest_time,
     next_step,
 )
@@ -101,7 +101,7 @@ class Scene:
                         if begins:
                             self.jobs[step.starts] = job(step.starts, at=now)
                         return "started"
-                case TakeUp():
+                case BeginJob():
                     assert step.occurrence.job_id not in self.jobs
                     self.jobs[step.occurrence.job_id] = job(step.occurrence.job_id, at=now)
                     return "taken up"

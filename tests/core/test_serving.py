@@ -12,8 +12,8 @@ from perstack.core.base.lifecycle import JobStatus, lifecycle_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import (
     MOST_TAKEOVERS,
-    Came,
     Done,
+    DriveOutcome,
     Requeue,
     after_delegate,
     after_drive,
@@ -68,7 +68,7 @@ def job(status: JobStatus, **fields: object) -> JobSummary:
     ],
 )
 def test_an_order_waits_again_only_where_somebody_is_to_drive_its_job(
-    came: Came, status: JobStatus, after: Done | Requeue
+    came: DriveOutcome, status: JobStatus, after: Done | Requeue
 ) -> None:
     assert after_drive(came, job(status), NOW, tries=2, reason="no key") == after
 
@@ -87,8 +87,8 @@ def test_what_cannot_be_read_waits_and_what_is_not_there_is_left_to_others() -> 
         assert after_drive(came, None, NOW) == Done()
 
 
-@given(st.sampled_from(get_args(Came)), st.sampled_from(get_args(JobStatus)), st.integers(0, 10**6))
-def test_a_job_that_needs_nobody_has_no_order(came: Came, status: JobStatus, tries: int) -> None:
+@given(st.sampled_from(get_args(DriveOutcome)), st.sampled_from(get_args(JobStatus)), st.integers(0, 10**6))
+def test_a_job_that_needs_nobody_has_no_order(came: DriveOutcome, status: JobStatus, tries: int) -> None:
     after = after_drive(came, job(status), NOW, tries=tries)
     if status in ("completed", "stoppedByInteractiveTool") and came not in ("unreachable", "missing", "newer"):
         assert after == Done()
@@ -150,6 +150,6 @@ def test_a_job_answers_for_workers_that_have_ended_over_it(
     ],
 )
 def test_an_order_for_a_delegate_waits_again_only_while_there_is_something_to_drive(
-    came: Came, status: RunStatus | None, after: Done | Requeue
+    came: DriveOutcome, status: RunStatus | None, after: Done | Requeue
 ) -> None:
     assert after_delegate(came, status, NOW, tries=2, reason="why") == after

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from perstack.core.base.file_names import is_name, is_never_recorded, parse_spelling, spell
 from perstack.core.files.tree_diff import Pair, compare, counts_of
 from perstack.core.files.trees import (
-    Below,
     Entry,
     File,
-    LeftOut,
     Link,
     NotATree,
+    SkippedEntry,
+    Subfolder,
     TreeFolder,
     digest_of,
     folder_blob,
@@ -32,8 +32,8 @@ def _entries(name: bytes) -> st.SearchStrategy[Entry]:
     return st.one_of(
         st.builds(File, st.just(name), st.integers(0, 1 << 62), _DIGESTS, st.booleans()),
         st.builds(Link, st.just(name), st.binary(min_size=1, max_size=9).filter(lambda target: b"\0" not in target)),
-        st.builds(Below, st.just(name), _DIGESTS),
-        st.builds(LeftOut, st.just(name), st.sampled_from(["tooLarge", "special"])),
+        st.builds(Subfolder, st.just(name), _DIGESTS),
+        st.builds(SkippedEntry, st.just(name), st.sampled_from(["tooLarge", "special"])),
     )
 
 
@@ -126,14 +126,14 @@ def test_what_differs_makes_one_folder_of_the_other(old: TreeFolder, new: TreeFo
             made[change.path] = change.new
     for pair in compared.below:
         entry = made.get(pair.path)
-        if isinstance(entry, Below) and pair.new is not None:
-            made[pair.path] = Below(pair.path, pair.new)
+        if isinstance(entry, Subfolder) and pair.new is not None:
+            made[pair.path] = Subfolder(pair.path, pair.new)
     assert folder_of(made.values()) == new
 
 
 def test_a_file_that_became_a_folder_is_changed_and_what_is_in_the_folder_is_compared_with_nothing() -> None:
     old = folder_of([File(b"a", 1, _D), File(b"b", 1, _D), File(b"run", 1, _D)])
-    new = folder_of([Below(b"a", _D), File(b"b", 1, _D, is_program=True), LeftOut(b"run", "tooLarge")])
+    new = folder_of([Subfolder(b"a", _D), File(b"b", 1, _D, is_program=True), SkippedEntry(b"run", "tooLarge")])
     compared = compare(Pair(b"src", "x", "y"), old, new)
     assert [(change.path, change.kind) for change in compared.changes] == [
         (b"src/a", "changed"),

@@ -15,7 +15,15 @@ from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import are_old, is_over
 from perstack.core.runs.facts import Closed
-from perstack.core.tasks.due import AskCommand, GoOn, PollResult, TaskContext, Work, next_step, settle_task
+from perstack.core.tasks.due import (
+    AppendTaskEvents,
+    AskCommand,
+    ContinueTask,
+    PollResult,
+    TaskContext,
+    next_step,
+    settle_task,
+)
 from perstack.core.tasks.events import FailTask, TaskConfig, WaitingFor
 from perstack.core.tasks.evolve import evolve_task
 from perstack.core.tasks.state import Dependency, TaskState, TaskStatus
@@ -46,7 +54,7 @@ def test_a_command_is_asked_before_a_task_that_waits_for_it_goes_on() -> None:
     assert next_step(task, PERSON, NOW) == AskCommand(("check",))
     assert next_step(task, replace(PERSON, poll=PollResult(has_come=False)), NOW) is None
     step = next_step(task, replace(PERSON, poll=PollResult(has_come=True, value={"build": 7})), NOW)
-    assert isinstance(step, GoOn)
+    assert isinstance(step, AppendTaskEvents)
     assert [(one.type, one.timestamp) for one in step.events] == [("answerTask", NOW), ("resumeTask", NOW)]
     assert folded(task, step).input == {"build": 7}
 
@@ -60,7 +68,7 @@ def test_a_task_that_paused_for_a_rate_goes_on_with_its_job_only_if_that_paused_
         (None, None),
     ):
         step = next_step(task, replace(EXPERT, jobs={"j": seen}), NOW)
-        assert isinstance(step, GoOn)
+        assert isinstance(step, AppendTaskEvents)
         assert step.job_id == goes_on
         assert step.needs_job(task, EXPERT)
         assert not step.needs_job(task, PERSON)
@@ -70,15 +78,15 @@ def test_a_job_that_never_began_is_replaced_after_half_a_minute_and_not_before()
     known = replace(EXPERT, jobs={"j": None})
     assert next_step(RUNNING, EXPERT, NOW) == NeedJob("j")
     assert next_step(RUNNING, known, RUNNING.updated_at + 30_000) is None
-    assert next_step(RUNNING, known, RUNNING.updated_at + 30_001) == GoOn((), "resumed")
+    assert next_step(RUNNING, known, RUNNING.updated_at + 30_001) == AppendTaskEvents((), "resumed")
 
 
 def test_a_job_whose_process_died_goes_on_and_one_that_waits_for_a_rate_pauses_its_task() -> None:
     died = replace(EXPERT, jobs={"j": job("stoppedByInterrupt")})
-    assert next_step(RUNNING, died, NOW) == Work("j")
+    assert next_step(RUNNING, died, NOW) == ContinueTask("j")
     waits = replace(EXPERT, jobs={"j": job("stoppedByInterrupt", pause_reason="rate_limit", resume_at=NOW + 5)})
     step = next_step(RUNNING, waits, NOW)
-    assert isinstance(step, GoOn)
+    assert isinstance(step, AppendTaskEvents)
     after = folded(RUNNING, step)
     assert (after.status, after.pause_reason, after.resume_at) == ("paused", "rate_limit", NOW + 5)
 
@@ -91,7 +99,7 @@ def test_a_task_that_was_silent_for_too_long_fails_as_its_config_says(retried: i
     task = RUNNING.model_copy(update={"job_id": None, "config": config, "retry_count": retried})
     assert next_step(task, EXPERT, NOW - 1) is None
     step = next_step(task, EXPERT, NOW)
-    assert isinstance(step, GoOn)
+    assert isinstance(step, AppendTaskEvents)
     (event,) = step.events
     assert isinstance(event, FailTask)
     assert (event.outcome, event.error) == (outcome, "timed out: nothing was heard of it for 10 ms")
@@ -104,7 +112,7 @@ def test_a_task_whose_job_was_closed_for_good_fails_and_no_new_job_takes_its_pla
     for task in (RUNNING, waiting):
         known = replace(EXPERT, jobs={"j": job("stoppedByInterrupt", closed=closed)})
         step = next_step(task, known, NOW)
-        assert isinstance(step, GoOn)
+        assert isinstance(step, AppendTaskEvents)
         (event,) = step.events
         assert isinstance(event, FailTask)
         assert event.error == "Job j was closed for good by ann, python"
@@ -166,7 +174,7 @@ def test_whatever_is_decided_follows_and_what_is_in_no_list_has_nothing_due(
                 known = replace(known, jobs={step.job_id: None if of_job is None else job(of_job)})
             case _:
                 break
-    if isinstance(step, GoOn):
+    if isinstance(step, AppendTaskEvents):
         after = folded(task, step)
         assert step.needs_job(task, known) is (is_expert and after.status == "running")
     if steps:
@@ -192,7 +200,7 @@ def test_a_pause_for_a_rate_is_over_at_its_moment_and_nobody_pauses_for_longer_t
     assert not are_old(written[2:], NOW + 2 * week)
 
 
-def folded(task: TaskState, step: GoOn) -> TaskState:
+def folded(task: TaskState, step: AppendTaskEvents) -> TaskState:
     for event in step.events:
         task = evolve_task(task, event)
     return task

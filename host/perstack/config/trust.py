@@ -72,7 +72,7 @@ _ADDRESS_NAMES = frozenset(  # words in a setting's name that mark its value as 
 )
 
 
-class Agreed(Fact):
+class StoredItem(Fact):
     """Item as it is stored, without values that may be secret."""
 
     kind: Kind
@@ -80,7 +80,7 @@ class Agreed(Fact):
     digest: str
 
 
-class Item(Agreed):
+class Item(StoredItem):
     """Program that runs, or address that receives something."""
 
     shown: str  # description for a person, in one line; not stored
@@ -88,9 +88,9 @@ class Item(Agreed):
     """True if a person must agree before it is opened: an address outside of this machine, or one with environment
     variables. Not stored."""
 
-    def kept(self) -> Agreed:
+    def kept(self) -> StoredItem:
         """Return the stored part."""
-        return Agreed(kind=self.kind, name=self.name, digest=self.digest)
+        return StoredItem(kind=self.kind, name=self.name, digest=self.digest)
 
 
 def executed(project: Project) -> tuple[Item, ...]:
@@ -111,7 +111,7 @@ def confirming(env: Environment, digests: frozenset[str]) -> Environment:
     return env.replaced(env, unconfirmed)
 
 
-def digests_of(items: Iterable[Agreed]) -> frozenset[str]:
+def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
     """Return the digests by which items are compared."""
     return frozenset(item.digest for item in items)
 
@@ -309,7 +309,7 @@ class TrustRecord(Fact):
 
     folder: str
     agreed_at: int  # milliseconds since 1970
-    items: tuple[Agreed, ...] = ()
+    items: tuple[StoredItem, ...] = ()
 
 
 _MOST_BYTES = 8 << 20
@@ -344,7 +344,7 @@ class TrustStore:
         found = self.read(folder)
         return frozenset() if found is None else digests_of(found.items)
 
-    def write(self, folder: Path, items: Iterable[Agreed]) -> None:
+    def write(self, folder: Path, items: Iterable[StoredItem]) -> None:
         """Replace the agreements of a folder. Raises StorageError."""
         trust = TrustRecord(folder=str(folder), agreed_at=SYSTEM.now(), items=tuple(items))
         try:

@@ -18,7 +18,7 @@ abstract methods, and may override the others, whose defaults say what a storage
 The host validates ids (`core.base.ids`) before a storage sees them; a storage that builds paths from them must still
 use directory handles or an equal guard. All methods may raise StorageError, and those that write to an unknown Job
 raise NotFound. A call that may take long, because of a lock or a slow medium, must not block the event loop (writers:
-`system.concurrency.uninterrupted`).
+`system.concurrency.run_to_end`).
 """
 
 from __future__ import annotations

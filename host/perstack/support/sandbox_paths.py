@@ -45,7 +45,7 @@ def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) ->
         for path in paths:
             try:
                 real = _real_path(path, changeable)
-            except _Led as led:
+            except _ChangeableLink as led:
                 raise SkillError(
                     f"`{key}` of [sandbox] is {path}, and {led} on the way there is a link that programs may change:"
                     " name what it leads to"
@@ -98,7 +98,7 @@ def _names(paths: Iterable[Path]) -> Iterable[str]:
     return dict.fromkeys(name for path in paths for name in (os.path.normpath(path), os.path.realpath(path)))
 
 
-class _Led(Exception):
+class _ChangeableLink(Exception):
     """A path with a link in a folder where programs may create links."""
 
 
@@ -118,7 +118,7 @@ def _real_path(path: str, changeable: Sequence[str]) -> str | None:
             continue
         links += 1
         if is_below(at, changeable):
-            raise _Led(step)
+            raise _ChangeableLink(step)
         if links > _MAX_LINKS:
             return None
         target = os.readlink(step)  # noqa: PTH115 - pathlib would drop parts that matter

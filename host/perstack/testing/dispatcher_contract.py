@@ -39,7 +39,7 @@ async def really(seconds: float) -> None:
 
 
 @dataclass
-class HandedClock:
+class ManualClock:
     """A clock for engines that take one: time passes when the test says so."""
 
     milliseconds: int = 1_800_000_000_000

@@ -20,7 +20,7 @@ from perstack.ports.storage import LeaseInfo
 from perstack.support.storage import is_driven
 from perstack.system.concurrency import finish
 from perstack_s3.layout import Layout, LeaseState, read
-from perstack_s3.objects import Found, Objects
+from perstack_s3.objects import Objects, ReadObject
 
 EXPIRY = 10.0  # seconds. The server's times are whole seconds, so a dead holder blocks others for at most 11.
 
@@ -40,7 +40,7 @@ def elapsed() -> float:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldLease:
     """Lease of this process."""
 
     fence: int
@@ -81,10 +81,10 @@ class S3Leases:
         """Hold nothing yet."""
         self._objects = objects
         self._layout = layout
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldLease] = {}
         self._clock: tuple[float, float] | None = None
 
-    def held_lease(self, job_id: str) -> Held | None:
+    def held_lease(self, job_id: str) -> HeldLease | None:
         """Return this process's lease on a Job; None without one."""
         return self._held.get(job_id)
 
@@ -99,13 +99,13 @@ class S3Leases:
         )
         return LeaseInfo(holder) if is_held else None
 
-    async def is_still(self, job_id: str, lease: Held) -> bool:
+    async def is_still(self, job_id: str, lease: HeldLease) -> bool:
         """Ask the server whether a lease that may be lost is still ours."""
         found = await self._objects.get(self._key(job_id))
         return found is not None and not lease.is_lost and lease.is_in(_state(found))
 
     @asynccontextmanager
-    async def hold(self, job_id: str, holder: str) -> AsyncGenerator[Held]:
+    async def hold(self, job_id: str, holder: str) -> AsyncGenerator[HeldLease]:
         """Hold the lease. Raises Conflict, naming the holder."""
         try:
             held = await finish(self._take(job_id, holder))
@@ -127,24 +127,24 @@ class S3Leases:
         """Remove the lease object of a deleted Job."""
         await self._objects.remove([self._key(job_id)])
 
-    async def _take(self, job_id: str, holder: str) -> Held:
+    async def _take(self, job_id: str, holder: str) -> HeldLease:
         held = await self._taken(job_id, holder)
         self._held[job_id] = held
         return held
 
-    async def _taken(self, job_id: str, holder: str) -> Held:
+    async def _taken(self, job_id: str, holder: str) -> HeldLease:
         key = self._key(job_id)
         for _ in range(_TRIES):
             now = elapsed()
             found = await self._objects.get(key)
             if found is None:
-                held = Held(1, secrets.token_hex(8), holder, "", now)
+                held = HeldLease(1, secrets.token_hex(8), holder, "", now)
                 tag = await self._objects.create(key, held.bytes())
             else:
                 state = _state(found)
                 if state.holder and not await self._is_expired(found):
                     raise is_driven(job_id, state.holder)
-                held = Held(state.fence + 1, secrets.token_hex(8), holder, "", now)
+                held = HeldLease(state.fence + 1, secrets.token_hex(8), holder, "", now)
                 held.is_fenced = not state.holder and not state.unfenced
                 tag = await self._objects.replace(key, held.bytes(), found.tag)
             if tag is not None:
@@ -152,7 +152,7 @@ class S3Leases:
                 return held
         raise Conflict(f"job {job_id} is being taken by others: try again")
 
-    async def _beat(self, job_id: str, lease: Held) -> None:
+    async def _beat(self, job_id: str, lease: HeldLease) -> None:
         while not lease.is_lost:
             await asyncio.sleep(_BEAT)
             now = elapsed()
@@ -168,7 +168,7 @@ class S3Leases:
                 else:
                     lease.is_lost = True
 
-    async def _freed(self, job_id: str, lease: Held) -> None:
+    async def _freed(self, job_id: str, lease: HeldLease) -> None:
         with suppress(StorageError):  # it expires by itself
             key = self._key(job_id)
             if (
@@ -181,7 +181,7 @@ class S3Leases:
             if found is not None and lease.is_in(_state(found)):
                 await self._objects.replace(key, lease.bytes(""), found.tag, patience=_LAST)
 
-    async def _is_expired(self, found: Found, *, by_old_clock: bool = False) -> bool:
+    async def _is_expired(self, found: ReadObject, *, by_old_clock: bool = False) -> bool:
         return await self._now(may_be_old=by_old_clock) - _seconds(found.written) >= EXPIRY
 
     async def _now(self, *, may_be_old: bool) -> float:
@@ -210,5 +210,5 @@ def _seconds(moment: datetime) -> float:
     return moment.timestamp()
 
 
-def _state(found: Found) -> LeaseState:
+def _state(found: ReadObject) -> LeaseState:
     return read(LeaseState, found.data) or LeaseState(holder="somebody whose lease cannot be read", fence=0, nonce="")

@@ -25,7 +25,7 @@ _LARGEST_INDEX = 64_000_000
 _INDEX = TypeAdapter(dict[str, tuple[str, str]])
 
 
-class Indexed:
+class ObjectCache:
     """Cached objects of one kind, by Job id. The tag shows whether an object has changed since it was read."""
 
     def __init__(self, objects: Objects, layout: Layout, kind: str) -> None:

@@ -26,7 +26,7 @@ from perstack_s3.layout import (
     read_append,
     read_merged,
 )
-from perstack_s3.objects import Found, Objects, gather_limited
+from perstack_s3.objects import Objects, ReadObject, gather_limited
 
 _TRIES = 5
 _AHEAD = 16  # maximum number of appends requested at a time
@@ -191,7 +191,7 @@ class S3Log:
             await self._put_in_place(self._key(number), _with_record(single.data, index, record), single)
         self._recent.clear()
 
-    async def _put_in_place(self, key: str, data: bytes, found: Found) -> None:
+    async def _put_in_place(self, key: str, data: bytes, found: ReadObject) -> None:
         if await self._objects.replace(key, data, found.tag) is None:
             raise Conflict(f"{self.place}: {key} has changed meanwhile: try again")
 

@@ -182,7 +182,7 @@ def _variable(*names: str) -> str | None:
 # number in the bytes: on a conflict the object is read, and if it has our bytes, the write has succeeded.
 
 
-class Found(NamedTuple):
+class ReadObject(NamedTuple):
     """Object that was read."""
 
     data: bytes
@@ -222,14 +222,14 @@ class Objects:
         self._client = Client(location)
         self.is_checked = False  # True if `check_version` has accepted this store
 
-    async def get(self, key: str, *, patience: float | None = None) -> Found | None:
+    async def get(self, key: str, *, patience: float | None = None) -> ReadObject | None:
         """Return an object; None if it does not exist."""
 
-        def call(store: S3Store) -> Found | int:
+        def call(store: S3Store) -> ReadObject | int:
             answer = obstore.get(store, key)
             if seconds_for(size := answer.meta["size"]) > seconds_for(expected):
                 return size
-            return Found(bytes(answer.bytes()), answer.meta["e_tag"] or "", answer.meta["last_modified"])
+            return ReadObject(bytes(answer.bytes()), answer.meta["e_tag"] or "", answer.meta["last_modified"])
 
         expected = 0
         try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from perstack_temporal.connection import TemporalConnection
-    from perstack_temporal.job_workflow import Facts
+    from perstack_temporal.job_workflow import WorkflowMemo
     from perstack_temporal.worker import TemporalSeat
 
 T = TypeVar("T")
@@ -152,21 +152,21 @@ class TemporalDispatcher(Dispatcher):
         except LookupError:
             return None
 
-    async def _list_facts(self, client: Client) -> list[Facts]:
+    async def _list_facts(self, client: Client) -> list[WorkflowMemo]:
         from perstack_temporal import names
-        from perstack_temporal.job_workflow import Facts
+        from perstack_temporal.job_workflow import WorkflowMemo
 
         queue = self._address.queue
-        found: list[Facts] = []
+        found: list[WorkflowMemo] = []
         query = f"WorkflowType='{names.WORKFLOW}' AND TaskQueue='{queue}' AND ExecutionStatus='Running'"
         async for execution in client.list_workflows(query, page_size=_PAGE_SIZE, limit=_MAX_LISTED):
-            facts = await execution.memo_value(names.FACTS, None, type_hint=Facts)
+            facts = await execution.memo_value(names.FACTS, None, type_hint=WorkflowMemo)
             if facts is not None:
                 found.append(facts)
         return found
 
 
-def _load(all_facts: Sequence[Facts], now: int) -> Load:
+def _load(all_facts: Sequence[WorkflowMemo], now: int) -> Load:
     waiting = [facts["waiting"] for facts in all_facts if facts["waiting"] is not None]
     due = [(when, submitted_at) for when, submitted_at in waiting if when <= now]
     oldest = min((when or submitted_at for when, submitted_at in due), default=None)

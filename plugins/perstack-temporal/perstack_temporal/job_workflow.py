@@ -52,7 +52,7 @@ class WorkflowState(TypedDict, total=False):
     lost: StoredOrder | None
 
 
-class Facts(TypedDict):
+class WorkflowMemo(TypedDict):
     """Memo of a workflow, shown in the server's list."""
 
     waiting: list[int] | None  # due time and submission time of the waiting order, in milliseconds since 1970
@@ -79,7 +79,7 @@ class _ClaimedOrder(TypedDict):
     order: StoredOrder
 
 
-def facts_of_waiting(due: int, submitted_at: int) -> Facts:
+def facts_of_waiting(due: int, submitted_at: int) -> WorkflowMemo:
     """Return the memo of an order that nobody has claimed."""
     return {"waiting": [due, submitted_at], "running": False}
 
@@ -115,7 +115,7 @@ class JobWorkflow:
         self._has_begun = self._waiting is not None or self._lost is not None
         self._offered: set[str] = set()
         self._round = 0
-        self._shown: Facts | None = None
+        self._shown: WorkflowMemo | None = None
 
     @workflow.run
     async def run(self, kept: WorkflowState) -> None:
@@ -182,7 +182,7 @@ class JobWorkflow:
             return self._waiting
         return self._lost if self._held is None else self._held["order"]
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> WorkflowMemo:
         waits = None if self._waiting is None else [self._waiting["due"], self._waiting["submitted_at"]]
         return {"waiting": waits, "running": self._held is not None or self._lost is not None}
 

@@ -10,7 +10,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import (
     Permissions,
     RuleSet,
-    Standing,
+    StandingApproval,
     Widening,
     apply_widening,
     apply_widening_to_all,
@@ -46,7 +46,7 @@ def strictness(chain, call) -> int:
 
 @given(chains, calls, st.lists(rules, max_size=2))
 def test_no_approval_for_a_job_makes_a_denied_call_run(chain, call, approved) -> None:
-    standing = [Standing(id="job-1-1", call_digest="v1:x", rule=rule) for rule in approved]
+    standing = [StandingApproval(id="job-1-1", call_digest="v1:x", rule=rule) for rule in approved]
     decided = apply_rules(chain, standing, DecidedCall(id="1", tool_name=call.tool, skill_name=call.skill), call)
     before = decide_call(chain, call).decision
     assert (decided.kind == "refused") == (before == "deny")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hosting import Bench, Seen, expert, recording, wait_for
 
 from perstack.core.base.ids import By
-from perstack.core.files.trees import Below, File, digest_of, folder_blob, folder_of
+from perstack.core.files.trees import File, Subfolder, digest_of, folder_blob, folder_of
 from perstack.engine.files.trees import SnapshotBlob, Trees, blobs_of_trees
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
@@ -69,7 +69,7 @@ def test_a_tree_of_a_stranger_is_named_and_never_followed_without_end(bench: Ben
         await storage.create_job("job")
         deep = await storage.put_blob("job", folder_blob(folder_of([])))
         for _ in range(400):
-            deep = await storage.put_blob("job", folder_blob(folder_of([Below(b"d", deep)])))
+            deep = await storage.put_blob("job", folder_blob(folder_of([Subfolder(b"d", deep)])))
         bad = await storage.put_blob("job", b'{"tree":1,"entries":[["..","folder","' + b"0" * 64 + b'"]]}')
         text_blob = await storage.put_blob("job", b"no tree at all")
         return [

@@ -10,7 +10,7 @@ from hosting import Bench, Seen, expert, recording, until_it_crashes, wait_for
 
 from perstack.config.load import load_project
 from perstack.core.definitions.project import MAX_FILE_SIZE
-from perstack.core.files.trees import Below, Entry, File, LeftOut, Link
+from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder
 from perstack.engine.files.trees import Trees
 from perstack.errors import DefinitionError
 from perstack.host import Host
@@ -44,7 +44,7 @@ def test_what_a_program_did_to_the_files_is_recorded_with_the_step(bench: Bench)
     entries = _entries(host, job.id, after.tree)
     assert entries.keys() == {b"a.txt", b"d", b"d/e", b"l"}
     assert entries[b"l"] == Link(b"l", b"a.txt")
-    assert isinstance(entries[b"d/e"], Below)
+    assert isinstance(entries[b"d/e"], Subfolder)
     assert isinstance(entries[b"a.txt"], File)
     assert wait_for(Trees(host.storage, job.id).content(entries[b"a.txt"].digest)) == b"one\ntwo\nthree\n"
 
@@ -72,7 +72,7 @@ def test_private_ignored_and_unreadable_files_are_not_recorded_and_large_ones_ar
     entries = _entries(host, job.id, event.tree)
     recorded = {b".gitignore", b".perstackignore", b"keep.txt", b"mine", b"mine/secret", b"out", b"out/.gitignore"}
     assert entries.keys() - {b"big", b"pipe"} == recorded | {b"out/keep.o"}
-    assert entries[b"big"] == LeftOut(b"big", "tooLarge")
+    assert entries[b"big"] == SkippedEntry(b"big", "tooLarge")
     assert [(one.path, one.reason, one.size) for one in event.left_out] == [
         ("big", "tooLarge", 1001),
         ("pipe", "special", None),

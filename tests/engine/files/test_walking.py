@@ -21,7 +21,7 @@ from hosting import Bench, expert, opened, wait_for
 
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.ignore_rules import rules_at
-from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, digest_of
+from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder, digest_of
 from perstack.engine.files.snapshots import WorkspaceSnapshots
 from perstack.engine.files.trees import Trees
 from perstack.engine.files.workspace_walk import SnapshotUnavailable
@@ -43,9 +43,9 @@ def walked(top: bytes) -> dict[bytes, Entry | None]:
             elif stat.S_ISDIR(status.st_mode):
                 found[at] = None
             elif not stat.S_ISREG(status.st_mode):
-                found[at] = LeftOut(name, "special")
+                found[at] = SkippedEntry(name, "special")
             elif status.st_size > MOST:
-                found[at] = LeftOut(name, "tooLarge")
+                found[at] = SkippedEntry(name, "tooLarge")
             else:
                 data = Path(os.fsdecode(path)).read_bytes()
                 found[at] = File(name, len(data), digest_of(data), bool(status.st_mode & stat.S_IXUSR))
@@ -56,7 +56,7 @@ async def recorded(trees: Trees, tree: str) -> dict[bytes, Entry | None]:
     """The same of a snapshot, each content read again."""
     found: dict[bytes, Entry | None] = {}
     async for path, entry in trees.entries(tree):
-        found[path] = None if isinstance(entry, Below) else entry
+        found[path] = None if isinstance(entry, Subfolder) else entry
         if isinstance(entry, File):
             assert len(await trees.content(entry.digest)) == entry.size
     return found

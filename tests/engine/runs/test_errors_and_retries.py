@@ -8,7 +8,14 @@ import pytest
 from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.definitions.settings import Limits
-from perstack.core.runs.retries_and_fallbacks import Again, GiveUp, PauseJob, after_failure, delay_before, time_for_try
+from perstack.core.runs.retries_and_fallbacks import (
+    GiveUp,
+    PauseJob,
+    RetryAfter,
+    after_failure,
+    delay_before,
+    time_for_try,
+)
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn
 
@@ -135,7 +142,7 @@ def test_all_tries_together_have_a_deadline() -> None:
     def decide(**facts):
         return after_failure(limits, **{"is_retryable": True, "retry_after": None, "jitter": 0.0, **facts})
 
-    assert decide(attempt=1, spent=1.0) == Again(0.5)
+    assert decide(attempt=1, spent=1.0) == RetryAfter(0.5)
     last = decide(attempt=4, spent=7.0)
     assert isinstance(last, GiveUp)
     assert "4 tries in 7 s" in last.reason

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack_bubblewrap.bwrap_arguments import System, View, arguments, environment, inner_mounts, open_mount_sources
+from perstack_bubblewrap.bwrap_arguments import (
+    FolderView,
+    System,
+    arguments,
+    environment,
+    inner_mounts,
+    open_mount_sources,
+)
 from perstack_bubblewrap.file_view import ProtectedFileScanner
 from perstack_bubblewrap.seccomp import MACHINES, Machine, program_of
 
@@ -57,14 +64,14 @@ def test_every_call_gets_a_verdict(number: int, args: list[int]) -> None:
         assert verdict(machine, number, *args) in (0, errno.EPERM, errno.ENOSYS)
 
 
-def words(view: View, **env: str) -> list[str]:
+def words(view: FolderView, **env: str) -> list[str]:
     within = inner_mounts(view)
     handles = dict.fromkeys((*within.changeable, *within.fixed), 9)
     made = arguments(System(hidden="/hidden"), view, cwd="/w", env=env, handles=handles)
     return made.decode().split("\0")[:-1]
 
 
-def placed(view: View) -> list[tuple[str, str]]:
+def placed(view: FolderView) -> list[tuple[str, str]]:
     """Of what is mounted where a person's folders are, the option and the place, in order."""
     found = words(view)
     options = ("--bind", "--ro-bind", "--tmpfs", "--bind-fd", "--ro-bind-fd")
@@ -76,7 +83,7 @@ def placed(view: View) -> list[tuple[str, str]]:
 
 
 def test_what_is_within_comes_after_what_is_around_it() -> None:
-    view = View(
+    view = FolderView(
         readable=("/w/a/b",),
         writable=("/w",),
         emptied=("/w/perstack",),
@@ -102,22 +109,22 @@ def test_what_is_within_comes_after_what_is_around_it() -> None:
 
 
 def test_what_is_not_shown_is_not_mounted_over() -> None:
-    assert placed(View(writable=("/w",), hidden=("/elsewhere/.env",), emptied=("/state",))) == [("--bind", "/w")]
+    assert placed(FolderView(writable=("/w",), hidden=("/elsewhere/.env",), emptied=("/state",))) == [("--bind", "/w")]
 
 
 @given(name=st.text(max_size=6), value=st.text(max_size=6))
 def test_a_variable_is_one_argument_whatever_is_in_it(name: str, value: str) -> None:
     try:
-        found = words(View(writable=("/w",)), **{name: value})
+        found = words(FolderView(writable=("/w",)), **{name: value})
     except ValueError:
         assert "\0" in name + value or "=" in name or not name or not (name + value).isprintable()
         return
     assert found[-3:] == ["--setenv", name, value]
-    assert found[:-3] == words(View(writable=("/w",)))
+    assert found[:-3] == words(FolderView(writable=("/w",)))
 
 
 def test_a_home_that_is_not_there_becomes_the_temporary_folder() -> None:
-    view = View(writable=("/w",))
+    view = FolderView(writable=("/w",))
     assert environment({"HOME": "/home/me", "USER": "me", "PATH": "/bin"}, view) == {
         "HOME": "/tmp",
         "TMPDIR": "/tmp",
@@ -189,6 +196,6 @@ def test_what_has_become_a_link_since_it_was_found_is_not_mounted(tmp_path: Path
     (work / "b").rename(work / "c")
     (work / "b").symlink_to(keys)
     assert len(found.fixed) == 2
-    view = View(writable=(str(work),), fixed=(*found.fixed, str(work / "gone")), held=found.fixed)
+    view = FolderView(writable=(str(work),), fixed=(*found.fixed, str(work / "gone")), held=found.fixed)
     with open_mount_sources(view) as handles:
         assert handles == {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from perstack.core.base.chain import TakenOut
+from perstack.core.base.chain import RedactedRemains
 from perstack.core.base.ids import event_id_of, place_of
 from perstack.core.base.records import JsonObject, blank, texts_in
 from perstack.core.runs import events
@@ -50,7 +50,7 @@ class Redaction:
 
 
 def fields_to_blank(event: events.StoredEvent) -> tuple[str, ...]:
-    """Return the JSON names of the fields that `blanked` changes in this event; empty if there are none."""
+    """Return the JSON names of the fields that `blank` changes in this event; empty if there are none."""
     before, after = _json(event), _json(blank(event))
     return tuple(key for key in before if before[key] != after.get(key))
 
@@ -74,7 +74,7 @@ _SETTINGS = frozenset(("expert", "instruction", "definition", "permissions", "ou
 
 
 def texts_to_blank(event: events.StoredEvent, named: Iterable[str] = ()) -> frozenset[str]:
-    """Return the texts that `blanked` removes from the named fields, or from all but settings if none is named."""
+    """Return the texts that `blank` removes from the named fields, or from all but settings if none is named."""
     before, after = _json(event), _json(blank(event))
     wanted = frozenset(named) or before.keys() - _SETTINGS
     kept = frozenset(texts_in(after))
@@ -82,20 +82,22 @@ def texts_to_blank(event: events.StoredEvent, named: Iterable[str] = ()) -> froz
     return frozenset(text for texts in taken for text in texts if text not in kept)
 
 
-class NotVouchedFor(ValueError):
+class UnverifiedRedaction(ValueError):
     """A line that claims to be redacted without a valid `redactEvent` in its log."""
 
 
-def stand_in(left: TakenOut, digest: str, seq: int, redactions: Iterable[events.RedactEvent]) -> events.StoredEvent:
-    """Return the replacement of the redacted event at `seq` by a log's redactEvents. Raises NotVouchedFor."""
+def stand_in(
+    left: RedactedRemains, digest: str, seq: int, redactions: Iterable[events.RedactEvent]
+) -> events.StoredEvent:
+    """Return the replacement of the redacted event at `seq` by a log's redactEvents. Raises UnverifiedRedaction."""
     event = next((one for one in redactions if one.event_id == left.id and place_of(one.id)[2] > seq), None)
     if event is None or left.id != event_id_of(event.run_id, seq):
-        raise NotVouchedFor("its content was taken out, and no redactEvent says by whom")
+        raise UnverifiedRedaction("its content was taken out, and no redactEvent says by whom")
     if (event.event_type, event.digest) != (left.type, digest):
-        raise NotVouchedFor(f"its content was taken out, and {event.id}, which says so, means another")
+        raise UnverifiedRedaction(f"its content was taken out, and {event.id}, which says so, means another")
     remains = parse_remains(event)
     if remains is None or remains.type != left.type or not events.is_at_home(remains, event.job_id, event.run_id, seq):
-        raise NotVouchedFor(f"{event.id} puts something in its place that a redaction does not leave")
+        raise UnverifiedRedaction(f"{event.id} puts something in its place that a redaction does not leave")
     return remains
 
 

@@ -54,7 +54,7 @@ class Sealed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TakenOut:
+class RedactedRemains:
     """The remains of a redacted event's line. Only a `redactEvent` vouches for them."""
 
     type: str
@@ -131,10 +131,10 @@ def _open_checked(head: Head, line: bytes) -> tuple[Sealed, Head]:
     return sealed, Head(head.seq + 1, sealed.hash)
 
 
-def read_remains(payload: bytes) -> TakenOut | None:
+def read_remains(payload: bytes) -> RedactedRemains | None:
     """Return the remains in a redacted line's payload; None for any other payload."""
     match = _REDACTED.fullmatch(payload)
-    return None if match is None else TakenOut(match["type"].decode(), match["id"].decode())
+    return None if match is None else RedactedRemains(match["type"].decode(), match["id"].decode())
 
 
 def remove_payload(line: bytes, event_type: str, event_id: str) -> bytes:

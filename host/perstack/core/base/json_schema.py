@@ -3,7 +3,7 @@
 All validators are created here. A check spends steps from a `Meter`, each some microseconds, and stops when they are
 used up. There is no clock, so the result is the same everywhere. Patterns run in linear time, a `$ref` is only resolved
 within the schema, and a nested `$schema` is ignored. A keyword that could take longer than its steps say needs its own
-implementation in `_own`.
+implementation in `_bounded_keywords`.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Approval(Fact):
         return self.decision == "no"
 
 
-class Standing(Fact):
+class StandingApproval(Fact):
     """Approval that holds for a whole Job."""
 
     id: str  # id of the event that gave the approval

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, assert_never
 from perstack.core.base.file_names import spell
 from perstack.core.base.records import JsonObject
 from perstack.core.files.tree_diff import Change, ChangeKind
-from perstack.core.files.trees import Below, Entry, File, LeftOut, Link
+from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder
 from perstack.dataclass import dataclass
 
 CONTEXT = 3  # number of unchanged lines that a hunk shows around a change
@@ -317,9 +317,9 @@ def compared_bytes(entry: Entry | None) -> int | None:
     match entry:
         case File():
             return entry.size if entry.size <= LARGEST_COMPARED else None
-        case Link() | Below() | None:
+        case Link() | Subfolder() | None:
             return 0
-        case LeftOut():
+        case SkippedEntry():
             return None
         case _:
             assert_never(entry)
@@ -381,9 +381,9 @@ def _side(entry: Entry | None) -> Side | None:
             return Side("program" if entry.is_program else "file", entry.size)
         case Link():
             return Side("link", target=spell(entry.target))
-        case Below():
+        case Subfolder():
             return Side("folder")
-        case LeftOut():
+        case SkippedEntry():
             return Side("leftOut")
         case _:
             assert_never(entry)

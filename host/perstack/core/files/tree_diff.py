@@ -7,7 +7,7 @@ from typing import Literal
 
 from perstack.core.base.file_names import is_never_recorded, spell
 from perstack.core.base.patterns import Glob
-from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, TreeFolder
+from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder, TreeFolder
 from perstack.dataclass import dataclass
 
 ChangeKind = Literal["added", "removed", "changed", "mode"]  # `mode` if only the executable bit changed
@@ -85,7 +85,7 @@ def counts_of(changes: tuple[Change, ...]) -> Counts:
     """Count changed files and links, except changes from or to an entry that was left out: it is unknown."""
     added = removed = changed = 0
     for change in changes:
-        if isinstance(change.old, LeftOut) or isinstance(change.new, LeftOut):
+        if isinstance(change.old, SkippedEntry) or isinstance(change.new, SkippedEntry):
             continue
         was, is_there = isinstance(change.old, File | Link), isinstance(change.new, File | Link)
         changed += was and is_there
@@ -95,23 +95,23 @@ def counts_of(changes: tuple[Change, ...]) -> Counts:
 
 
 def _folder(entry: Entry | None) -> str | None:
-    return entry.digest if isinstance(entry, Below) else None
+    return entry.digest if isinstance(entry, Subfolder) else None
 
 
 # Rewinding: which changes between two trees are applied, and which paths are kept and why.
 
-KeptWhy = Literal["notRecorded", "ignoredThen", "inTheWay", "unknownInside", "otherFileSystem"]
+KeptReason = Literal["notRecorded", "ignoredThen", "inTheWay", "unknownInside", "otherFileSystem"]
 """Reason why a path is kept although the trees differ: one tree has not recorded it (`notRecorded`), the earlier tree
 ignored it (`ignoredThen`), something that no snapshot has is in its place (`inTheWay`) or in the folder to remove
 (`unknownInside`), or it is on another file system."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptEntry:
     """Path that a rewind leaves unchanged."""
 
     path: bytes
-    why: KeptWhy
+    why: KeptReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +119,20 @@ class RewindPlan:
     """Changes that a rewind applies to a workspace, and paths that it keeps."""
 
     changes: tuple[Change, ...] = ()  # changes from the present entry to the wanted one, sorted by path
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptEntry, ...] = ()
 
 
 def rewind_plan(changes: Iterable[Change], wanted: Callable[[bytes], bool], ignored_then: Set[bytes]) -> RewindPlan:
     """Return the `wanted` changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
     made: list[Change] = []
-    kept: list[Kept] = []
+    kept: list[KeptEntry] = []
     for change in changes:
         if not wanted(change.path) or any(map(is_never_recorded, change.path.split(b"/"))):
             continue
-        if isinstance(change.old, LeftOut) or isinstance(change.new, LeftOut):
-            kept.append(Kept(change.path, "notRecorded"))
+        if isinstance(change.old, SkippedEntry) or isinstance(change.new, SkippedEntry):
+            kept.append(KeptEntry(change.path, "notRecorded"))
         elif change.new is None and change.path in ignored_then:
-            kept.append(Kept(change.path, "ignoredThen"))
+            kept.append(KeptEntry(change.path, "ignoredThen"))
         else:
             made.append(change)
     return RewindPlan(tuple(made), tuple(kept))

@@ -63,7 +63,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
+class Subfolder:
     """Subfolder, possibly empty."""
 
     name: bytes
@@ -71,14 +71,14 @@ class Below:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedEntry:
     """Entry that exists but is not recorded. Ignored and private ones have no entry at all."""
 
     name: bytes
     reason: Reason
 
 
-Entry = File | Link | Below | LeftOut
+Entry = File | Link | Subfolder | SkippedEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ def _row(entry: Entry) -> list[JsonValue]:
             return [name, "program" if entry.is_program else "file", entry.size, entry.digest]
         case Link():
             return [name, "link", spell(entry.target)]
-        case Below():
+        case Subfolder():
             return [name, "folder", entry.digest]
-        case LeftOut():
+        case SkippedEntry():
             return [name, "leftOut", entry.reason]
         case _:
             assert_never(entry)
@@ -145,11 +145,11 @@ def _entry(row: JsonValue) -> Entry:
         case [str(name), "link", str(target)]:
             return Link(_name(name), _target(target))
         case [str(name), "folder", str(digest)] if is_digest(digest):
-            return Below(_name(name), digest)
+            return Subfolder(_name(name), digest)
         case [str(name), "leftOut", str(reason)]:
             known = next((one for one in get_args(Reason) if one == reason), None)
             if known is not None:
-                return LeftOut(_name(name), known)
+                return SkippedEntry(_name(name), known)
         case _:
             pass
     raise NotATree("has an entry that is none of this version")

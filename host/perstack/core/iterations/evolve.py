@@ -201,7 +201,7 @@ def regressions_in(before: Sequence[Iteration], cases: Sequence[Case]) -> tuple[
     return tuple(case.name for case in cases if not case.passed and passed.get(case.name, False))
 
 
-class _Aim(TypedDict):
+class _Limits(TypedDict):
     max_iterations: int
     target: float | None
     max_cost: float | None
@@ -217,7 +217,7 @@ def with_limits(
 ) -> Iterate:
     """Return the settings with a maximum of iterations, and with the target and totals that are given."""
     return settings.model_copy(
-        update=_Aim(
+        update=_Limits(
             max_iterations=max_iterations,
             target=settings.target if target is None else target,
             max_cost=settings.max_cost if max_cost is None else max_cost,

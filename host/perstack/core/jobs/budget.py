@@ -16,7 +16,7 @@ from dataclasses import field
 from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, Charge, Exceeded, Spending, Usage, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.budget_shares import WHOLE, Amounts, What
+from perstack.core.jobs.budget_shares import WHOLE, Amounts, Unit
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -64,7 +64,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitForRoom:
     """The decision to wait: there will be room if a generation of a parallel Run costs less than its maximum."""
 
 
@@ -89,7 +89,7 @@ class _Account:
     @property
     def amounts(self) -> Amounts:
         """Remaining amounts of everything that has a limit, never negative."""
-        found: dict[What, int] = {}
+        found: dict[Unit, int] = {}
         if self.limit.max_tokens is not None:
             found["tokens"] = max(0, self.left.tokens)
         if self.limit.max_cost is not None:
@@ -100,13 +100,13 @@ class _Account:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfRun:
+class _RunSpending:
     spent: Amount = NOTHING
     open: Amount = NOTHING
     tool_calls: int = 0
 
     @classmethod
-    def of(cls, spending: Spending, *, at_rest: bool) -> _OfRun:
+    def of(cls, spending: Spending, *, at_rest: bool) -> _RunSpending:
         spent = Amount.of_usage(spending.usage) + Amount.of_charge(spending.assumed)
         reserved = Amount.of_charge(spending.promised)
         if at_rest:
@@ -122,7 +122,7 @@ class Ledger:
         self._root = root
         self._accounts: dict[str, _Account] = {JOB: _Account(limit or Budget())}
         self._keys: dict[str, tuple[str, ...]] = {}
-        self._taken: dict[str, _OfRun] = {}
+        self._taken: dict[str, _RunSpending] = {}
         self._latest: dict[str, Run] = {}
         self._held: dict[str, tuple[str, Amount]] = {}
 
@@ -135,7 +135,7 @@ class Ledger:
         self._add_time(run, 0 if latest is None else latest.worked_ms)
         if latest is not None and run.spending is latest.spending and not at_rest:
             return False
-        before, now = self._taken.get(run_id, _OfRun()), _OfRun.of(run.spending, at_rest=at_rest)
+        before, now = self._taken.get(run_id, _RunSpending()), _RunSpending.of(run.spending, at_rest=at_rest)
         self._taken[run_id] = now
         for key in self._keys[run_id]:
             account = self._accounts[key]
@@ -169,7 +169,7 @@ class Ledger:
             self._accounts[account].open -= amount
         return True
 
-    def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NOTHING) -> Grant | Wait | Exceeded:
+    def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NOTHING) -> Grant | WaitForRoom | Exceeded:
         """Decide about a generation with a known maximum cost, of which the caller holds `mine` already."""
         tightest, most = JOB, bound.wanted
         for key in self._keys[run_id]:
@@ -182,7 +182,7 @@ class Ledger:
         back = account.open - mine
         is_anything_open = back.tokens > 0 or back.nano > 0
         if is_anything_open and bound.reply_tokens_within(account.left + back) >= min(bound.least, bound.wanted):
-            return Wait()
+            return WaitForRoom()
         return _excess(tightest, account, bound)
 
     def room_for_calls(self, run_id: str, calls: int) -> Exceeded | None:
@@ -196,7 +196,7 @@ class Ledger:
 
     def left_for(self, run_id: str, expert: Expert) -> dict[str, Amounts]:
         """Return the unused amounts open to a delegate: of the Run's accounts as `WHOLE`, and of its Expert's own."""
-        whole: dict[What, int] = {}
+        whole: dict[Unit, int] = {}
         for key in self._keys[run_id]:
             for what, amount in self._accounts[key].amounts.items():
                 whole[what] = min(amount, whole.get(what, amount))

@@ -17,8 +17,8 @@ from perstack.core.base.usage import NANO, nano
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.dataclass import dataclass
 
-What = Literal["tokens", "nano", "calls", "steps"]
-Amounts = Mapping[What, int]  # amounts by unit (`nano`: billionths of a dollar); a missing unit has no limit
+Unit = Literal["tokens", "nano", "calls", "steps"]
+Amounts = Mapping[Unit, int]  # amounts by unit (`nano`: billionths of a dollar); a missing unit has no limit
 
 WHOLE = ""  # account of the whole Job; the others belong to Experts with budgets of their own
 
@@ -29,9 +29,9 @@ class Sharer:
 
     run_id: str
     account: str = WHOLE  # Expert account that it spends from in addition
-    used: Amounts = field(default_factory=dict[What, int])  # by the delegate and Runs below it, reserved amounts too
+    used: Amounts = field(default_factory=dict[Unit, int])  # by the delegate and Runs below it, reserved amounts too
     cap: Amounts | None = None  # None if it has not started, or has stopped and shall continue
-    needs: Amounts = field(default_factory=dict[What, int])  # for its next work, if it stopped for lack of that
+    needs: Amounts = field(default_factory=dict[Unit, int])  # for its next work, if it stopped for lack of that
 
 
 def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[str, Amounts]:
@@ -65,13 +65,13 @@ def _unheld_amounts(account: str, remaining: Amounts, sharers: Sequence[Sharer])
     }
 
 
-def _held_amount(one: Sharer, what: What) -> int:
+def _held_amount(one: Sharer, what: Unit) -> int:
     return 0 if one.cap is None or what not in one.cap else max(0, one.cap[what] - one.used.get(what, 0))
 
 
 def _part(one: Sharer, free: Mapping[str, Amounts], among: Sequence[Sharer]) -> Amounts:
     """Return a delegate's part if all of `among` share what is free."""
-    found: dict[What, int] = {}
+    found: dict[Unit, int] = {}
     for account in {WHOLE, one.account}:
         number = len(among) if account == WHOLE else sum(other.account == account for other in among)
         for what, amount in free.get(account, {}).items():
@@ -101,7 +101,7 @@ def budget_of(cap: Amounts, milliseconds: int | None) -> Budget | None:
 
 def capped(limits: Limits) -> Amounts:
     """Return the share that was recorded as these limits."""
-    budget, found = limits.budget or Budget(), dict[What, int]()
+    budget, found = limits.budget or Budget(), dict[Unit, int]()
     if budget.max_tokens is not None:
         found["tokens"] = budget.max_tokens
     if budget.max_cost is not None:

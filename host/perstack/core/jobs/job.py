@@ -19,7 +19,7 @@ from functools import reduce
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import BLOCK, OWN, block_of, number_of_run
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, sum_charges
-from perstack.core.definitions.permissions import Standing, Widening
+from perstack.core.definitions.permissions import StandingApproval, Widening
 from perstack.core.definitions.settings import Limits
 from perstack.core.runs.facts import Closed
 from perstack.core.runs.questions import OpenQuestion
@@ -98,7 +98,7 @@ class Job:
         return frozenset[str]().union(*(run.signals for run in self.runs.values()))
 
     @property
-    def standing(self) -> tuple[Standing, ...]:
+    def standing(self) -> tuple[StandingApproval, ...]:
         """The approvals for the whole Job, from all Runs."""
         return tuple(one for run in self.runs.values() for one in run.standing)
 

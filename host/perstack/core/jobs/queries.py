@@ -120,7 +120,7 @@ def not_retained(jobs: Iterable[JobSummary], retention: Retention, now: int) -> 
     return removable(jobs, choice, keep_last=retention.keep_last or 0)
 
 
-By = Literal["expert", "model", "day", "label"]
+GroupBy = Literal["expert", "model", "day", "label"]
 NONE = "-"  # key for Jobs without a label, and for a model that an older job.json does not name
 
 
@@ -159,7 +159,7 @@ class GroupCost:
 
 
 def spent_by(
-    jobs: Iterable[JobSummary], by: By, *, since: int, day_of: Callable[[int], str]
+    jobs: Iterable[JobSummary], by: GroupBy, *, since: int, day_of: Callable[[int], str]
 ) -> tuple[list[GroupCost], GroupCost]:
     """Return the costs by group, highest first (days in order), and the total, of Runs started since then."""
     found: dict[str, GroupCost] = {}
@@ -179,7 +179,7 @@ def spent_by(
     return sorted(rows, key=lambda one: (-(one.usage.cost_usd or 0), -one.usage.total_tokens, one.key)), total
 
 
-def _keys(job: JobSummary, run: RunSummary, by: By, day_of: Callable[[int], str]) -> list[str]:
+def _keys(job: JobSummary, run: RunSummary, by: GroupBy, day_of: Callable[[int], str]) -> list[str]:
     match by:
         case "expert":
             return [run.expert_key or NONE]

@@ -255,7 +255,7 @@ def places_of(starts: Iterable[StartRun]) -> dict[str, RunPlace]:
 
 # The tree of a Job's Runs: delegates, continuations and branches.
 
-How = Literal["begun", "delegate", "continuation", "branch", "answer", "uncompacted"]
+RunOrigin = Literal["begun", "delegate", "continuation", "branch", "answer", "uncompacted"]
 """Origin of a Run: started by a person, called by another Run, or continuing another one from its end or from an
 earlier checkpoint, also with another answer (`answer`) or with content that compaction has left out since
 (`uncompacted`)."""
@@ -265,7 +265,7 @@ class PlacedRun(Fact):
     """A Run in the tree of its Job."""
 
     run: RunSummary
-    how: How
+    how: RunOrigin
     parent: str | None = None  # Run that it follows from; None if a person started it, or the parent is missing
     at: str | None = None  # checkpoint of the parent that it starts from
     depth: int = 0  # number of ancestors. A continuation has the depth of the Run that it continues
@@ -308,7 +308,7 @@ def _place_run(run: RunSummary, known: Mapping[str, RunSummary], origin: Continu
     if origin is None:
         return PlacedRun(run=run, how="begun")
     base = known.get(origin.run_id)
-    how: How = "continuation"
+    how: RunOrigin = "continuation"
     if origin.answers or origin.as_it_was:
         how = "answer" if origin.answers else "uncompacted"
     elif base is not None and is_place(origin.checkpoint_id) and place_of(origin.checkpoint_id)[2] < base.head_seq:

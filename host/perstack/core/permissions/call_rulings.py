@@ -12,7 +12,7 @@ from typing import assert_never
 from perstack.core.definitions.permissions import (
     PermissionRule,
     RuleSet,
-    Standing,
+    StandingApproval,
     call_digest,
     read_rule,
     with_approved,
@@ -26,7 +26,7 @@ _LONGEST = 1_000
 
 
 def apply_rules(
-    chain: Sequence[RuleSet], standing: Sequence[Standing], decided: DecidedCall, call: PolicyCall
+    chain: Sequence[RuleSet], standing: Sequence[StandingApproval], decided: DecidedCall, call: PolicyCall
 ) -> DecidedCall:
     """Return the call to run, to ask about or refused, by these rules and Job-wide approvals. Raises ValueError."""
     ruling = decide_call(chain, call)
@@ -60,8 +60,8 @@ def offers(chain: Sequence[RuleSet], call: PolicyCall) -> tuple[str, ...]:
 
 
 def _covering_approval(
-    chain: Sequence[RuleSet], standing: Sequence[Standing], decided: DecidedCall, call: PolicyCall
-) -> Standing | None:
+    chain: Sequence[RuleSet], standing: Sequence[StandingApproval], decided: DecidedCall, call: PolicyCall
+) -> StandingApproval | None:
     digest = call_digest(decided.skill_name, decided.tool_name, call.args) if standing else ""
     return next(
         (
@@ -104,7 +104,7 @@ class Difference:
 
 def difference_of(
     chain: Sequence[RuleSet],
-    standing: Sequence[Standing],
+    standing: Sequence[StandingApproval],
     decided: DecidedCall,
     readings: Sequence[PolicyCall],
     *,

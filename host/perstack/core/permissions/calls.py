@@ -19,7 +19,7 @@ Resolve = Callable[[str, str], Sequence[str]]
 workspace, `.` for itself, or absolute if the target is outside. Never raises."""
 
 
-class Ways:
+class PathResolver:
     """Resolver for one call that caches paths whose target differs from the written path."""
 
     def __init__(self, resolve: Resolve, known: Mapping[str, Sequence[str]] | None = None) -> None:

@@ -1,16 +1,16 @@
 """Decide what happens to an order of the queue after a worker has driven its target, or could not.
 
 An order asks workers to drive a Job, a series of iterations or a delegate's Run. A worker claims it, drives the target
-until that ends or stops, and asks this module about the outcome (`Came`):
+until that ends or stops, and asks this module about the outcome (`DriveOutcome`):
 
 - `Done`: the order is complete, because the target has ended, waits for a person, or was taken by another worker.
 - `Requeue`: the order is queued again, with a delay, or refused for this worker so that another gets it.
 
 The order of a target that may be in another storage (`missing`), that cannot be reached, or that a newer version wrote
 is never completed: another worker may be able to drive it. A Job that ends its workers is given up after
-`MOST_TAKEOVERS` consecutive takeovers without progress (`work_in`); workers that turn out to be alive do not count.
+`MOST_TAKEOVERS` consecutive takeovers without progress (`count_progress`); workers that turn out to be alive do not count.
 
-A new outcome is added to `Came`, `_after` and the worker that reports it. An event that a worker records before any
+A new outcome is added to `DriveOutcome`, `_action_after` and the worker that reports it. An event that a worker records before any
 work says so (`RunEvent.is_progress`), or each takeover would count as progress.
 """
 
@@ -32,22 +32,22 @@ from perstack.dataclass import dataclass
 _TOO_OLD_MS = 7 * 24 * 3_600_000  # of a pause: no rate limit lasts longer
 
 
-Served = JobSummary | SeriesState  # target of an order: a Job, or iterations with their Jobs
-Paused = Served | SeriesSummary
+OrderTarget = JobSummary | SeriesState  # target of an order: a Job, or iterations with their Jobs
+PausedTarget = OrderTarget | SeriesSummary
 
 
-def is_over(paused: Paused, now: int) -> bool:
+def is_over(paused: PausedTarget, now: int) -> bool:
     """Return True if it paused for a rate limit that has passed."""
     return paused.pause_reason == "rate_limit" and limit_state(paused.resume_at, now) == "limitOver"
 
 
-def are_old(page: Sequence[Paused], now: int) -> bool:
+def are_old(page: Sequence[PausedTarget], now: int) -> bool:
     """Return True if everything on a page, and so on all later ones, is too old; ignores unreadable entries."""
     written = [one.updated_at for one in page if one.updated_at]
     return bool(written) and max(written) < now - _TOO_OLD_MS
 
 
-def state_of(served: Served, now: int) -> JobState:
+def state_of(served: OrderTarget, now: int) -> JobState:
     """Return the state of a Job or, in terms of a Job, of a series."""
     if isinstance(served, JobSummary):
         return job_state(served, now)
@@ -69,7 +69,7 @@ _LONGEST_PAUSE = 4_000  # milliseconds, as is `_FIRST_PAUSE`
 # Types of events that each takeover records again before the work that may end the worker, or that are no work.
 _NO_PROGRESS = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent) if not event.is_progress)
 
-Came = Literal[
+DriveOutcome = Literal[
     "stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "deleted", "newer", "damaged"
 ]
 """Outcome of driving a Job: it ended or stopped · this worker is shutting down · somebody cancelled it · another worker
@@ -91,12 +91,14 @@ class Requeue:
     refused: str | None = None  # reason why this worker must not get the order again; None if it may
 
 
-def needs_nobody(served: Served) -> bool:
+def needs_nobody(served: OrderTarget) -> bool:
     """Return True if there is nothing for a worker to do: it has ended, or waits for a person."""
     return DUE[state_of(served, 0)]["order"] == "finish"  # whether a rate limit is over makes no difference
 
 
-def after_drive(outcome: Came, served: Served | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Requeue:
+def after_drive(
+    outcome: DriveOutcome, served: OrderTarget | None, now: int, *, tries: int = 0, reason: str = ""
+) -> Done | Requeue:
     """Return what happens to the order after a drive.
 
     `served`: state of the target, None if unknown. `tries`: consecutive times that this worker had the order and could
@@ -113,7 +115,7 @@ def after_drive(outcome: Came, served: Served | None, now: int, *, tries: int = 
 
 
 def after_delegate(
-    outcome: Came, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = ""
+    outcome: DriveOutcome, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = ""
 ) -> Done | Requeue:
     """Return what happens to a delegate's order; None: its Run is gone. Who awaits it orders it again."""
     if outcome == "missing":
@@ -123,12 +125,12 @@ def after_delegate(
     return _action_after(outcome, now, tries, reason)
 
 
-def _is_unseen(outcome: Came) -> bool:
+def _is_unseen(outcome: DriveOutcome) -> bool:
     """Return True if this worker cannot determine the state of the target."""
     return outcome in ("unreachable", "newer")
 
 
-def _action_after(outcome: Came, now: int, tries: int, reason: str) -> Done | Requeue:
+def _action_after(outcome: DriveOutcome, now: int, tries: int, reason: str) -> Done | Requeue:
     match outcome:
         case "left":
             return Requeue(0)

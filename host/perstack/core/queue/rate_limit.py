@@ -46,12 +46,12 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Go:
+class StartNow:
     """The next generation may start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class Delay:
     """A delay of the next generation until `at`; None until another one has ended."""
 
     at: float | None
@@ -67,24 +67,24 @@ class CircuitOpen:
     latest: str
 
 
-def admission(pace: Pace, limits: ProviderLimits, now: float) -> Go | Later | CircuitOpen:
+def admission(pace: Pace, limits: ProviderLimits, now: float) -> StartNow | Delay | CircuitOpen:
     """Return whether the first generation in the queue may start."""
     if pace.is_open:
         if now < pace.open_until:
             return CircuitOpen(pace.open_until - now, pace.failures, pace.latest)
         if pace.is_trying:
-            return Later(None, "circuit")
+            return Delay(None, "circuit")
     if now < pace.held_until:
-        return Later(pace.held_until, "rateLimit")
+        return Delay(pace.held_until, "rateLimit")
     if limits.concurrency is not None and pace.under_way >= limits.concurrency:
-        return Later(None, "concurrency")
+        return Delay(None, "concurrency")
     if pace.most is not None and pace.under_way >= pace.most:
-        return Later(None, "rateLimit")
+        return Delay(None, "rateLimit")
     if limits.requests_per_minute is not None and now < pace.next_request:
-        return Later(pace.next_request, "requestsPerMinute")
+        return Delay(pace.next_request, "requestsPerMinute")
     if limits.tokens_per_minute is not None and now < pace.next_tokens:
-        return Later(pace.next_tokens, "tokensPerMinute")
-    return Go()
+        return Delay(pace.next_tokens, "tokensPerMinute")
+    return StartNow()
 
 
 def after_start(pace: Pace, limits: ProviderLimits, now: float, tokens: int) -> Pace:

@@ -31,7 +31,7 @@ from perstack.core.runs.messages import (
     text_of,
     tokens_of_contents,
 )
-from perstack.core.runs.state import ContextState, Run, Sent
+from perstack.core.runs.state import ContextState, RequestSize, Run
 from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import replace
 
@@ -293,7 +293,7 @@ def remember_called_tools(run: Run, calls: Iterable[DecidedCall]) -> ContextStat
 def requesting(run: Run, tools_digest: str | None, *, has_new_guidance: bool) -> ContextState:
     """Return the context while a generation is requested. New guidance makes earlier counts useless."""
     counted = None if has_new_guidance else run.context.counted
-    return replace(run.context, sending=Sent(len(run.messages), tools_digest), counted=counted)
+    return replace(run.context, sending=RequestSize(len(run.messages), tools_digest), counted=counted)
 
 
 def after_generation(run: Run, usage: Usage, window: int | None, *, is_one_pass: bool = True) -> ContextState:

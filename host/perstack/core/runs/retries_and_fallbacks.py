@@ -26,7 +26,7 @@ LONGEST_WAIT = 300.0  # longest pause in seconds that a process waits for an end
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RetryAfter:
     """The decision to try again after `delay` seconds."""
 
     delay: float
@@ -63,7 +63,7 @@ def after_failure(
     jitter: float,
     has_stand_in: bool = False,
     is_hopeless: bool = False,
-) -> Again | PauseJob | GiveUp:
+) -> RetryAfter | PauseJob | GiveUp:
     """Decide what to do after attempt `attempt` (from 1) failed, `spent` seconds after the first attempt began.
 
     With a fallback model (`has_stand_in`) the Job never pauses, and gives up at once if another attempt `is_hopeless`.
@@ -78,7 +78,7 @@ def after_failure(
     delay = delay_before(attempt, jitter, retry_after)
     if (spent + delay) * 1000 >= limits.retry_timeout:
         return _give_up(attempt, spent, "retryTimeout")
-    return Again(delay)
+    return RetryAfter(delay)
 
 
 def _give_up(attempt: int, spent: float, limit: str) -> GiveUp:

@@ -8,7 +8,7 @@ The life of one step:
       └───────────finishStep────────────────────────────────── SETTLED ◀────────────────────────┘
 
 A stop (a question, an interrupt, the step limit, an error) changes `status`, not `phase`: `resumeRun` continues there.
-`begin` and `_taken_over` decide what a Run that continues another one inherits of a new field.
+`begin` and `_take_over` decide what a Run that continues another one inherits of a new field.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perstack.core.definitions.exec_grant import is_exec, names_exec, rules_with
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import full_name, parts_of
-from perstack.core.definitions.permissions import RuleSet, Standing, Widening
+from perstack.core.definitions.permissions import RuleSet, StandingApproval, Widening
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import Call
@@ -63,7 +63,7 @@ def result_schema(expert: Expert, output: JsonObject | None, *, is_coordinator: 
 
 
 @dataclass(frozen=True)
-class Sent:
+class RequestSize:
     """The size of one generation's request, and the tokens that its endpoint counted."""
 
     messages: int
@@ -77,8 +77,8 @@ class ContextState:
 
     window: int | None = None  # tokens that the model's context can hold, by its provider; None if unknown
     tokens: int = 0  # tokens of the last generation, sent and generated: how full the context is
-    sending: Sent | None = None  # the current or latest request
-    counted: Sent | None = None  # the latest request that the endpoint counted
+    sending: RequestSize | None = None  # the current or latest request
+    counted: RequestSize | None = None  # the latest request that the endpoint counted
     learned: int | None = None  # tokens that the context can hold, by an endpoint's refusal; None without one
     overhead: int = 0  # estimated tokens of a request apart from its messages; 0 if unknown
     freed: int = 0  # estimated tokens left out since the endpoint last counted
@@ -181,7 +181,7 @@ class Run:
     permissions: tuple[RuleSet, ...] = ()
     widenings: tuple[Widening, ...] = ()
     is_tightened: bool = False  # True if rules were added since the current calls were decided
-    standing: tuple[Standing, ...] = ()  # approvals for the whole Job that were given in this Run
+    standing: tuple[StandingApproval, ...] = ()  # approvals for the whole Job that were given in this Run
     repeats: Repeats = NO_REPEATS
     max_tokens: int | None = None  # of the current reply, by the budget; None if that does not limit it
     cut_at: int | None = None  # tokens of the latest reply, if only the budget cut it

@@ -36,7 +36,7 @@ from perstack.dataclass import dataclass
 
 MINUTE = 60_000
 
-Did = Literal["started", "resumed", "skipped", "queued"]
+ScheduleAction = Literal["started", "resumed", "skipped", "queued"]
 
 
 class Times(Protocol):
@@ -64,13 +64,13 @@ class AppendEvents:
     """Step to append events at the version that was decided on, and then to start the Job `starts`, if any."""
 
     events: tuple[StoredScheduleEvent, ...]
-    did: Did | None = None
+    did: ScheduleAction | None = None
     at: int | None = None  # time of the step's occurrence
     starts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TakeUp:
+class BeginJob:
     """Step to begin a Job whose process died before it began."""
 
     occurrence: Occurrence
@@ -83,7 +83,7 @@ class ContinueJob:
     occurrence: Occurrence
 
 
-Step = NeedJob | AppendEvents | TakeUp | ContinueJob
+Step = NeedJob | AppendEvents | BeginJob | ContinueJob
 
 
 def next_step(
@@ -106,7 +106,7 @@ def next_step(
     if due is not None:
         return _held_up(state, schedule, state.current, due, now)
     if todo == "start":
-        return TakeUp(state.current)
+        return BeginJob(state.current)
     if todo == "continue":
         return ContinueJob(state.current)
     return None if job is None else _confirm_job(state, state.current, now)

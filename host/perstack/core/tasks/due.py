@@ -51,14 +51,14 @@ class AskCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ContinueTask:
     """Step to continue the task's Job, whose process has died."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class AppendTaskEvents:
     """Step to append events at the version that was decided on."""
 
     events: tuple[task_events.StoredTaskEvent, ...]
@@ -70,7 +70,7 @@ class GoOn:
         return context.is_expert and runs_after(task, self.events)
 
 
-Step = AskCommand | NeedJob | Work | GoOn
+Step = AskCommand | NeedJob | ContinueTask | AppendTaskEvents
 
 
 def next_step(task: TaskState, context: TaskContext, now: int) -> Step | None:
@@ -97,9 +97,9 @@ def _resume_step(task: TaskState, context: TaskContext, now: int) -> Step | None
     job = context.jobs.get(job_id or "")
     todo = DUE[job_state(job, now, by_workers=False)]["limitedTask"]
     if job is not None and todo == "fail":
-        return GoOn((failure(task, f"Job {job.id} {stop_words(job)}", now),), "worked")
+        return AppendTaskEvents((failure(task, f"Job {job.id} {stop_words(job)}", now),), "worked")
     resume = task_events.ResumeTask(task_id=task.task_id, timestamp=now)
-    return GoOn((*events, resume), "resumed", job_id if todo == "continue" else None)
+    return AppendTaskEvents((*events, resume), "resumed", job_id if todo == "continue" else None)
 
 
 def _check_running(task: TaskState, context: TaskContext, now: int) -> Step | None:
@@ -109,21 +109,21 @@ def _check_running(task: TaskState, context: TaskContext, now: int) -> Step | No
         if due is None or due > now:
             return None
         words = f"timed out: nothing was heard of it for {task.config.timeout} ms"
-        return GoOn((failure(task, words, now),), "timedOut")
+        return AppendTaskEvents((failure(task, words, now),), "timedOut")
     if task.job_id not in context.jobs:
         return NeedJob(task.job_id)
     job = context.jobs[task.job_id]
     # not absolute: a machine whose clock is behind would replace a Job that begins now, and both would run
     match DUE[job_state(job, now, missing_ms=now - task.updated_at)]["task"]:
         case "replace":
-            return GoOn((), "resumed")
+            return AppendTaskEvents((), "resumed")
         case "continue":
-            return Work(task.job_id)
+            return ContinueTask(task.job_id)
         case _:
             return None if job is None else settle_task(task, job, now)
 
 
-def settle_task(task: TaskState, job: JobSummary, now: int) -> GoOn | None:
+def settle_task(task: TaskState, job: JobSummary, now: int) -> AppendTaskEvents | None:
     """Return the step for the end of a task's Job, unless its Expert has changed the task itself."""
     if task.status != "running" or task.job_id != job.id:
         return None
@@ -145,7 +145,7 @@ def settle_task(task: TaskState, job: JobSummary, now: int) -> GoOn | None:
             )
         case _:
             return None
-    return GoOn((event,), "worked")
+    return AppendTaskEvents((event,), "worked")
 
 
 def query_for(task: TaskState) -> str:

@@ -94,10 +94,10 @@ class Argument:
 
 def _argument(one: DataclassField[Any], hint: object, caller: operations.Caller) -> Argument | None:
     kind, *about = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if any(isinstance(mark, operations.Only) and caller not in mark.callers for mark in about):
+    if any(isinstance(mark, operations.OnlyFor) and caller not in mark.callers for mark in about):
         return None
-    kind = next((mark.type for mark in about if isinstance(mark, operations.Through)), kind)
-    plain = tuple(mark for mark in about if not isinstance(mark, operations.Only | operations.Through))
+    kind = next((mark.type for mark in about if isinstance(mark, operations.DoorType)), kind)
+    plain = tuple(mark for mark in about if not isinstance(mark, operations.OnlyFor | operations.DoorType))
     typed: object = Annotated[(kind, *plain)] if plain else kind
     return Argument(one.name, typed, ... if one.default is MISSING else one.default)
 

@@ -63,20 +63,20 @@ PROGRAMS: frozenset[Caller] = frozenset(("program",))
 
 
 @dataclass(frozen=True, slots=True)
-class Only:
+class OnlyFor:
     """Annotation of an argument that only some callers may give."""
 
     callers: frozenset[Caller]
 
 
 @dataclass(frozen=True, slots=True)
-class Through:
+class DoorType:
     """Annotation of an argument with another type for callers through a door than from Python."""
 
     type: object
 
 
-NOT_FOR_EXPERTS = Only(PROGRAMS)
+NOT_FOR_EXPERTS = OnlyFor(PROGRAMS)
 _FOR_TASKS: PauseReason = "external_dependency"  # default reason of a pause that waits for other tasks
 _ANSWERABLE = ("human_approval", "human_input", "external_dependency")
 
@@ -207,7 +207,7 @@ class ListCommand(TaskCommand[TaskPage]):
     limit: Annotated[
         PageSize,
         NOT_FOR_EXPERTS,
-        Through(Annotated[int, Field(ge=1, le=1000)]),
+        DoorType(Annotated[int, Field(ge=1, le=1000)]),
         Field(description="How many at most."),
     ] = 100
     after: Annotated[Text | None, Field(description="The `next` of the page before.")] = None
@@ -270,7 +270,7 @@ class PauseCommand(ChangeCommand):
 
     reason: Annotated[
         Text | None,
-        Through(PauseReason | Text | None),
+        DoorType(PauseReason | Text | None),
         Field(description="What it waits for; any other text is a question for a person: `human_input`."),
     ] = None
     message: Annotated[Text | None, Field(description="What is asked, or waited for, as a text for a person.")] = None
@@ -283,7 +283,7 @@ class PauseCommand(ChangeCommand):
     ] = None
     waiting_for: Annotated[
         task_events.WaitingFor | Text | None,
-        Through(Text | None),  # text only: a command would run on this machine for any remote caller
+        DoorType(Text | None),  # text only: a command would run on this machine for any remote caller
         Field(description="For external_dependency: what has to come."),
     ] = None
     depends_on: Annotated[
@@ -341,7 +341,7 @@ class AnswerCommand(ChangeCommand):
 
     value: Annotated[Json, Field(description="What has come: an approval, an input, an event's data.")] = None
     _: KW_ONLY
-    event_id: Annotated[Text | None, Only(frozenset())] = None
+    event_id: Annotated[Text | None, OnlyFor(frozenset())] = None
 
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the answer; nothing for an external event that the task already has."""
@@ -471,15 +471,15 @@ def failure(task: TaskState, error: str, now: int, details: JsonObject | None = 
     return task_events.FailTask(task_id=task.task_id, timestamp=now, error=error, details=details, outcome=outcome)
 
 
-class _Told(TypedDict):
+class _Input(TypedDict):
     input: JsonValue
     input_text: str
     by: By | None
 
 
-_NOTHING = _Told(input=None, input_text="", by=None)
+_NOTHING = _Input(input=None, input_text="", by=None)
 
 
-def _read_input(task: TaskState, value: JsonValue, context: DecisionInput) -> _Told:
+def _read_input(task: TaskState, value: JsonValue, context: DecisionInput) -> _Input:
     reading = read_answer(asked_of(task), value)
-    return _Told(input=reading.value, input_text=reading.words, by=context.by)
+    return _Input(input=reading.value, input_text=reading.words, by=context.by)

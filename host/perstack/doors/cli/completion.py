@@ -22,7 +22,7 @@ from click.shell_completion import (
 )
 
 from perstack.doors.cli.commands import COMMANDS, COMPLETE_VARIABLE
-from perstack.doors.cli.completion_values import Named, kind_of
+from perstack.doors.cli.completion_values import StoredName, kind_of
 from perstack.doors.cli.terminal import print_out, write_bytes
 from perstack.doors.shared.text import shorten
 
@@ -150,7 +150,7 @@ class _Fish(_WholeWord, FishComplete):
 SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
 
 
-class _Knowing(click.Group):
+class _CompletingGroup(click.Group):
     """A group whose commands have parameters that complete stored names."""
 
     def __init__(self, inner: click.Group) -> None:
@@ -163,11 +163,11 @@ class _Knowing(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = self._inner.get_command(ctx, cmd_name)
         if isinstance(command, click.Group):
-            return _Knowing(command)
+            return _CompletingGroup(command)
         for param in () if command is None else command.params:
             kind = kind_of(cmd_name, param)
             if kind is not None:
-                param.type = Named(kind)
+                param.type = StoredName(kind)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
@@ -198,7 +198,7 @@ def _give_up(_number: int, _frame: FrameType | None) -> None:
 
 def _lines(cli: click.Group) -> list[str]:
     shell = SHELLS[os.environ[COMPLETE_VARIABLE].removesuffix("_complete")]
-    asked = shell(_Knowing(cli), {}, "perstack", COMPLETE_VARIABLE)
+    asked = shell(_CompletingGroup(cli), {}, "perstack", COMPLETE_VARIABLE)
     items = asked.get_completions(*asked.get_completion_args())
     return [asked.format_completion(_shown(item)) for item in items if _may_be_inserted(item)]
 

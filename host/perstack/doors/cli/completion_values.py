@@ -72,7 +72,7 @@ def kind_of(command: str, param: click.Parameter) -> Kind | None:
     return by_option or by_metavar
 
 
-class Named(click.ParamType[str]):
+class StoredName(click.ParamType[str]):
     """The type of a parameter that takes a name of some kind."""
 
     name = "name"

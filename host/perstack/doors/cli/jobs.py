@@ -10,7 +10,7 @@ import click
 
 from perstack.core.base.lifecycle import TYPED_STATUS
 from perstack.core.base.usage import cost
-from perstack.core.jobs.queries import By, GroupCost, JobChoice, not_retained, parse_labels, removable, spent_by
+from perstack.core.jobs.queries import GroupBy, GroupCost, JobChoice, not_retained, parse_labels, removable, spent_by
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
@@ -23,7 +23,7 @@ from perstack.host import Host
 from perstack.support.storage import pages
 from perstack.system.clock import SYSTEM
 
-_BY: dict[str, By] = {"expert": "expert", "model": "model", "day": "day", "label": "label"}
+_BY: dict[str, GroupBy] = {"expert": "expert", "model": "model", "day": "day", "label": "label"}
 
 
 @click.command("cost")

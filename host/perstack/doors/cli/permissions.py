@@ -13,7 +13,7 @@ import click
 from perstack.config.grants import ProjectGrants
 from perstack.config.load import DefinitionFile, read_permissions
 from perstack.config.project import workspace_folder
-from perstack.config.trust import Agreed, Item, TrustStore, addresses, digests_of, executed, folder_of
+from perstack.config.trust import Item, StoredItem, TrustStore, addresses, digests_of, executed, folder_of
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import one_line
 from perstack.core.definitions.permissions import Permissions
@@ -279,7 +279,7 @@ def _confirm() -> bool:
     return confirm("Agree to all of this?")
 
 
-def _print(folder: str, items: Sequence[Item], agreed: Sequence[Agreed]) -> None:
+def _print(folder: str, items: Sequence[Item], agreed: Sequence[StoredItem]) -> None:
     """Print a line for each item: `+` for a new one, `-` for a removed one."""
     before, now = digests_of(agreed), digests_of(items)
     print_out(f"{one_line(folder)}:")

@@ -18,7 +18,7 @@ from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count, size
-from perstack.engine.audit.storage_admin import Copied, DiskUsage
+from perstack.engine.audit.storage_admin import CopyResult, DiskUsage
 from perstack.host import Host
 from perstack.ports.storage import JobSize
 
@@ -144,7 +144,7 @@ def check_command(place: str, as_json: bool, config: str | None) -> None:
     sys.exit(int(not all(one.is_there for one in checks)))
 
 
-def _print(one: Copied, *, as_json: bool) -> None:
+def _print(one: CopyResult, *, as_json: bool) -> None:
     kind, of = one.owner
     if as_json:
         about = {"kind": kind, "id": of, "state": one.state, "records": one.records, "blobs": one.blobs}

@@ -340,12 +340,12 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
 """Texts and options by operation; an operation without an entry uses the texts of the table."""
 
 
-class _InOrder(click.Group):
+class _OrderedGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
 
-@click.group("task", cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("task", cls=_OrderedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def task_command() -> None:
     """Manage tasks that agents pause and resume, from any process."""
 

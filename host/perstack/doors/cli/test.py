@@ -37,7 +37,7 @@ from perstack.host import Host
 from perstack.testing.experts.run_tests import AT_ONCE, Attempt, Bench, ExpertTestOutcome, check_models, run_tests
 
 if TYPE_CHECKING:
-    from perstack.testing.experts.record_test import Taken
+    from perstack.testing.experts.record_test import AddedTest
 
 
 # Test results for programs: JSON, and JUnit XML.
@@ -302,7 +302,7 @@ def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
     project = definition.to_project(strict=False).project
     env = options.env(project)
 
-    async def take(host: Host) -> Taken:
+    async def take(host: Host) -> AddedTest:
         found = await host.jobs.find(job)
         return await take_test(host, found, name, definition, env, None if files is None else Path(files))
 

@@ -32,7 +32,7 @@ class _BodyTooLarge(Exception):
     """A body is larger than allowed."""
 
 
-class _Gone(Exception):
+class _ClientGone(Exception):
     """The client closed the connection before its request was complete."""
 
 
@@ -42,7 +42,7 @@ async def _read_body(receive: Receive, most: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise _Gone
+            raise _ClientGone
         content += message.get("body", b"")
         if len(content) > most:
             raise _BodyTooLarge
@@ -193,7 +193,7 @@ class AccessMiddleware:
             connection.set_authenticated()
         try:
             body = await _read_body(receive, MAX_BODY_BYTES if is_open(scope["path"]) else MAX_REQUEST_BYTES)
-        except _Gone:
+        except _ClientGone:
             return
         except _BodyTooLarge:
             await PlainTextResponse("the body is too large", 413, _CLOSE)(scope, receive, send)

@@ -14,7 +14,7 @@ from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.files.text_diff import FileDiff
-from perstack.core.files.tree_diff import ChangeKind, KeptWhy
+from perstack.core.files.tree_diff import ChangeKind, KeptReason
 from perstack.core.jobs.answers import ANYTHING, accepted, accepted_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
@@ -145,7 +145,7 @@ class KeptFile(Fact):
     """A path that a rewind leaves alone."""
 
     path: str
-    why: KeptWhy
+    why: KeptReason
 
 
 class RewindView(Fact):

@@ -9,7 +9,7 @@ from perstack.core.base.file_names import parse_spelling
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line, visible_text
 from perstack.core.files.text_diff import FileDiff, Hunk, Side, as_text, stat_of
-from perstack.core.files.tree_diff import KeptWhy
+from perstack.core.files.tree_diff import KeptReason
 from perstack.doors.shared.text import count, size
 from perstack.engine.jobs.rewind import Rewind
 
@@ -17,7 +17,7 @@ LineKind = Literal["file", "hunk", "+", "-", " "]  # file header, hunk header, a
 
 CHANGES = {"added": "added", "removed": "removed", "changed": "changed", "mode": "changed"}
 
-KEPT_REASONS: dict[KeptWhy, str] = {
+KEPT_REASONS: dict[KeptReason, str] = {
     "notRecorded": "stays: a snapshot has not recorded it",
     "ignoredThen": "stays: it was ignored then",
     "inTheWay": "stays: it is now what no snapshot knows",

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains
 from perstack.core.base.ids import event_id_of
-from perstack.core.jobs.summary import How, PlacedRun
+from perstack.core.jobs.summary import PlacedRun, RunOrigin
 from perstack.core.runs.events import (
     CallInteractiveTool,
     FinishGeneration,
@@ -260,7 +260,7 @@ def calls_of_last_reply(entry: LogEntry) -> dict[str, ToolCallPart]:
 
 _MAX_LEVELS = 8  # number of levels that are drawn; deeper Runs are drawn at the last
 
-_WORDS: dict[How, str] = {
+_WORDS: dict[RunOrigin, str] = {
     "begun": "",
     "delegate": "called by {parent}",
     "continuation": "continues {at}",

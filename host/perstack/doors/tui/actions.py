@@ -74,7 +74,7 @@ def bindings_of(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
 class SlashCommand(NamedTuple):
     """A command that begins with a slash."""
 
-    name: str  # performed by `PlainProgram._doing`
+    name: str  # performed by `PlainProgram._perform`
     takes: str
     text: str
 

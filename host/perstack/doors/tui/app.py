@@ -22,7 +22,7 @@ from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.doors.tui.actions import ACTIONS, Action
 from perstack.doors.tui.screens import screen_of
-from perstack.doors.tui.screens.base import OverScreen
+from perstack.doors.tui.screens.base import OverlayScreen
 from perstack.doors.tui.session import NO_EXPERT, Session, nothing_held
 from perstack.doors.tui.terminal import TerminalDriver, terminal_restored
 from perstack.doors.tui.theme import DARK, DEFAULTS, LIGHT
@@ -53,7 +53,7 @@ class _Actions(Provider):
 
     def _every(self) -> Iterator[tuple[Action, Callable[[], Awaitable[object]]]]:
         screen = self.screen
-        if isinstance(screen, OverScreen):
+        if isinstance(screen, OverlayScreen):
             for action in screen.ACTIONS:
                 yield action, partial(screen.run_action, action.name)
         for action in ACTIONS:
@@ -211,7 +211,7 @@ class StartApp(App[int]):
     def reload_job(self, job_id: str) -> None:
         """Read this Job again wherever it is shown."""
         for screen in self.screen_stack:
-            if isinstance(screen, OverScreen):
+            if isinstance(screen, OverlayScreen):
                 screen.read_again(job_id)
         for session in self.sessions:
             if session.job_id == job_id and not session.is_busy:
@@ -484,7 +484,7 @@ class StartApp(App[int]):
         self.copy_to_clipboard(line)
         self.notify(line, title="copied", markup=False)
 
-    def show(self, screen: OverScreen) -> None:
+    def show(self, screen: OverlayScreen) -> None:
         """Show a screen, without notifications above it: the user may consent to its contents."""
         self.clear_notifications()
         self.push_screen(screen)

@@ -87,7 +87,7 @@ _MAX_BLOBS_IN_MEMORY = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyResult:
     """The result of copying one Job, task, series or schedule."""
 
     owner: Owner
@@ -100,7 +100,7 @@ class Copied:
 
 async def copy_storage(
     source: Storage, target: Storage, ids: Sequence[str] = (), since: int | None = None
-) -> AsyncGenerator[Copied]:
+) -> AsyncGenerator[CopyResult]:
     """Copy everything, or these ids, or what has an event since `since` (milliseconds since 1970), the oldest first.
 
     Raises NotFound for an unknown id, and UsageError if source and target are one storage.
@@ -129,7 +129,7 @@ class _Copying:
         self._records = 0
         self._blobs = 0
 
-    async def done(self) -> Copied:
+    async def done(self) -> CopyResult:
         try:
             await self._check_own()
             async with AsyncExitStack() as stack:
@@ -141,9 +141,9 @@ class _Copying:
                 await self._check_no_delegate_driven(self._target)
                 await self._copy()
         except (StorageError, UsageError) as error:
-            return Copied(self._owner, "left", self._records, self._blobs, str(error))
+            return CopyResult(self._owner, "left", self._records, self._blobs, str(error))
         added = self._records or self._blobs
-        return Copied(
+        return CopyResult(
             self._owner, "copied" if is_new else "continued" if added else "there", self._records, self._blobs
         )
 
@@ -284,7 +284,7 @@ class StorageAdmin:
 
     async def copy_to(
         self, target: Storage, ids: Sequence[str] = (), since: int | None = None
-    ) -> AsyncGenerator[Copied]:
+    ) -> AsyncGenerator[CopyResult]:
         """Copy Jobs, tasks and series unchanged to another storage, and yield each copy; existing copies are continued.
 
         Selects by `ids` or `since` (milliseconds since 1970). Raises NotFound, and UsageError for one storage.

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import assert_never
 
 from perstack.core.base.file_names import STAGING, parse_spelling, spell
-from perstack.core.files.tree_diff import Change, Kept, KeptWhy, RewindPlan
-from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, digest_of
+from perstack.core.files.tree_diff import Change, KeptEntry, KeptReason, RewindPlan
+from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder, digest_of
 from perstack.engine.files.rewind_journal import (
     Journal,
     JournalFile,
@@ -41,7 +41,7 @@ class RewindSteps:
         self._device = os.fstat(root).st_dev
         self._gone: set[bytes] = set()  # paths that are empty once the steps so far are made
         self._made: set[bytes] = set()
-        self._kept: list[Kept] = []
+        self._kept: list[KeptEntry] = []
         self._steps: list[Step] = []
         self.changes: list[Change] = []
         blocked: set[bytes] = set()
@@ -62,10 +62,10 @@ class RewindSteps:
             found = status_at(folder, name)
             if found is not None and found.st_dev != self._device:
                 return self._keep(change.path, "otherFileSystem")
-            if isinstance(change.old, Below):
+            if isinstance(change.old, Subfolder):
                 return self._clear_folder(change, folder, name, found)
             self._check(change, folder, name, found)
-        if change.new is None or isinstance(change.new, Below):
+        if change.new is None or isinstance(change.new, Subfolder):
             self._step("remove", change.path)
             self._gone.add(change.path)
         return True
@@ -86,7 +86,7 @@ class RewindSteps:
         return True
 
     def _put(self, change: Change) -> bool:
-        if isinstance(change.new, LeftOut) or change.new is None:
+        if isinstance(change.new, SkippedEntry) or change.new is None:
             return False
         missing = [path for path in _parents(change.path) if path in self._made or not self._is_folder(path)]
         for path in missing:
@@ -101,7 +101,7 @@ class RewindSteps:
             stands = self._find_existing(change)
             if stands is not None:
                 return stands
-        if isinstance(change.new, Below):
+        if isinstance(change.new, Subfolder):
             self._mkdir(change.path)
         else:
             digest = change.new.digest if isinstance(change.new, File) else ""
@@ -151,8 +151,8 @@ class RewindSteps:
         fields = {"act": act, "path": spell(path), "number": len(self._steps)}
         self._steps.append(Step.model_validate({**fields, "replaces": replaces, "digest": digest, "mode": mode}))
 
-    def _keep(self, path: bytes, why: KeptWhy) -> bool:
-        self._kept.append(Kept(path, why))
+    def _keep(self, path: bytes, why: KeptReason) -> bool:
+        self._kept.append(KeptEntry(path, why))
         return False
 
 
@@ -182,7 +182,7 @@ def _matches(entry: Entry, folder: int, name: bytes, found: os.stat_result) -> b
             return content is not None and digest_of(content) == entry.digest
         case Link():
             return stat.S_ISLNK(found.st_mode) and os.readlink(name, dir_fd=folder) == entry.target
-        case Below():
+        case Subfolder():
             return stat.S_ISDIR(found.st_mode)
         case _:
             return False

@@ -10,7 +10,7 @@ from pathlib import Path
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.text_diff import changed_lines
 from perstack.core.files.tree_diff import Change, counts_of
-from perstack.core.files.trees import Entry, File, LeftOut
+from perstack.core.files.trees import Entry, File, SkippedEntry
 from perstack.core.runs.events import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run
@@ -98,7 +98,7 @@ class WorkspaceSnapshots:
 
     async def _lines(self, changes: Sequence[Change]) -> tuple[int, int] | None:
         """Return the added and removed lines of text files; None if there are too many files, or one cannot be read."""
-        counted = [one for one in changes if one.kind != "mode" and not isinstance(one.old or one.new, LeftOut)]
+        counted = [one for one in changes if one.kind != "mode" and not isinstance(one.old or one.new, SkippedEntry)]
         sizes = [entry.size for one in counted for entry in (one.old, one.new) if isinstance(entry, File)]
         if len(counted) > _MAX_COUNTED_FILES or sum(sizes) > _MAX_COUNTED_BYTES:
             return None

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, spell
 from perstack.core.files.tree_diff import Change, Pair, compare
-from perstack.core.files.trees import MOST_ENTRIES, Below, Entry, File, NotATree, TreeFolder, digest_of, read_folder
+from perstack.core.files.trees import MOST_ENTRIES, Entry, File, NotATree, Subfolder, TreeFolder, digest_of, read_folder
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, StorageError, UsageError
@@ -67,7 +67,7 @@ class Trees:
             for entry in folder.entries:
                 inner = path + b"/" + entry.name if path else entry.name
                 yield inner, entry
-                if isinstance(entry, Below):
+                if isinstance(entry, Subfolder):
                     left.append((inner, entry.digest, depth + 1))
 
     def _check_place(self, path: bytes, depth: int) -> None:
@@ -117,7 +117,7 @@ async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[S
                 break
             yield SnapshotBlob(digest, root)
             for entry in folder.entries:
-                if isinstance(entry, Below):
+                if isinstance(entry, Subfolder):
                     left.append((entry.digest, depth + 1))
                 elif isinstance(entry, File) and entry.digest not in seen:
                     seen.add(entry.digest)

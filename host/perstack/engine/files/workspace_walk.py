@@ -18,12 +18,12 @@ from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.ignore_rules import LONGEST_RULES, IgnoreRules, rules_at
 from perstack.core.files.trees import (
     MOST_ENTRIES,
-    Below,
     Entry,
     File,
-    LeftOut,
     Link,
     Reason,
+    SkippedEntry,
+    Subfolder,
     digest_of,
     folder_blob,
     folder_of,
@@ -288,7 +288,7 @@ class _WalkState:
         for name, child in children.items():
             if child.is_file:
                 self.files += 1
-            elif isinstance(child.entry, LeftOut):
+            elif isinstance(child.entry, SkippedEntry):
                 self._name(path + name, child.entry.reason, child.size)
 
     def _names(self, handle: int, path: bytes, rules: IgnoreRules) -> list[bytes]:
@@ -364,7 +364,7 @@ class _WalkState:
                 return _left_out(name, "unreadable")
         finally:
             os.close(inner)
-        return _same_if_equal(was, _Known(Below(name, now.digest), None, inner=now))
+        return _same_if_equal(was, _Known(Subfolder(name, now.digest), None, inner=now))
 
     def _name(self, path: bytes, reason: Reason, size: int | None) -> None:
         self.left_out_count += 1
@@ -440,7 +440,7 @@ def _unchanged_entries(
 
 
 def _left_out(name: bytes, reason: Reason, stamp: Stamp | None = None, size: int | None = None) -> _Known:
-    return _Known(LeftOut(name, reason), stamp, size)
+    return _Known(SkippedEntry(name, reason), stamp, size)
 
 
 def _too_many() -> SnapshotUnavailable:

@@ -12,8 +12,8 @@ from perstack.core.base.file_names import parse_spelling, spell
 from perstack.core.base.ids import By
 from perstack.core.files.ignore_rules import IgnoreRules, rules_at
 from perstack.core.files.text_diff import FileDiff
-from perstack.core.files.tree_diff import Change, KeptWhy, RewindPlan, path_filter, rewind_plan
-from perstack.core.files.trees import Below, File, Link, TreeFolder
+from perstack.core.files.tree_diff import Change, KeptReason, RewindPlan, path_filter, rewind_plan
+from perstack.core.files.trees import File, Link, Subfolder, TreeFolder
 from perstack.core.jobs.job import Job
 from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
@@ -59,9 +59,9 @@ async def _is_ignored(trees: Trees, folder: TreeFolder, rules: IgnoreRules, chan
         if rules.ignores(part, is_folder=True):
             return True
         inner = next((one for one in folder.entries if one.name == part), None)
-        folder = await trees.folder(inner.digest) if isinstance(inner, Below) else TreeFolder()
+        folder = await trees.folder(inner.digest) if isinstance(inner, Subfolder) else TreeFolder()
         rules = rules.for_subfolder(part, await _content(trees, folder, _RULES[0]))
-    return rules.ignores(name, is_folder=isinstance(change.old, Below))
+    return rules.ignores(name, is_folder=isinstance(change.old, Subfolder))
 
 
 async def _content(trees: Trees, folder: TreeFolder, name: bytes) -> bytes | None:
@@ -77,7 +77,7 @@ class KeptPath:
     """A path that a rewind leaves unchanged, though the snapshots differ."""
 
     path: str
-    why: KeptWhy
+    why: KeptReason
 
 
 @dataclass(frozen=True, slots=True)

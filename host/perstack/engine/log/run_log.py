@@ -55,13 +55,13 @@ class RunLogFormat:
         left = read_remains(sealed.payload)
         if left is None:
             return event_of(ref, seq, sealed.payload)
-        from perstack.core.audit.redaction import NotVouchedFor, stand_in  # few logs have one
+        from perstack.core.audit.redaction import UnverifiedRedaction, stand_in  # few logs have one
 
         if ref not in self._redactions:
             self._redactions[ref] = redactions_in(ref, (await readable(self._storage, ref))[0])
         try:
             return stand_in(left, sealed.digest, seq, self._redactions[ref])
-        except NotVouchedFor as error:
+        except UnverifiedRedaction as error:
             raise _invalid_event(InvalidEvent, ref, seq, str(error)) from error
 
     async def follow(self, state: Run | None, event: StoredEvent, head: Head) -> Run:

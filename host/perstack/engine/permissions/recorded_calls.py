@@ -16,7 +16,7 @@ from perstack.core.base.chain import BrokenSeal, open_line, read_remains
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import names_directory
-from perstack.core.definitions.permissions import PROVIDER, STANDING_DECISIONS, Standing
+from perstack.core.definitions.permissions import PROVIDER, STANDING_DECISIONS, StandingApproval
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import (
     DecidedCall,
@@ -34,7 +34,7 @@ from perstack.core.definitions.skills import (
     named_arguments,
     with_base,
 )
-from perstack.core.permissions.calls import PolicyCall, Resolve, Ways, as_written
+from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, as_written
 from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
 from perstack.core.runs.events import CallTools, DecideApproval, RequestApproval, StoredEvent, parse_event
 from perstack.core.runs.messages import ToolCallPart
@@ -154,7 +154,7 @@ class RulingReplay:
         run: Run,
         calls: Sequence[DecidedCall],
         parts: Mapping[str, ToolCallPart],
-        standing: Sequence[Standing],
+        standing: Sequence[StandingApproval],
     ) -> str | None:
         for decided in calls:
             part = parts.get(decided.id)
@@ -166,7 +166,7 @@ class RulingReplay:
         return None
 
     def _difference_of(
-        self, run: Run, decided: DecidedCall, part: ToolCallPart, standing: Sequence[Standing]
+        self, run: Run, decided: DecidedCall, part: ToolCallPart, standing: Sequence[StandingApproval]
     ) -> str | None:
         from perstack.core.permissions.call_rulings import difference_of
 
@@ -232,7 +232,7 @@ class RulingReplay:
             replace(reading, resolve=resolve)
             for reading in readings
             # logs from before paths were recorded: try the path as written and as it resolves now
-            for resolve in ((Ways(as_written, decided.ways),) if decided.ways else (as_written, self._resolve))
+            for resolve in ((PathResolver(as_written, decided.ways),) if decided.ways else (as_written, self._resolve))
         ]
 
     def _tools(self, run: Run) -> tuple[Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]]:
@@ -252,10 +252,10 @@ class JobApprovals:
         """Create without reading the logs."""
         self._storage = storage
         self._job_id = job_id
-        self._found: list[Standing] | None = None
+        self._found: list[StandingApproval] | None = None
         self.is_whole = True  # True if no approval has been redacted; valid after `all`
 
-    async def all(self) -> Sequence[Standing]:
+    async def all(self) -> Sequence[StandingApproval]:
         """Return the approvals, as far as they can be read."""
         if self._found is None:
             self._found = []
@@ -272,7 +272,7 @@ def _has_placeholder(part: ToolCallPart) -> bool:
     return has_placeholder((part,))
 
 
-def _approvals_in(lines: Iterable[bytes]) -> Iterator[Standing]:
+def _approvals_in(lines: Iterable[bytes]) -> Iterator[StandingApproval]:
     places: dict[str, tuple[str, ...]] = {}
     for line in lines:
         event = _event(line) if line.startswith(_APPROVAL_EVENTS) else None
@@ -280,7 +280,7 @@ def _approvals_in(lines: Iterable[bytes]) -> Iterator[Standing]:
             places[event.tool_call_id] = event.leads_to
         elif isinstance(event, DecideApproval) and event.decision in STANDING_DECISIONS:
             given = places.get(event.tool_call_id, ())
-            yield Standing(id=event.id, call_digest=event.call_digest, leads_to=given, rule=event.rule)
+            yield StandingApproval(id=event.id, call_digest=event.call_digest, leads_to=given, rule=event.rule)
 
 
 def _is_redacted(line: bytes) -> bool:

@@ -17,9 +17,9 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from perstack.core.definitions.permissions import RuleSet, Standing
+from perstack.core.definitions.permissions import RuleSet, StandingApproval
 from perstack.core.definitions.skills import DecidedCall
-from perstack.core.permissions.calls import PolicyCall, Resolve, Ways, policy_call
+from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, policy_call
 from perstack.core.runs.commands import Call
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.state import Run
@@ -85,7 +85,7 @@ class Rulings:
         decided: Sequence[DecidedCall],
         catalogue: Catalogue,
         chain: Sequence[RuleSet],
-        standing: Sequence[Standing],
+        standing: Sequence[StandingApproval],
     ) -> list[DecidedCall]:
         """Return the decided calls as these rules rule on them."""
         args = {part.tool_call_id: part for part in parts}
@@ -150,14 +150,14 @@ class Rulings:
         decided: DecidedCall,
         catalogue: Catalogue,
         chain: Sequence[RuleSet],
-        standing: Sequence[Standing],
+        standing: Sequence[StandingApproval],
     ) -> DecidedCall:
         from perstack.core.permissions.call_rulings import apply_rules
 
         seen = self._policy_call(part, decided, catalogue)
         if seen is None:
             return decided
-        ways = Ways(seen.resolve)
+        ways = PathResolver(seen.resolve)
         now = apply_rules(chain, standing, decided, replace(seen, resolve=ways))
         return now.model_copy(update={"ways": {path: tuple(names) for path, names in ways.found.items()}})
 

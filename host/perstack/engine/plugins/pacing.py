@@ -15,9 +15,9 @@ from perstack.core.definitions.models import ProviderLimits
 from perstack.core.queue.rate_limit import (
     NO_LIMITS,
     CircuitOpen,
-    Go,
-    Later,
+    Delay,
     Pace,
+    StartNow,
     abandoned,
     admission,
     after_rate_limit,
@@ -63,7 +63,7 @@ class EndpointQueue:
     def admits(self, ticket: QueueTicket) -> bool:
         """Let a generation start at once if nobody waits and nothing delays it."""
         now = asyncio.get_running_loop().time()
-        if self._line or not isinstance(admission(self.pace, ticket.limits, now), Go):
+        if self._line or not isinstance(admission(self.pace, ticket.limits, now), StartNow):
             return False
         self.pace = after_start(self.pace, ticket.limits, now, ticket.tokens)
         return True
@@ -102,14 +102,14 @@ class EndpointQueue:
                 continue
             decision = admission(self.pace, place.limits, now)
             match decision:
-                case Go():
+                case StartNow():
                     self.pace = after_start(self.pace, place.limits, now, place.tokens)
                     self._line.remove(place)
                     place.turn.set_result(None)
                 case CircuitOpen():
                     self._line.remove(place)
                     place.turn.set_exception(_circuit_open(place.name, decision))
-                case Later():
+                case Delay():
                     place.waits_for = decision
                     if decision.at is not None:
                         self._timer = loop.call_at(decision.at, self.advance)
@@ -140,7 +140,7 @@ class QueueTicket:
         self.tokens = 0
         self.turn: asyncio.Future[None] | None = None
         """Future that is done once the attempt may start; None while the place is not waiting."""
-        self.waits_for: Later | None = None
+        self.waits_for: Delay | None = None
         self._gate = gate
         self._on_wait = on_wait
 

@@ -13,7 +13,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NOTHING, Amount, Charge, Exceeded, Usage
 from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.budget import LEAST, LEAST_THINKING, OF_ENDPOINT, WANTED, Bound, Grant, Ledger, Wait
+from perstack.core.jobs.budget import LEAST, LEAST_THINKING, OF_ENDPOINT, WANTED, Bound, Grant, Ledger, WaitForRoom
 from perstack.core.jobs.job import Job
 from perstack.core.runs.context import window_of
 from perstack.core.runs.messages import PDF, BlobPart, Message, blobs_of, most_tokens
@@ -154,7 +154,7 @@ class JobBudget:
         while True:
             await self._write_all_but(run.id)
             decision = self.ledger.reserve(run.id, bound, mine=mine)
-            if not isinstance(decision, Wait):
+            if not isinstance(decision, WaitForRoom):
                 return decision
             await self._has_room.wait()
 
@@ -227,7 +227,7 @@ class JobBudget:
 
     @asynccontextmanager
     async def time_limit(self, run_id: str, expert_key: str | None) -> AsyncGenerator[None]:
-        """Cancel the block when the time limit of the Job, or of an Expert, is over. Then `time_over` tells which."""
+        """Cancel the block when the time limit of the Job, or of an Expert, is over. Then `expired_time_limit` tells which."""
         left = self.ledger.time_left(expert_key)
         if left is None:
             yield

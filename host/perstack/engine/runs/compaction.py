@@ -31,7 +31,7 @@ from perstack.engine.log.storage import JobBlobs
 from perstack.engine.plugins.providers import OpenProvider
 from perstack.engine.runs.budget import JobBudget
 from perstack.engine.runs.generation import (
-    Trying,
+    Attempts,
     error_info,
     fail,
     releases_reservation,
@@ -148,7 +148,7 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
     )
     sent = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summarizer.provider_name)
-    trying = Trying(session, summarizer.endpoint)
+    trying = Attempts(session, summarizer.endpoint)
     with trying.ticket:
         for attempt in count(1):
             if not await _begin(session, command, summarizer, request, context.budget):

@@ -60,7 +60,7 @@ from perstack.system.user import notice
 # Tries of a generation, for a reply or a summary: what one may cost, its time limit, and how a failure is handled.
 
 
-class Trying:
+class Attempts:
     """The tries of one generation with one model. Time in the endpoint's queue does not count against the limit."""
 
     def __init__(self, session: RunSession, endpoint: OpenProvider, on_wait: OnWait = lambda waiting: None) -> None:
@@ -113,7 +113,7 @@ async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exce
     return found
 
 
-async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: int, trying: Trying) -> GiveUp | bool:
+async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: int, trying: Attempts) -> GiveUp | bool:
     """Record a failed try, wait, and return True if there may be another.
 
     Returns False if the Job pauses for the rate limit, which is recorded, or the reason why there is no further try.
@@ -261,7 +261,7 @@ async def generate(context: RunContext, command: Generate) -> None:
     )
     show = _show_deltas(session, command.step, job.emit)
     job.prices.prepare(run.provider)
-    trying = Trying(session, endpoint, _show_wait(session, command.step, job.emit))
+    trying = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
     with trying.ticket:
         again = begin if context.budget is not None else None  # each try may be charged for
         generation = await _reply(session, request, show, trying, job.prices, again)
@@ -296,7 +296,7 @@ async def _reply(
     session: RunSession,
     request: GenerationRequest,
     show: Callable[[Delta], None],
-    trying: Trying,
+    trying: Attempts,
     prices: Prices,
     begin: Callable[[], Awaitable[bool]] | None,
 ) -> Generation | None:
@@ -377,7 +377,7 @@ def _start_event(
 
 
 async def _continue_after(
-    session: RunSession, error: ProviderError, attempt: int, trying: Trying, prices: Prices
+    session: RunSession, error: ProviderError, attempt: int, trying: Attempts, prices: Prices
 ) -> bool:
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None

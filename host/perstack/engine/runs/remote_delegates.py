@@ -15,7 +15,7 @@ from perstack.core.base.usage import Exceeded, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.settings import Limits
-from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, What, budget_of, capped, grant_caps, short_account
+from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, Unit, budget_of, capped, grant_caps, short_account
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate
 from perstack.core.runs.decide import DelegateResult, has_ended, interrupt_events
@@ -190,9 +190,9 @@ class _Member:
     delegation: Delegation
     run: Run | None = None  # the latest known state; None before it has begun
     is_ours: bool = False  # True if this process began or resumed it, so that the reason of its latest stop is new
-    needs: dict[What, int] = field(default_factory=dict[What, int])
+    needs: dict[Unit, int] = field(default_factory=dict[Unit, int])
     """The amounts for lack of which it has stopped, since it last used anything."""
-    used: Amounts = field(default_factory=dict[What, int])
+    used: Amounts = field(default_factory=dict[Unit, int])
     """Amounts that it and its descendants had used at its latest stop."""
     result: DelegateResult | None = None
     looks_at: float = 0.0  # time of the next check that it is driven, by `time.monotonic`
@@ -367,7 +367,7 @@ class RemoteDelegates:
 
     def _used(self, member: _Member) -> Amounts:
         whole, runs = self._following.with_descendants(member.id), self._job.job.runs
-        steps: dict[What, int] = {"steps": sum(runs[one].step for one in whole if one in runs)}
+        steps: dict[Unit, int] = {"steps": sum(runs[one].step for one in whole if one in runs)}
         budget = self._allowance.budget
         return steps if budget is None else {**budget.ledger.used_by(whole), **steps}
 

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.iterations.evolve import SeriesSummary
 from perstack.core.jobs.due import DUE, NeedJob, job_state
-from perstack.core.queue.orders import Paused, are_old, is_over
+from perstack.core.queue.orders import PausedTarget, are_old, is_over
 from perstack.core.tasks.due import (
     EXPERT_LABEL,
     LABEL,
+    AppendTaskEvents,
     AskCommand,
-    GoOn,
+    ContinueTask,
     PollResult,
     TaskContext,
-    Work,
     next_step,
     query_for,
     settle_task,
@@ -64,7 +64,7 @@ _RETENTION_INTERVAL_MS = 3_600_000
 """Milliseconds between two applications of `[retention]`, for which all Jobs have to be listed."""
 
 _T = TypeVar("_T")
-_P = TypeVar("_P", bound=Paused)
+_P = TypeVar("_P", bound=PausedTarget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +263,9 @@ class Scheduler:
                     known = replace(known, poll=await self._run_wake_command(task.agent_id, step.command))
                 case NeedJob():
                     known = replace(known, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
-                case Work():
+                case ContinueTask():
                     return await self._run_job(task, step.job_id, known)
-                case GoOn():
+                case AppendTaskEvents():
                     return await self._apply(task, step, known)
                 case _:
                     assert_never(step)
@@ -281,7 +281,7 @@ class Scheduler:
             env = inherit_variables(setup.env.without_stored, (*variables_in(command), *ground.variables))
             return await ask_command(command, setup.workspace, env, setup.storage.programs, ground.runtime)
 
-    async def _apply(self, task: TaskState, step: GoOn, context: TaskContext) -> DueWorkResult:
+    async def _apply(self, task: TaskState, step: AppendTaskEvents, context: TaskContext) -> DueWorkResult:
         """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.
 
         Raises UsageError or MissingCredential, without appending anything, if the Expert could not run.

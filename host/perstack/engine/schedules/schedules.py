@@ -18,10 +18,10 @@ from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.schedules.decide import (
     AppendEvents,
+    BeginJob,
     ContinueJob,
-    Did,
+    ScheduleAction,
     ScheduleContext,
-    TakeUp,
     next_step,
     settle_occurrence,
 )
@@ -199,7 +199,7 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
 class DueWorkResult:
     """Action on a task, an occurrence of a schedule, or another Job or series, and its state afterwards."""
 
-    did: Action | Did
+    did: Action | ScheduleAction
     task_id: str | None = None
     task: TaskState | None = None
     schedule: str | None = None
@@ -289,7 +289,7 @@ class Schedules:
                     await self._launcher.check(schedule.expert)
                     started = (await self._log.add(name, loaded, step.events)).state.current
                     return None if started is None else await self._start(schedule, calendar, started)
-                case TakeUp():
+                case BeginJob():
                     await self._launcher.check(schedule.expert)
                     return await self._start(schedule, calendar, step.occurrence)
                 case ContinueJob():
@@ -332,7 +332,7 @@ class Schedules:
         return await self._record_end(schedule, calendar, occurrence, job, "started")
 
     async def _record_end(
-        self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence, job: JobSummary, did: Did
+        self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence, job: JobSummary, did: ScheduleAction
     ) -> DueWorkResult:
         """Record that the occurrence's Job has ended, if it has, unless another process does."""
         loaded = await self._log.load_state(schedule.name)

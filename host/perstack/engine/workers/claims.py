@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from perstack.core.queue.orders import (
-    Came,
     Done,
+    DriveOutcome,
+    OrderTarget,
     Requeue,
-    Served,
     after_delegate,
     after_drive,
     is_suspect,
@@ -88,7 +88,7 @@ class DispatcherConnection:
 _MAX_COUNTED_JOBS = 1_000  # maximum number of Jobs for which failed attempts to begin are counted
 
 
-Live = Callable[[], Awaitable[frozenset[str]]]  # a function that returns the names of the existing workers
+ListWorkers = Callable[[], Awaitable[frozenset[str]]]  # a function that returns the names of the existing workers
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class HeldClaim:
     """A claim, and the task that drives its Job."""
 
     claim: Claim
-    task: asyncio.Future[Served] | None = None  # the task; None before the Job is driven
+    task: asyncio.Future[OrderTarget] | None = None  # the task; None before the Job is driven
     is_lost: bool = False  # True if another worker has the order
     is_left: bool = False  # True if it must end because this worker leaves
     waits: bool = False  # True if it only waits for delegates that other claims drive, and so takes no place
@@ -176,7 +176,7 @@ class ClaimHandler:
         held = self._held[claim.id] = HeldClaim(claim)
         return held
 
-    async def process(self, seat: Seat, claim: HeldClaim, live: Live) -> None:
+    async def process(self, seat: Seat, claim: HeldClaim, live: ListWorkers) -> None:
         """Drive what the order refers to, and release the order. `live` returns the names of the existing workers."""
         try:
             outcome = await self._outcome(seat, claim, live)
@@ -193,7 +193,7 @@ class ClaimHandler:
             del self._held[claim.claim.id]
             self.freed.set()
 
-    async def _outcome(self, seat: Seat, claim: HeldClaim, live: Live) -> Outcome:
+    async def _outcome(self, seat: Seat, claim: HeldClaim, live: ListWorkers) -> Outcome:
         """Drive the Job, if there is something to drive. Raises CancelledError only if this task is cancelled."""
         order = claim.claim.order
         try:
@@ -212,7 +212,7 @@ class ClaimHandler:
             return Outcome("lost" if claim.is_lost else "left", served)
         return await self._drive(claim, served)
 
-    async def _drive(self, claim: HeldClaim, served: Served) -> Outcome:
+    async def _drive(self, claim: HeldClaim, served: OrderTarget) -> Outcome:
         def waits(it_does: bool) -> None:
             claim.waits = it_does
             self.freed.set()
@@ -234,7 +234,7 @@ class ClaimHandler:
             self._counters.running -= 1
         return replace(await self._outcome_of_task(claim, claim.task), seconds=time.monotonic() - began)
 
-    async def _outcome_of_task(self, claim: HeldClaim, task: asyncio.Future[Served]) -> Outcome:
+    async def _outcome_of_task(self, claim: HeldClaim, task: asyncio.Future[OrderTarget]) -> Outcome:
         order = claim.claim.order
         if claim.is_lost:
             if not task.cancelled():
@@ -274,7 +274,7 @@ class ClaimHandler:
         why = "was it deleted, or is that another storage?" if is_ours is None else "that is another storage's"
         return Outcome("missing", error=NotFound(f"{where}; {why}"))
 
-    async def _outcome_with_state(self, outcome: Came, order: Order, error: BaseException | None) -> Outcome:
+    async def _outcome_with_state(self, outcome: DriveOutcome, order: Order, error: BaseException | None) -> Outcome:
         try:
             return Outcome(outcome, await self._work.load(order), error)
         except (NotFound, Damaged) as unread:
@@ -322,7 +322,7 @@ class ClaimHandler:
             self.soonest = after.due if self.soonest is None else min(self.soonest, after.due)
         return after
 
-    async def _run_status(self, order: Order, outcome: Came) -> tuple[Came, RunStatus | None]:
+    async def _run_status(self, order: Order, outcome: DriveOutcome) -> tuple[DriveOutcome, RunStatus | None]:
         """Return the status of a delegate's Run from its log; "unreachable" if the log cannot be read now."""
         try:
             return outcome, await self._work.run_status(order)
@@ -331,7 +331,7 @@ class ClaimHandler:
         except Exception:  # noqa: BLE001 - a storage may raise anything
             return "unreachable", None
 
-    async def _order_to_requeue(self, order: Order, after: Requeue, live: Live) -> Order:
+    async def _order_to_requeue(self, order: Order, after: Requeue, live: ListWorkers) -> Order:
         """Return the order to put back in the queue, without refusals of workers that have ended."""
         if after.refused is None:
             return replace(order, due=after.due)

@@ -11,7 +11,14 @@ from perstack.core.jobs.due import due_of
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere
 from perstack.core.jobs.summary import JobSummary, summarize, with_descendants
-from perstack.core.queue.orders import MOST_TAKEOVERS, Served, count_progress, drivers_in, ends_its_workers, state_of
+from perstack.core.queue.orders import (
+    MOST_TAKEOVERS,
+    OrderTarget,
+    count_progress,
+    drivers_in,
+    ends_its_workers,
+    state_of,
+)
 from perstack.core.runs.commands import Fail
 from perstack.core.runs.decide import events_of_command, resume_event
 from perstack.core.runs.facts import ErrorInfo
@@ -130,7 +137,7 @@ class OrderedWork:
         """The location of the storage, for display."""
         return self._jobs.storage.location
 
-    async def load(self, order: Order) -> Served:
+    async def load(self, order: Order) -> OrderTarget:
         """Return the state of the Job or series; for a delegate the state of its Job. Raises NotFound and Damaged."""
         try:
             job = await self._jobs.job(check_job_id(order.job_id))
@@ -157,8 +164,8 @@ class OrderedWork:
         return None if run is None or run.closed is not None else run.status
 
     async def drive(
-        self, served: Served, order: Order, on_event: OnEvent, on_waiting: Callable[[bool], None]
-    ) -> Served:
+        self, served: OrderTarget, order: Order, on_event: OnEvent, on_waiting: Callable[[bool], None]
+    ) -> OrderTarget:
         """Drive it until it ends or stops. `on_waiting` is called with True while only remote delegates are awaited."""
         if isinstance(served, JobSummary):
             return await self._drive(served.id, run_id=order.run_id, on_event=on_event, on_waiting=on_waiting)
@@ -187,13 +194,13 @@ class OrderedWork:
             in_hand = 0
         return facts * _WORK_PER_FACT + in_hand
 
-    async def is_poison(self, served: Served, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
+    async def is_poison(self, served: OrderTarget, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
         """Return whether it ends whichever worker drives it. `live` is called for the existing workers if needed."""
         if isinstance(served, SeriesState):  # the log does not record its drivers
             return ends_its_workers(order.takeovers, (), ())
         return await is_poison(self._jobs, order, live)
 
-    async def stop_for_good(self, served: Served, order: Order) -> Served:
+    async def stop_for_good(self, served: OrderTarget, order: Order) -> OrderTarget:
         """Record that it failed, because it ends every worker. Raises Conflict while it is driven."""
         if isinstance(served, SeriesState):
             return await self._iterations.fail(served.id, _POISON_SERIES_ERROR)

@@ -15,7 +15,7 @@ from perstack.core.base.usage import Usage
 from perstack.core.definitions.models import full_name
 from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.summary import JobSummary, RunSummary
-from perstack.core.queue.orders import Came, Done, Requeue, Served
+from perstack.core.queue.orders import Done, DriveOutcome, OrderTarget, Requeue
 from perstack.core.runs.display_events import InitializeRuntime
 from perstack.core.runs.events import (
     CallInteractiveTool,
@@ -39,8 +39,8 @@ from perstack.ports.dispatcher import Claim, Order
 class Outcome:
     """The outcome of driving a Job or a series, and its state afterwards."""
 
-    came: Came
-    served: Served | None = None  # the state; None if it is unknown, or there is no such Job
+    came: DriveOutcome
+    served: OrderTarget | None = None  # the state; None if it is unknown, or there is no such Job
     error: BaseException | None = None
     seconds: float | None = None  # seconds for which it was driven; None if it was not
     is_poison: bool = False  # True if it was stopped because it ends every worker
@@ -78,7 +78,7 @@ class WorkerReport:
     facts: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
-_WHY_AGAIN: dict[Came, tuple[Kind, Level, str]] = {
+_WHY_AGAIN: dict[DriveOutcome, tuple[Kind, Level, str]] = {
     "stopped": ("again", "info", "waits, and is queued for later"),
     "left": ("again", "info", "left for another worker"),
     "busy": ("again", "info", "queued again"),
@@ -97,7 +97,7 @@ def error_text(error: BaseException | str) -> str:
     return text if len(text) <= _MAX_ERROR_CHARACTERS else f"{text[: _MAX_ERROR_CHARACTERS - 1]}…"
 
 
-def report_of_claim(claim: Claim, served: Served) -> WorkerReport:
+def report_of_claim(claim: Claim, served: OrderTarget) -> WorkerReport:
     """Return the report that a Job or series is being driven."""
     over = " over from a worker that fell silent" if claim.is_taken_over else ""
     run = _delegate_run(claim.order, served)
@@ -132,7 +132,7 @@ def report_of_outcome(order: Order, outcome: Outcome, after: Done | Requeue) -> 
     return WorkerReport(event=event, job=order.job_id, text=text, level=level, facts=facts)
 
 
-def _delegate_run(order: Order, served: Served | None) -> RunSummary | None:
+def _delegate_run(order: Order, served: OrderTarget | None) -> RunSummary | None:
     runs = served.runs if isinstance(served, JobSummary) else ()
     return next((run for run in runs if run.id == order.run_id), None)
 
@@ -145,7 +145,7 @@ def _delegate_prefix(order: Order, facts: dict[str, JsonValue]) -> str:
     return f"delegate {order.run_id} "
 
 
-def _failure_of(served: Served | None) -> str | None:
+def _failure_of(served: OrderTarget | None) -> str | None:
     if isinstance(served, SeriesState):
         return served.message if served.status == "failed" else None
     return None if served is None else served.error
@@ -192,7 +192,7 @@ class WorkerCounters:
         self.cost_usd: dict[str, float] = {}  # cost by model, as far as prices are known
         self._models: set[str] = set()
 
-    def of(self, served: Served) -> JobCounters:
+    def of(self, served: OrderTarget) -> JobCounters:
         """Return an `on_event` that counts the events of one Job, or of the Jobs of a series."""
         runs = served.runs if isinstance(served, JobSummary) else ()
         return JobCounters(self, {run.id: run.model for run in runs if run.model})

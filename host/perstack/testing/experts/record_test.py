@@ -29,7 +29,7 @@ _ESCAPED = r"\\\1"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AddedTest:
     """A test that was added."""
 
     expert: str
@@ -40,7 +40,7 @@ class Taken:
 
 async def take_test(
     host: Host, job_id: str, name: str, definition: DefinitionFile, env: Environment, fixture: Path | None = None
-) -> Taken:
+) -> AddedTest:
     """Record a Job, play it in a fresh folder or a copy of `fixture`, and add a test that expects the result.
 
     Raises UsageError, and keeps nothing, if the recording plays to another end or the name is taken.
@@ -82,7 +82,7 @@ async def take_test(
     except BaseException:
         recording.unlink(missing_ok=True)
         raise
-    return Taken(job.expert_key, file, recording, expected)
+    return AddedTest(job.expert_key, file, recording, expected)
 
 
 async def _observe(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:

@@ -17,7 +17,7 @@ from perstack.core.definitions.permissions import (
     UNATTENDED,
     Approval,
     ApprovalDecision,
-    Standing,
+    StandingApproval,
 )
 from perstack.core.runs.commands import Ask, AskApproval, Call, Command, RunTools
 from perstack.core.runs.events.base import (
@@ -240,7 +240,7 @@ class DecideApproval(LaterEvent):
         if self.rule and not (is_standing and {self.rule, REDACTED} & set(call.offers)):
             raise IllegalFact(f"the rule {self.rule!r} was not offered with call {self.tool_call_id!r}")
         call = replace(call, approval=self.approval, is_unattended=self.by.door == UNATTENDED)
-        standing = Standing(id=self.id, call_digest=self.call_digest, leads_to=call.leads_to, rule=self.rule)
+        standing = StandingApproval(id=self.id, call_digest=self.call_digest, leads_to=call.leads_to, rule=self.rule)
         run = _with_call(run, call)
         return replace(run, standing=(*run.standing, standing)) if is_standing else run
 

@@ -324,11 +324,11 @@ class PlainProgram:
             self.put(f"there is no /{one_line(name)}; /help lists what there is, and a text may begin with //")
             return
         try:
-            await self._doing(name, rest.strip())
+            await self._perform(name, rest.strip())
         except PerstackError as error:
             self.put(f"error: {error.text_for(plain_phrase)}")
 
-    async def _doing(self, name: str, rest: str) -> None:  # noqa: C901 - one case for each command
+    async def _perform(self, name: str, rest: str) -> None:  # noqa: C901 - one case for each command
         session = self.room.session
         match name:
             case "help":

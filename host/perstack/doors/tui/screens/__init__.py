@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from perstack.doors.tui.screens.base import OverScreen, ScreenHost
+from perstack.doors.tui.screens.base import OverlayScreen, ScreenHost
 
 SCREENS: dict[str, tuple[str, str]] = {
     "help": ("help", "HelpScreen"),
@@ -14,10 +14,10 @@ SCREENS: dict[str, tuple[str, str]] = {
 """Module and class by the name of the opening action; imported when it is opened."""
 
 
-def screen_of(name: str, owner: ScreenHost) -> OverScreen:
+def screen_of(name: str, owner: ScreenHost) -> OverlayScreen:
     """Return a new screen of that name."""
     module, of = SCREENS[name]
     made = getattr(import_module(f"{__name__}.{module}"), of)(owner)
-    if not isinstance(made, OverScreen):
+    if not isinstance(made, OverlayScreen):
         raise TypeError(f"{module}.{of} is not a screen")
     return made

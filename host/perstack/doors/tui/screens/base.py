@@ -34,7 +34,7 @@ class ScreenHost(Protocol):
     given: str  # the project's location options, appended to each copied command
     names_workspace: bool  # True if the user named it: then a Job of another folder may be rewound in it
 
-    def show(self, screen: OverScreen) -> None:
+    def show(self, screen: OverlayScreen) -> None:
         """Show a screen above the current one."""
         ...
 
@@ -55,14 +55,14 @@ class ScreenHost(Protocol):
         ...
 
 
-class OverScreen(Screen[None]):
-    """A screen that Esc closes. `over` is the application."""
+class OverlayScreen(Screen[None]):
+    """A screen that Esc closes. `owner` is the application."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", show=False)]
     DEFAULT_CSS = """
-    OverScreen { background: $background; }
-    OverScreen #title { margin: 0 0 1 0; }
-    OverScreen #keys { dock: bottom; }
+    OverlayScreen { background: $background; }
+    OverlayScreen #title { margin: 0 0 1 0; }
+    OverlayScreen #keys { dock: bottom; }
     """
     TITLE_TEXT: ClassVar[str] = ""
     KEYS: ClassVar[str] = "Esc back"
@@ -105,7 +105,7 @@ class OverScreen(Screen[None]):
 # A screen of lines that scroll, made for its width.
 
 
-class LinesScreen(OverScreen):
+class LinesScreen(OverlayScreen):
     """A screen that the arrow and page keys scroll."""
 
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
@@ -140,7 +140,7 @@ class LinesScreen(OverScreen):
 _T = TypeVar("_T")
 
 
-class ListScreen(OverScreen, Generic[_T]):
+class ListScreen(OverlayScreen, Generic[_T]):
     """A screen with a list of rows: Up and Down choose, Enter opens."""
 
     EMPTY: ClassVar[str] = "There is nothing."
@@ -244,7 +244,7 @@ class ListScreen(OverScreen, Generic[_T]):
 # Titled texts that fold.
 
 
-class PageScreen(OverScreen):
+class PageScreen(OverlayScreen):
     """A page of items. Up and Down choose, Enter folds, Ctrl+O folds all."""
 
     KEYS = "Up, Down choose   Enter unfolds   ^O all   PgUp, PgDn   Esc back"

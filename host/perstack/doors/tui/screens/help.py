@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from perstack.doors.shared.text import count, pad
 from perstack.doors.tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
-from perstack.doors.tui.screens.base import OverScreen, ScreenHost
+from perstack.doors.tui.screens.base import OverlayScreen, ScreenHost
 from perstack.doors.tui.view.styled_text import Line, Span, wrap
 from perstack.doors.tui.widgets.lines import LinesView
 
@@ -41,7 +41,7 @@ def _help_lines(width: int) -> list[Line]:
     return found
 
 
-class HelpScreen(OverScreen):
+class HelpScreen(OverlayScreen):
     """The screen of keys."""
 
     TITLE_TEXT = "Help"

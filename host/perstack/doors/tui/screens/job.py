@@ -21,7 +21,7 @@ from perstack.doors.shared.job_status import next_step_of_job
 from perstack.doors.shared.next_steps import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
 from perstack.doors.shared.text import cells, shorten
 from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
-from perstack.doors.tui.screens.base import ListScreen, OverScreen, PageScreen, ScreenHost, TextsScreen
+from perstack.doors.tui.screens.base import ListScreen, OverlayScreen, PageScreen, ScreenHost, TextsScreen
 from perstack.doors.tui.screens.export import ExportScreen
 from perstack.doors.tui.screens.files import FileComparison, FilesScreen, RewindScreen
 from perstack.doors.tui.view.history import event_line, event_texts, name_of_place, run_line, step_line, words_lines
@@ -67,7 +67,7 @@ class CommandsScreen(ListScreen[CommandLine]):
 # Actions on a Job, one of its Runs, or a checkpoint.
 
 
-class _CheckpointActions(OverScreen):
+class _CheckpointActions(OverlayScreen):
     """Base class with these actions by key; each names what it needs if that is missing."""
 
     ACTIONS: ClassVar[tuple[Action, ...]] = OF_HISTORY
