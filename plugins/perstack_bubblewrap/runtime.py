@@ -9,8 +9,9 @@ Mounts protect only files that exist. After each program, files that it created 
 are renamed (`set_aside`). Concurrent programs could change the tree meanwhile, so mounts use open
 handles (`open_mount_sources`), and only a scan without running programs counts as the person's own state.
 
-Change together: a new limit with `limits.enforcement` and `unenforced`; a new protected kind of file with
-`ProtectedFileScanner` and `FileViewBuilder._executed_paths`; new options of bwrap with `machine.check`, which tries them.
+Change together: a new limit with `limits.enforcement` and `unenforced_limits`; a new protected kind of file
+with `ProtectedFileScanner` and `FileViewBuilder._executed_paths`; new options of bwrap with `machine.check`, which tries
+them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.support.storage import no_job
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack.system.files import FOLDER_MODE
 from perstack_filesystem.directories import OpenDirectory, OpenFolders, explain
 
@@ -235,7 +235,7 @@ class BlobFolders(JobDirectories):
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
         """Store many blobs durably, each content once for all Jobs, and return their SHA-256 names."""
-        return await finish(asyncio.to_thread(self._put_blobs, job_id, blobs))
+        return await shield_until_done(asyncio.to_thread(self._put_blobs, job_id, blobs))
 
     def _put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
         names = tuple(new_sha256(data).hexdigest() for data in blobs)

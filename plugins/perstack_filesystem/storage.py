@@ -55,7 +55,7 @@ from perstack.support.storage import (
     run_order,
     stale_writer,
 )
-from perstack.system.concurrency import LatencyMonitor, finish
+from perstack.system.concurrency import LatencyMonitor, shield_until_done
 from perstack.system.files import hold_file_lock, lock_holder
 from perstack_filesystem.blobs import BlobFolders, remove_unfinished
 from perstack_filesystem.directories import OpenDirectory, OpenFolders, explain, read_below
@@ -229,7 +229,7 @@ class FilesystemStorage(BlobFolders, Storage):
         if not records:
             return
         if self._pace.is_slow:
-            await finish(asyncio.to_thread(self._append, run, expected_seq, records))
+            await shield_until_done(asyncio.to_thread(self._append, run, expected_seq, records))
         else:
             self._append(run, expected_seq, records)
 
@@ -294,7 +294,7 @@ class FilesystemStorage(BlobFolders, Storage):
 
     @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        await finish(asyncio.to_thread(self._redact, run, seq, record))
+        await shield_until_done(asyncio.to_thread(self._redact, run, seq, record))
 
     def _redact(self, run: RunRef, seq: int, record: bytes) -> None:
         log = self._use(run)

@@ -17,7 +17,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from perstack.errors import StorageError
-from perstack.system.concurrency import LatencyMonitor, finish
+from perstack.system.concurrency import LatencyMonitor, shield_until_done
 from perstack.system.files import FILE_MODE, make_state_folder, sync_directory
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class DatabaseConnection:
             finally:
                 self._turn.release()
         waiting = self._in_thread(work, is_long=is_long)
-        return await (finish(waiting) if wholly else waiting)
+        return await (shield_until_done(waiting) if wholly else waiting)
 
     @property
     def is_open(self) -> bool:
@@ -212,7 +212,7 @@ class Database:
 
     async def close(self) -> None:
         """Close the connections after the running operations have ended."""
-        await finish(self._close_both())
+        await shield_until_done(self._close_both())
 
     async def _close_both(self) -> None:
         try:

@@ -49,7 +49,7 @@ from perstack.support.storage import (
     stale_writer,
     verify_rows,
 )
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack.system.files import FILE_MODE, FOLDER_MODE, hold_file_lock, lock_holder, open_regular
 from perstack_sqlite.database import SPACE, Database
 
@@ -414,7 +414,7 @@ class SqliteStorage(Storage):
     @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
-            await finish(self._delete(job_id, expected))
+            await shield_until_done(self._delete(job_id, expected))
 
     async def _delete(self, job_id: str, expected: tuple[RunRef, int] | None) -> None:
         key = self._key(job_id)

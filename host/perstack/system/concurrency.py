@@ -48,7 +48,7 @@ async def in_daemon_thread(work: Callable[[], _T], name: str) -> _T:
     return await asyncio.wrap_future(future)
 
 
-async def finish(work: Coroutine[Any, Any, _T]) -> _T:
+async def shield_until_done(work: Coroutine[Any, Any, _T]) -> _T:
     """Await work that must not be left half done; a cancellation waits, and an error of the work precedes it."""
     task = asyncio.ensure_future(work)
     cancelled = await wait_despite_cancellation(task)

@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
 from perstack.errors import PerstackError, StorageError
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack_postgres.address import PostgresAddress, without_secrets
 from perstack_postgres.schema import OLDEST_SERVER, create_tables, has_tables
 
@@ -316,7 +316,7 @@ class Connections(Pool):
                 await self._prepare(connection)
                 return await work(connection, is_again)
 
-        return await finish(self.patiently(writing))
+        return await shield_until_done(self.patiently(writing))
 
     async def once(self, work: Callable[[Connection], Awaitable[T]], seconds: float = _READ_SECONDS) -> T:
         """Return the result of `work` without retries."""

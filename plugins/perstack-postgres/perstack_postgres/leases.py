@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
 from perstack.support.storage import is_driven, no_job
-from perstack.system.concurrency import end, finish
+from perstack.system.concurrency import end, shield_until_done
 from perstack_postgres import statements
 from perstack_postgres.connections import FAILURES, Connection, Connections, is_idle
 from perstack_postgres.schema import key_of
@@ -79,14 +79,14 @@ class PostgresLeases:
     async def hold(self, key: JobKey, holder: str) -> AsyncGenerator[None]:
         """Hold a Job's lease. Raises NotFound, and Conflict naming the holder."""
         try:
-            await finish(self._take(key, holder))
+            await shield_until_done(self._take(key, holder))
         except asyncio.CancelledError:  # the lease has been taken
-            await finish(self._give_up(key))
+            await shield_until_done(self._give_up(key))
             raise
         try:
             yield
         finally:
-            await finish(self._give_up(key))
+            await shield_until_done(self._give_up(key))
 
     async def holder(self, key: JobKey) -> str | None:
         """Return the current holder's description of itself; None if the lease is free."""

@@ -16,7 +16,7 @@ from typing_extensions import override
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order, Seat
 from perstack.support.work_items import order_of, to_json
-from perstack.system.concurrency import end, finish
+from perstack.system.concurrency import end, shield_until_done
 from perstack_postgres.connections import FAILURES, Connection
 from perstack_procrastinate import statements
 from perstack_procrastinate.engine import PLAIN, Engine, fetch_row, installed_version, labels_of, unwrap_errors
@@ -58,7 +58,7 @@ class ProcrastinateSeat(Seat):
         """Unregister the worker, for at most _LEAVE_TIMEOUT_S; if that fails its heartbeat times out."""
         try:
             with suppress(DispatcherError, TimeoutError):
-                await finish(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
+                await shield_until_done(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
         finally:
             await end(self._listening)
 
@@ -124,7 +124,7 @@ class ProcrastinateSeat(Seat):
 
         self._releasing.add(claim.id)
         try:
-            await finish(self._engine.use(work))
+            await shield_until_done(self._engine.use(work))
             self._had.pop(claim.id, None)
         finally:
             self._releasing.discard(claim.id)

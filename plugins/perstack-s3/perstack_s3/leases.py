@@ -18,7 +18,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import LeaseInfo
 from perstack.support.storage import is_driven
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack_s3.layout import Layout, LeaseState, read
 from perstack_s3.objects import Objects, ReadObject
 
@@ -108,10 +108,10 @@ class S3Leases:
     async def hold(self, job_id: str, holder: str) -> AsyncGenerator[HeldLease]:
         """Hold the lease. Raises Conflict, naming the holder."""
         try:
-            held = await finish(self._take(job_id, holder))
+            held = await shield_until_done(self._take(job_id, holder))
         except asyncio.CancelledError:
             if (taken := self._held.pop(job_id, None)) is not None:
-                await finish(self._freed(job_id, taken))
+                await shield_until_done(self._freed(job_id, taken))
             raise
         beating = asyncio.create_task(self._beat(job_id, held))
         try:
@@ -121,7 +121,7 @@ class S3Leases:
             with suppress(asyncio.CancelledError):
                 await beating
             self._held.pop(job_id, None)
-            await finish(self._freed(job_id, held))
+            await shield_until_done(self._freed(job_id, held))
 
     async def forget(self, job_id: str) -> None:
         """Remove the lease object of a deleted Job."""

@@ -27,7 +27,7 @@ from obstore.store import S3Store
 
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError, UsageError
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 
 T = TypeVar("T")
 
@@ -250,20 +250,20 @@ class Objects:
 
     async def create(self, key: str, data: bytes) -> str | None:
         """Create an object and return its tag; None if it exists with other bytes, which are kept."""
-        return await finish(self._write(key, data, None, None))
+        return await shield_until_done(self._write(key, data, None, None))
 
     async def replace(self, key: str, data: bytes, tag: str, *, patience: float | None = None) -> str | None:
         """Replace an object that still has `tag` and return its new tag; None if it has changed or is gone."""
-        return await finish(self._write(key, data, tag, patience))
+        return await shield_until_done(self._write(key, data, tag, patience))
 
     async def put(self, key: str, data: bytes) -> None:
         """Write an object unconditionally."""
-        await finish(self._client.ask(lambda store: obstore.put(store, key, data), size=len(data)))
+        await shield_until_done(self._client.ask(lambda store: obstore.put(store, key, data), size=len(data)))
 
     async def remove(self, keys: Sequence[str]) -> None:
         """Remove objects. Missing ones are ignored."""
         if keys:
-            await finish(self._client.ask(lambda store: obstore.delete(store, list(keys))))
+            await shield_until_done(self._client.ask(lambda store: obstore.delete(store, list(keys))))
 
     async def list(self, prefix: str) -> list[Listed]:
         """Return every object below a prefix, by name."""

@@ -32,7 +32,7 @@ from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
 from perstack.support.storage import check_space, checked_blob, ends_at, is_id, job_exists, no_job, page_of, run_order
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack_s3.layout import EntryHeader, Layout, Marker, RunList, check_version, checks_of, read
 from perstack_s3.leases import HeldLease, S3Leases
 from perstack_s3.listing import ObjectCache, S3Watch, WriteOrder, entry_bytes, read_entry, split_stamp, stamped
@@ -125,7 +125,7 @@ class S3Storage(Storage):
         if records:
             check_id(run.run_id, "run")
             await self._check_for_writing()
-            await finish(self._append(run, expected_seq, records))
+            await shield_until_done(self._append(run, expected_seq, records))
 
     @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
@@ -143,7 +143,7 @@ class S3Storage(Storage):
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
         check_id(run.run_id, "run")
         await self._check_lease(run.job_id)
-        await finish(self._log(run, await self._require_incarnation(run.job_id)).redact(seq, record))
+        await shield_until_done(self._log(run, await self._require_incarnation(run.job_id)).redact(seq, record))
 
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
@@ -262,7 +262,7 @@ class S3Storage(Storage):
         async with self._leases.hold(job_id, holder) as held:
             incarnation = await self._require_incarnation(job_id)
             if not held.is_fenced:
-                await finish(self._fence(job_id, incarnation, held))
+                await shield_until_done(self._fence(job_id, incarnation, held))
             yield
 
     @override
@@ -284,7 +284,7 @@ class S3Storage(Storage):
             if expected is not None:
                 run, seq = expected
                 await self._log(run, incarnation).put_end(seq)
-            await finish(self._deleted(job_id, incarnation))
+            await shield_until_done(self._deleted(job_id, incarnation))
         await self._leases.forget(job_id)
 
     async def close(self) -> None:

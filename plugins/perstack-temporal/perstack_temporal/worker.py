@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Order, Seat
 from perstack.support.work_items import order_of, to_json, without_unstorable
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack_temporal import activities, names
 from perstack_temporal.activities import PolledActivity, Presence, poll_activity
 from perstack_temporal.connection import TemporalConnection
@@ -76,7 +76,7 @@ class TemporalSeat(Seat):
             poll.cancel()
         await asyncio.gather(*self._polls.values(), return_exceptions=True)
         with suppress(DispatcherError, TimeoutError):
-            await finish(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
+            await shield_until_done(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
 
     @override
     async def claim(self) -> Claim | None:
@@ -210,7 +210,9 @@ class TemporalSeat(Seat):
         held.is_ending = True
         try:
             with suppress(LookupError):
-                await finish(self._connection.use(lambda client: activities.complete(client, held.token, seen)))
+                await shield_until_done(
+                    self._connection.use(lambda client: activities.complete(client, held.token, seen))
+                )
             self._had.pop(claim.id, None)
         finally:
             held.is_ending = False

@@ -53,7 +53,7 @@ _MOVES = frozenset({"cd", "pushd", "popd"})
 def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
     """Return the parts of a script. A path relative to a folder that the script changes to counts as unknown.
 
-    Two parsers must agree: `parse_script`, which accepts a plain subset of the language, and tree-sitter's bash grammar.
+    Two parsers must agree: `parse_script`, which accepts a plain subset, and tree-sitter's grammar of bash.
     Where they disagree, the script is asked about, and the tree's commands are still checked against rules that deny.
     """
     problem = _unreadable_reason(script)

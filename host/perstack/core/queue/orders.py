@@ -8,10 +8,10 @@ until that ends or stops, and asks this module about the outcome (`DriveOutcome`
 
 The order of a target that may be in another storage (`missing`), that cannot be reached, or that a newer version wrote
 is never completed: another worker may be able to drive it. A Job that ends its workers is given up after
-`MOST_TAKEOVERS` consecutive takeovers without progress (`count_progress`); workers that turn out to be alive do not count.
+`MOST_TAKEOVERS` consecutive takeovers without progress (`count_progress`); workers that are still alive do not count.
 
-A new outcome is added to `DriveOutcome`, `_action_after` and the worker that reports it. An event that a worker records before any
-work says so (`RunEvent.is_progress`), or each takeover would count as progress.
+A new outcome is added to `DriveOutcome`, `_action_after` and the worker that reports it. An event that a worker
+records before any work says so (`RunEvent.is_progress`), or each takeover would count as progress.
 """
 
 from __future__ import annotations

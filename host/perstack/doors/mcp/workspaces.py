@@ -33,7 +33,7 @@ from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
 from perstack.doors.served_project import CallKey, Definitions, JobTasks
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
 
 # The folders that a client has open. Source: MCP 2025-11-25, roots. The stateless era (2026-07-28) deprecates them:
@@ -93,7 +93,7 @@ async def serve_project(
             watching.cancel()
             await state.watching.close()
             # a client may close stdin and send a signal a moment later: it must not leave a Job unrecorded
-            await finish(state.jobs.close())
+            await shield_until_done(state.jobs.close())
 
 
 Workspace: TypeAlias = tuple[Host, LoadedProject]
@@ -237,4 +237,4 @@ async def serve_projects(offer: ServeOptions) -> AsyncGenerator[Workspaces]:
         try:
             yield workspaces
         finally:
-            await finish(workspaces.stop_jobs())
+            await shield_until_done(workspaces.stop_jobs())

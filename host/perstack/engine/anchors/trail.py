@@ -35,7 +35,7 @@ from perstack.core.jobs.job import Job
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 
 if TYPE_CHECKING:
     from perstack.config.trust import Agreement
@@ -143,9 +143,9 @@ class AuditTrail:
             doubtful = True
             raise
         finally:
-            await finish(at_stop())
+            await shield_until_done(at_stop())
             if doubtful:  # a failed write may have reached the disk: a later process sends the actual heads
-                await finish(sending.expect(owner))
+                await shield_until_done(sending.expect(owner))
 
     async def expect(self, owner: Owner) -> None:
         """Announce a stop of a task, series or schedule. If this process dies first, a later one sends the heads."""
@@ -172,9 +172,9 @@ class AuditTrail:
         try:
             yield
         except BaseException:
-            await finish(sending.send_current(owner))
+            await shield_until_done(sending.send_current(owner))
             raise
-        await finish(sending.send_stored(owner))
+        await shield_until_done(sending.send_stored(owner))
 
     # --- comparing ------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from perstack.engine.files.trees import Trees
 from perstack.engine.files.workspace_walk import Batch, SnapshotUnavailable, Walker, WorkspaceTree
 from perstack.errors import PerstackError
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 
 _MAX_COUNTED_FILES = 500
 _MAX_COUNTED_BYTES = 16 << 20  # above this many changed files, or bytes in them, lines are not counted
@@ -71,7 +71,9 @@ class WorkspaceSnapshots:
             walker = self._walkers.pop(policy.max_file_size, None) or self._new_walker(policy)
             walk = walker.walk()
             try:
-                while not isinstance(found := await finish(asyncio.to_thread(_next_batch, walk)), WorkspaceTree):
+                while not isinstance(
+                    found := await shield_until_done(asyncio.to_thread(_next_batch, walk)), WorkspaceTree
+                ):
                     await self._keep(found)
             finally:
                 walk.close()

@@ -61,7 +61,7 @@ from perstack.errors import Conflict, NotFound, PerstackError, SkillError, Stora
 from perstack.next_steps import Inspect, Resume
 from perstack.ports.evaluator import Artifact
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_process
 
 # Store series of iterations: each is the single log of a Job in the space `iterations`.
@@ -209,7 +209,7 @@ class SeriesDriver:
 
     async def record(self, event: StoredSeriesEvent) -> None:
         """Append an event and show it. Raises Conflict if another driver wrote first."""
-        await finish(self._record(event))
+        await shield_until_done(self._record(event))
 
     async def drive(self) -> SeriesState:
         """Drive until nothing is pending. A cancellation is recorded as a pause."""

@@ -30,7 +30,7 @@ from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import Clock
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_process
 
 # Files that the ignore rules of an earlier tree excluded from it.
@@ -133,7 +133,7 @@ class Rewinder:
         with self._alone():
             await self._check_not_driven()
             async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
-                return await finish(self._restore(job_id, at, checkpoint_id, only, by, expected))
+                return await shield_until_done(self._restore(job_id, at, checkpoint_id, only, by, expected))
 
     async def present(self, job_id: str) -> str:
         """Store the tree of the current files with the Job, and return its digest. Raises StorageError."""
@@ -150,7 +150,7 @@ class Rewinder:
             trees = Trees(self._storage, job_id)
             changes = await trees.changes(None, _tree_of(at, checkpoint_id))
             looked = await asyncio.to_thread(self._looked, rewind_plan(changes, path_filter(()), frozenset()))
-            await finish(self._put(looked.steps, looked.plan.changes, trees, None))
+            await shield_until_done(self._put(looked.steps, looked.plan.changes, trees, None))
         return len(looked.plan.changes)
 
     async def settle(self) -> str | None:
@@ -161,7 +161,7 @@ class Rewinder:
         if not self._journal.is_there():
             return None
         with self._alone():
-            return await finish(self._recover())
+            return await shield_until_done(self._recover())
 
     async def _restore(
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None

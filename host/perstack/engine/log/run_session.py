@@ -26,7 +26,7 @@ from perstack.errors import StorageError, UsageError
 from perstack.ports.hooks import Listener
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
 from perstack.version import VERSION
 
@@ -156,7 +156,7 @@ class JobSummaryFile:
             await self._has_changed.wait()
             self._has_changed.clear()
             with suppress(StorageError):  # a cache; the logs and the last summary report problems of the disk
-                await finish(self.write(is_driven=True))
+                await shield_until_done(self.write(is_driven=True))
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 return  # a failed write hides the cancellation
@@ -309,7 +309,7 @@ class RunSession:
         """
         # Events that another task is writing are not on disk yet.
         if self._writing.locked() or (self._waiting and not self._write_now()):
-            await finish(self._write())
+            await shield_until_done(self._write())
         if self._unshown or self._failure is not None:
             self._sync()
 

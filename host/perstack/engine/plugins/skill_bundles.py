@@ -22,7 +22,7 @@ from perstack.core.definitions.sandbox import is_below
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack.system.files import FileTooLarge, read_below
 from perstack.system.user import user_directory
 
@@ -99,7 +99,7 @@ async def unpack_skills(
         folder = skill.folder_in(user_directory("cache", env).absolute() / "skills")
         if not await asyncio.to_thread(_is_whole, folder, skill):
             contents = await _blobs(storage, job_id, skill)
-            await finish(asyncio.to_thread(partial(_write, folder, skill, contents)))
+            await shield_until_done(asyncio.to_thread(partial(_write, folder, skill, contents)))
         laid.append(UnpackedSkill(skill.path, folder, skill.in_workspace))
     return tuple(laid)
 

@@ -227,7 +227,7 @@ class JobBudget:
 
     @asynccontextmanager
     async def time_limit(self, run_id: str, expert_key: str | None) -> AsyncGenerator[None]:
-        """Cancel the block when the time limit of the Job, or of an Expert, is over. Then `expired_time_limit` tells which."""
+        """Cancel the block when a time limit, of the Job or of an Expert, is over: `expired_time_limit` tells which."""
         left = self.ledger.time_left(expert_key)
         if left is None:
             yield

@@ -71,7 +71,7 @@ from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
 from perstack.engine.runs.tool_calls import decide_calls, differs_from_recording, played_skills, refuse_calls, run_tools
-from perstack.system.concurrency import finish, leaves
+from perstack.system.concurrency import leaves, shield_until_done
 
 _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the event loop
 
@@ -94,7 +94,7 @@ class RunLoop:
             async with summary_file.keep_summary():
                 await self.drive_without_writing(session)
         except asyncio.CancelledError:
-            await finish(summary_file.write(is_driven=False))
+            await shield_until_done(summary_file.write(is_driven=False))
             raise
         return await summary_file.write(is_driven=False)
 
@@ -131,7 +131,7 @@ class RunLoop:
                     run = await self._with_model(session, run.skills)
             await session.flush()
         except asyncio.CancelledError:
-            await finish(self._stop_cancelled(session))
+            await shield_until_done(self._stop_cancelled(session))
             raise
         await session.write_checkpoint()
 

@@ -34,7 +34,7 @@ from perstack.errors import Conflict, DispatcherError, PerstackError, StorageErr
 from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import Clock
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_user
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class RemoteDelegates:
         budget = self._allowance.budget
         is_over = budget is not None and budget.expired_time_limit(self._parent.run) is not None
         if isinstance(error, asyncio.CancelledError) and (is_over or self._job.stop.requested):
-            await finish(self._stop())
+            await shield_until_done(self._stop())
 
     # --- facts about the Job and its Experts ----------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from perstack.engine.log.storage import IndexEntries, StoredSummary, log_of
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import finish, leaves
+from perstack.system.concurrency import leaves, shield_until_done
 
 if TYPE_CHECKING:
     from perstack.engine.iterations.iterations import Iterations
@@ -159,7 +159,7 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
         if loaded is None:
             with suppress(Conflict):  # a process that died before the first event has left an empty log
                 await self._space.create_job(name)
-        return await finish(self.append(name, loaded, events))
+        return await shield_until_done(self.append(name, loaded, events))
 
     async def append(
         self, owner_id: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]

@@ -31,7 +31,7 @@ from perstack.engine.log.storage import IndexEntries, log_of
 from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 
 _MAX_ATTEMPTS = 50  # attempts to append a change; after a conflict it is decided again on the new state
 
@@ -70,7 +70,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
             raise self.shorter(task_id, 0, had)
         with suppress(Conflict):  # a process that died before the first event has left an empty log
             await self._space.create_job(task_id)
-        return (await finish(self.append(task_id, None, events))).state
+        return (await shield_until_done(self.append(task_id, None, events))).state
 
     async def change(
         self, task_id: str, decide: Callable[[TaskState], Sequence[StoredTaskEvent]], expected_version: int | None
@@ -83,7 +83,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
             if not events:
                 return loaded.state
             try:
-                return (await finish(self.append(task_id, loaded, events))).state
+                return (await shield_until_done(self.append(task_id, loaded, events))).state
             except Conflict as conflict:
                 if expected_version is not None:
                     raise Conflict(_changed_concurrently(task_id, expected_version)) from conflict
@@ -99,7 +99,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
         expected = None if expected_version is None else (log_of(task_id), expected_version)
         try:
             async with self._audit.anchor_removal(Owner("task", task_id)):
-                await finish(self._space.delete_job(task_id, expected=expected))
+                await shield_until_done(self._space.delete_job(task_id, expected=expected))
         except Conflict as conflict:
             if expected_version is not None:
                 raise Conflict(_changed_concurrently(task_id, expected_version)) from conflict

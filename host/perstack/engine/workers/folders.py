@@ -15,7 +15,7 @@ from perstack.engine.files.changes import snapshots_of
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_process
 
 _MARKER_FILE = ".perstack-workspaces"  # marker file in a root that belongs to workers
@@ -61,14 +61,14 @@ class WorkerFolders:
             return await jobs.server.serve(job_id, worker=worker, on_event=on_event, apart=False)
         finally:
             with suppress(PerstackError):  # deleted, or leased by another worker: keep the folder
-                await finish(self._remove_recorded(job_id, folder))
+                await shield_until_done(self._remove_recorded(job_id, folder))
 
     async def remove_leftovers(self) -> tuple[str, ...]:
         """Remove the folders of Jobs that nobody drives, if a snapshot has their content; name the others."""
         strange: list[str] = []
         for folder in await asyncio.to_thread(self._folders):
             try:
-                await finish(self._remove_recorded(check_job_id(folder.name), folder))
+                await shield_until_done(self._remove_recorded(check_job_id(folder.name), folder))
             except (NotFound, UsageError):
                 strange.append(folder.name)
             except PerstackError:
@@ -90,7 +90,7 @@ class WorkerFolders:
 
     async def _prepare(self, job_id: str, folder: Path) -> None:
         shots = snapshots_of(job_id, await self._jobs.logs(job_id))
-        await finish(asyncio.to_thread(_clear if shots else _make, folder))
+        await shield_until_done(asyncio.to_thread(_clear if shots else _make, folder))
         if shots:
             await self._jobs.files.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)
 

@@ -41,7 +41,7 @@ from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Order, Seat
 from perstack.ports.storage import Storage
 from perstack.system.clock import Clock
-from perstack.system.concurrency import finish
+from perstack.system.concurrency import shield_until_done
 
 # Health.
 
@@ -243,7 +243,7 @@ class Worker:
     async def _wait_for_releases(self) -> None:
         if not self._returning:
             return
-        done, late = await finish(asyncio.wait(self._returning, timeout=_ANSWER_TIMEOUT_S))
+        done, late = await shield_until_done(asyncio.wait(self._returning, timeout=_ANSWER_TIMEOUT_S))
         for one in late:
             one.cancel()
         for one in done:
