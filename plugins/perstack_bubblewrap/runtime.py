@@ -10,8 +10,7 @@ are renamed (`set_aside`). Concurrent programs could change the tree meanwhile, 
 handles (`open_mount_sources`), and only a scan without running programs counts as the person's own state.
 
 Change together: a new limit with `limits.enforcement` and `unenforced_limits`; a new protected kind of file
-with `ProtectedFileScanner` and `FileViewBuilder._executed_paths`; new options of bwrap with `machine.check`, which tries
-them.
+with `ProtectedFileScanner` and `FileViewBuilder._executed_paths`; new options of bwrap with `machine.check`.
 """
 
 from __future__ import annotations
