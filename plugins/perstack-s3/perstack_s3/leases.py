@@ -40,7 +40,7 @@ def elapsed() -> float:
 
 
 @dataclass(slots=True)
-class HeldLease:
+class S3Lease:
     """Lease of this process."""
 
     fence: int
@@ -81,10 +81,10 @@ class S3Leases:
         """Hold nothing yet."""
         self._objects = objects
         self._layout = layout
-        self._held: dict[str, HeldLease] = {}
+        self._held: dict[str, S3Lease] = {}
         self._clock: tuple[float, float] | None = None
 
-    def held_lease(self, job_id: str) -> HeldLease | None:
+    def held_lease(self, job_id: str) -> S3Lease | None:
         """Return this process's lease on a Job; None without one."""
         return self._held.get(job_id)
 
@@ -99,13 +99,13 @@ class S3Leases:
         )
         return LeaseInfo(holder) if is_held else None
 
-    async def is_still(self, job_id: str, lease: HeldLease) -> bool:
+    async def is_still(self, job_id: str, lease: S3Lease) -> bool:
         """Ask the server whether a lease that may be lost is still ours."""
         found = await self._objects.get(self._key(job_id))
         return found is not None and not lease.is_lost and lease.is_in(_state(found))
 
     @asynccontextmanager
-    async def hold(self, job_id: str, holder: str) -> AsyncGenerator[HeldLease]:
+    async def hold(self, job_id: str, holder: str) -> AsyncGenerator[S3Lease]:
         """Hold the lease. Raises Conflict, naming the holder."""
         try:
             held = await shield_until_done(self._take(job_id, holder))
@@ -127,24 +127,24 @@ class S3Leases:
         """Remove the lease object of a deleted Job."""
         await self._objects.remove([self._key(job_id)])
 
-    async def _take(self, job_id: str, holder: str) -> HeldLease:
+    async def _take(self, job_id: str, holder: str) -> S3Lease:
         held = await self._taken(job_id, holder)
         self._held[job_id] = held
         return held
 
-    async def _taken(self, job_id: str, holder: str) -> HeldLease:
+    async def _taken(self, job_id: str, holder: str) -> S3Lease:
         key = self._key(job_id)
         for _ in range(_TRIES):
             now = elapsed()
             found = await self._objects.get(key)
             if found is None:
-                held = HeldLease(1, secrets.token_hex(8), holder, "", now)
+                held = S3Lease(1, secrets.token_hex(8), holder, "", now)
                 tag = await self._objects.create(key, held.bytes())
             else:
                 state = _state(found)
                 if state.holder and not await self._is_expired(found):
                     raise is_driven(job_id, state.holder)
-                held = HeldLease(state.fence + 1, secrets.token_hex(8), holder, "", now)
+                held = S3Lease(state.fence + 1, secrets.token_hex(8), holder, "", now)
                 held.is_fenced = not state.holder and not state.unfenced
                 tag = await self._objects.replace(key, held.bytes(), found.tag)
             if tag is not None:
@@ -152,7 +152,7 @@ class S3Leases:
                 return held
         raise Conflict(f"job {job_id} is being taken by others: try again")
 
-    async def _beat(self, job_id: str, lease: HeldLease) -> None:
+    async def _beat(self, job_id: str, lease: S3Lease) -> None:
         while not lease.is_lost:
             await asyncio.sleep(_BEAT)
             now = elapsed()
@@ -168,7 +168,7 @@ class S3Leases:
                 else:
                     lease.is_lost = True
 
-    async def _freed(self, job_id: str, lease: HeldLease) -> None:
+    async def _freed(self, job_id: str, lease: S3Lease) -> None:
         with suppress(StorageError):  # it expires by itself
             key = self._key(job_id)
             if (

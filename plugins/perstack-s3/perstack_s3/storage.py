@@ -34,7 +34,7 @@ from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, St
 from perstack.support.storage import check_space, checked_blob, ends_at, is_id, job_exists, no_job, page_of, run_order
 from perstack.system.concurrency import shield_until_done
 from perstack_s3.layout import EntryHeader, Layout, Marker, RunList, check_version, checks_of, read
-from perstack_s3.leases import HeldLease, S3Leases
+from perstack_s3.leases import S3Lease, S3Leases
 from perstack_s3.listing import ObjectCache, S3Watch, WriteOrder, entry_bytes, read_entry, split_stamp, stamped
 from perstack_s3.log import S3Log
 from perstack_s3.objects import Listed, Objects, gather_limited
@@ -297,13 +297,13 @@ class S3Storage(Storage):
         await finish_deletion(self._objects, self._layout, job_id, incarnation)
         self._logs = {key: log for key, log in self._logs.items() if key[1] != incarnation}
 
-    async def _check_lease(self, job_id: str) -> HeldLease | None:
+    async def _check_lease(self, job_id: str) -> S3Lease | None:
         held = self._leases.held_lease(job_id)
         if held is not None and not held.is_sure and not await self._leases.is_still(job_id, held):
             raise Conflict(f"job {job_id}: the lease was lost: another process may be driving it")
         return held
 
-    async def _fence(self, job_id: str, incarnation: str, lease: HeldLease) -> None:
+    async def _fence(self, job_id: str, incarnation: str, lease: S3Lease) -> None:
         """Occupy the next append's number in every log, so that a silent former holder cannot append any more."""
         await self._list_run(job_id, incarnation)
         names, _ = await self._runs(job_id, incarnation)
@@ -327,7 +327,7 @@ class S3Storage(Storage):
             await self._append_to(await self._require_incarnation(run.job_id), run, expected_seq, records, held)
 
     async def _append_to(
-        self, incarnation: str, run: RunRef, expected_seq: int, records: Sequence[bytes], lease: HeldLease | None
+        self, incarnation: str, run: RunRef, expected_seq: int, records: Sequence[bytes], lease: S3Lease | None
     ) -> None:
         log = self._log(run, incarnation)
         if expected_seq == 0:
