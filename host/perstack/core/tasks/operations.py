@@ -471,15 +471,15 @@ def failure(task: TaskState, error: str, now: int, details: JsonObject | None = 
     return task_events.FailTask(task_id=task.task_id, timestamp=now, error=error, details=details, outcome=outcome)
 
 
-class _Input(TypedDict):
+class _AnswerFields(TypedDict):
     input: JsonValue
     input_text: str
     by: By | None
 
 
-_NOTHING = _Input(input=None, input_text="", by=None)
+_NOTHING = _AnswerFields(input=None, input_text="", by=None)
 
 
-def _read_input(task: TaskState, value: JsonValue, context: DecisionInput) -> _Input:
+def _read_input(task: TaskState, value: JsonValue, context: DecisionInput) -> _AnswerFields:
     reading = read_answer(asked_of(task), value)
-    return _Input(input=reading.value, input_text=reading.words, by=context.by)
+    return _AnswerFields(input=reading.value, input_text=reading.words, by=context.by)
