@@ -81,6 +81,19 @@ def test_a_later_command_announces_what_the_job_was_begun_with(hostile: Terminal
     assert "note: programs" not in other.err + hostile.run("resume", "other", "--max-steps", "9").err
 
 
+def test_the_terminal_program_announces_it_when_the_job_is_opened(hostile: Terminal) -> None:
+    for job_id, option in (("wide", ("--open",)), ("narrow", ())):
+        hostile.run("run", "a", "go", "--provider", "scripted", *option, "--job-id", job_id)
+
+    async def person() -> None:
+        host = Host.open(workspace=hostile.workspace, env=hostile.env, is_attended=lambda: True)
+        async with begun(host, job_id="wide") as one:
+            await one.sees("note: programs run without a question", "Job wide was begun so, as an option said")
+            assert "note: programs" not in await one.types("/open narrow", "a follow-up")
+
+    wait_for(person(), 60)
+
+
 class _TwoMinutesAgo:
     """A clock that is slow."""
 

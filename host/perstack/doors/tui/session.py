@@ -369,7 +369,14 @@ class Session:
         except asyncio.CancelledError:  # no longer watched
             await self._stands()
             return
+        await self._note_programs(job_id)
         await self._look()
+
+    async def _note_programs(self, job_id: str) -> None:
+        """Say if programs of an opened Job run without a question because it was begun so."""
+        with suppress(PerstackError):  # looking at the Job reports the error
+            if not self.host.programs_note and (note := await self.host.programs_note_of(await self.host.job(job_id))):
+                self._remark("note", note)
 
     def _caught_up(self) -> None:
         """Replace the shown end by the complete transcript: all stored events are read and valid."""
