@@ -319,7 +319,7 @@ class Host:
         """Return the line to show when a Job continues whose `exec` was opened when it began; empty otherwise."""
         first = await self.events(job.coordinator_run_id, job_id=job.id, limit=1)
         is_open = any(line.event.type == "startRun" and line.event.exec_grant == "open" for line in first)
-        return _PROGRAMS_RUN.format(f"Job {job.id} was begun so, as an option said") if is_open else ""
+        return _PROGRAMS_RUN.format("as when the Job began") if is_open else ""
 
     @property
     def dispatcher(self) -> Dispatcher | None:

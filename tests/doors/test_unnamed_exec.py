@@ -67,7 +67,7 @@ def test_the_old_behaviour_is_announced(hostile: Terminal, outside: Path, how: s
 
 
 def test_a_later_command_announces_what_the_job_was_begun_with(hostile: Terminal, outside: Path) -> None:
-    note = "note: programs run without a question and outside a sandbox: Job job was begun so, as an option said\n"
+    note = "note: programs run without a question and outside a sandbox: as when the Job began\n"
     begun = hostile.run("run", "a", "go", "--provider", "scripted", "--open", "--job-id", "job", "--max-steps", "1")
     assert begun.err.startswith("note: programs run without a question and outside a sandbox: as an option says\n")
     resumed = hostile.run("resume", "job", "--max-steps", "9")
@@ -88,7 +88,7 @@ def test_the_terminal_program_announces_it_when_the_job_is_opened(hostile: Termi
     async def person() -> None:
         host = Host.open(workspace=hostile.workspace, env=hostile.env, is_attended=lambda: True)
         async with begun(host, job_id="wide") as one:
-            await one.sees("note: programs run without a question", "Job wide was begun so, as an option said")
+            await one.sees("note: programs run without a question and outside a sandbox: as when the Job")
             assert "note: programs" not in await one.types("/open narrow", "a follow-up")
 
     wait_for(person(), 60)
