@@ -55,7 +55,8 @@ def test_a_recording_has_the_uses_and_plays_them(terminal: Terminal) -> None:
 
 def test_wrong_names_options_and_rules_are_told_with_their_line(terminal: Terminal) -> None:
     terminal.project(
-        AT_ANTHROPIC
+        'providerTools = ["webSearch"]\n'
+        + AT_ANTHROPIC
         + """
 [permissions]
 deny = ["webFetch"]
@@ -96,6 +97,7 @@ providerTools = ["webSearch"]
     lines = terminal.call("validate").out.replace(f"{terminal.workspace}/perstack.toml", "").splitlines()
     told = [line.partition(" ")[2] for line in lines]
     assert told[:-1] == [
+        "warning: providerTools: unknown key here, ignored; `providerTools` belongs in [experts.NAME]",
         "error: experts.a.providerTools[0]: provider anthropic has no tool `webSerch`; it has: webSearch, webFetch;"
         " did you mean `webSearch`?",
         "error: experts.a.providerTools[1]: provider anthropic has no tool `imageGeneration`; it has: webSearch,"

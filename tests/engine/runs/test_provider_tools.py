@@ -148,7 +148,7 @@ def test_the_terminal_program_and_editors_show_a_use_like_a_call(bench: Bench, t
 
 
 def test_a_price_of_the_definition_holds_for_uses_too(bench: Bench) -> None:
-    price = Price(name="scripted/scripted", input=1.0, output=1.0, provider_tools={"webSearch": 10.0})
+    price = Price(name="scripted/scripted", input=1.0, output=1.0, uses={"webSearch": 10.0})
     job = wait_for(bench.host([SEARCHES], searching(), prices=(price,)).run("a", "q"))
     assert job.usage.cost_usd == 0.01
     unpriced = Price(name="scripted/scripted", input=1.0, output=1.0)

@@ -104,7 +104,7 @@ class Price(Fact):
     cache_write: Annotated[
         float | None, Rule(wrong_price), Key("tokens that the provider caches; default: the price of `input`")
     ] = None
-    provider_tools: Annotated[
+    uses: Annotated[
         dict[str, Annotated[float, Rule(wrong_tool_price)]],
         Field(exclude_if=falsy),
         Key("US dollars for a thousand uses of one of the `providerTools`; default: published prices"),

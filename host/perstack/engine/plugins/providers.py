@@ -111,7 +111,7 @@ class Prices:
             return 0.0
         self.prepare(provider)
         loading, own = self._loading.get(provider), self._own.get(f"{provider}/{model}")
-        prices = {} if own is None else own.provider_tools
+        prices = {} if own is None else own.uses
         known = sum(count * prices[name] / 1_000 for name, count in uses.items() if name in prices)
         others = {name: count for name, count in uses.items() if name not in prices}
         if not others:
