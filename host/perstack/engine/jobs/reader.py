@@ -211,9 +211,12 @@ class JobReader:
             if place is None or len(found) >= limit:
                 return RunPage(tuple(found), None if place is None else f"{place}/")
 
-    async def run_state(self, job_id: str, run_id: str) -> Run | None:
-        """Return a Run's state at the end of its log; None without events. Raises Damaged and StorageError."""
-        return await load_run(self.storage, RunRef(job_id, run_id))
+    async def run_state(self, job_id: str, run_id: str, *, through: str | None = None) -> Run | None:
+        """Return a Run's state at the end of its log, or after the event `through`; None without events.
+
+        Raises Damaged and StorageError.
+        """
+        return await load_run(self.storage, RunRef(job_id, run_id), through=through)
 
     async def events(
         self,
