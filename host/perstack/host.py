@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, overload
 
 from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.config.trust import Agreement, environment_of
-from perstack.core.base.ids import event_id_of
 from perstack.core.base.validation_errors import checked_call
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
