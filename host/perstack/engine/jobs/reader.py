@@ -212,10 +212,7 @@ class JobReader:
                 return RunPage(tuple(found), None if place is None else f"{place}/")
 
     async def run_state(self, job_id: str, run_id: str, *, through: str | None = None) -> Run | None:
-        """Return a Run's state at the end of its log, or after the event `through`; None without events.
-
-        Raises Damaged and StorageError.
-        """
+        """Return a Run's state at its end, or after the event `through`; None without events. Raises StorageError."""
         return await load_run(self.storage, RunRef(job_id, run_id), through=through)
 
     async def events(
