@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from terminal import Terminal, reply
 
 from perstack.core.base.ids import By
-from perstack.core.runs.messages import BlobPart, TextPart, read_attachment
+from perstack.core.runs.media import read_attachment
+from perstack.core.runs.messages import BlobPart, TextPart
 from perstack.engine.audit.redact import redact_event
 from perstack.errors import UsageError
 from perstack.testing.crashing_storage import CrashPoint

@@ -12,7 +12,7 @@ from perstack.core.base.ids import place_of
 from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
-from perstack.core.runs.messages import MOST
+from perstack.core.runs.media import MOST
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.served_project import DriveJob
 from perstack.doors.shared.questions import is_refusal

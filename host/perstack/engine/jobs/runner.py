@@ -36,7 +36,7 @@ from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.core.runs.messages import Attached
+    from perstack.core.runs.media import Attached
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
     from perstack.engine.jobs.queued_definition import QueueRequest
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it

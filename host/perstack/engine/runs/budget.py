@@ -16,7 +16,8 @@ from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.budget import LEAST, LEAST_THINKING, OF_ENDPOINT, WANTED, Bound, Grant, Ledger, WaitForRoom
 from perstack.core.jobs.job import Job
 from perstack.core.runs.context import window_of
-from perstack.core.runs.messages import PDF, BlobPart, Message, blobs_of, most_tokens
+from perstack.core.runs.media import PDF, most_tokens
+from perstack.core.runs.messages import BlobPart, Message, blobs_of
 from perstack.core.runs.request_digest import KeptTools
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run
