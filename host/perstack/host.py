@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, overload
 
 from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.config.trust import Agreement, environment_of
+from perstack.core.base.ids import event_id_of
 from perstack.core.base.validation_errors import checked_call
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -317,8 +318,8 @@ class Host:
 
     async def programs_note_of(self, job: JobSummary) -> str:
         """Return the line to show when a Job continues whose `exec` was opened when it began; empty otherwise."""
-        first = await self.events(job.coordinator_run_id, job_id=job.id, limit=1)
-        is_open = any(line.event.type == "startRun" and line.event.exec_grant == "open" for line in first)
+        run = await self.jobs.run_state(job.id, job.coordinator_run_id, through=event_id_of(job.coordinator_run_id, 1))
+        is_open = run is not None and run.start.exec_grant == "open"
         return _PROGRAMS_RUN.format("as when the Job began") if is_open else ""
 
     @property
