@@ -12,7 +12,7 @@ VENDORS = r"anthropic|openai|gemini|claude|\bgpt|deepseek|mistral|azure|bedrock|
 NO_ENDPOINTS = {
     "doors/cli/commands.py": "commands as a person types them, for examples in the help",
     "doors/mcp/client_config.py": "the programs that `perstack mcp` is set up in",
-    "core/runs/messages.py": "the source of the most that an image can count",
+    "core/runs/media.py": "the source of the most that an image can count",
     "core/definitions/sandbox.py": "runtimes that a definition of the original Perstack may name",
 }
 

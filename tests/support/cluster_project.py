@@ -12,7 +12,12 @@ type = "pluginSkill"
 plugin = "cluster-ledger"
 """
 
-_ASKS = "ask = true\n"
+_ASKS = """[experts.asker.skills.user]
+type = "interactiveSkill"
+[experts.asker.skills.user.tools.askUser]
+description = "Ask"
+inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}'
+"""
 
 SCHEDULES = ("first", "second", "third", "fourth")
 """Schedules; each occurs every minute."""

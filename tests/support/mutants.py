@@ -286,7 +286,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a document may come to is not guessed from its size",
-        "perstack.core.runs.messages",
+        "perstack.core.runs.media",
         "    if size is None:\n        return None\n",
         "    if size is None:\n        return len(data)\n",
         "tests/engine/runs/test_budgets.py -k medium_of_few_bytes",
