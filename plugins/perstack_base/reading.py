@@ -118,7 +118,7 @@ def _result(name: str, file: BinaryIO, args: JsonObject, size: int) -> JsonObjec
         content = content.removesuffix(b"\n")
     shown = content.decode("utf-8", "replace")
     result: JsonObject = {"path": name, "content": shown, "from": lines.start, "to": lines.end}
-    notices = _notices(lines, integer(args, "from") or 0, end, size)
+    notices = _notice_lines(lines, integer(args, "from") or 0, end, size)
     if shown.count("\ufffd") > content.count("\ufffd".encode()) and not lines.cut:
         notices.append("Some bytes are not UTF-8 and are shown as \ufffd.")
     if notices:
@@ -126,7 +126,7 @@ def _result(name: str, file: BinaryIO, args: JsonObject, size: int) -> JsonObjec
     return result
 
 
-def _notices(lines: LineRange, start: int, end: int | None, size: int) -> list[str]:
+def _notice_lines(lines: LineRange, start: int, end: int | None, size: int) -> list[str]:
     if lines.total is None:
         how_long = f"The file has {size} bytes, and its lines were not all counted."
         if lines.cut:

@@ -211,7 +211,7 @@ class JobDirectories:
     def _job(self, opened: ExitStack, job_id: str) -> OpenDirectory:
         return self._there(self._find(opened, job_id), job_id)
 
-    def _made(self, opened: ExitStack, job_id: str, name: str) -> OpenDirectory:
+    def _make_subfolder(self, opened: ExitStack, job_id: str, name: str) -> OpenDirectory:
         return opened.enter_context(self._there(self._folders.make(self._space, check_job_id(job_id), name), job_id))
 
     def _there(self, folder: OpenDirectory | None, job_id: str) -> OpenDirectory:
@@ -227,7 +227,7 @@ class BlobFolders(JobDirectories):
         """Store a blob durably and return its SHA-256 in hex. Bytes that are stored already are not stored again."""
         name = new_sha256(data).hexdigest()
         with ExitStack() as opened:
-            blobs = self._made(opened, job_id, "blobs")
+            blobs = self._make_subfolder(opened, job_id, "blobs")
             if blobs.read(name) != data:
                 blobs.replace(name, data, sync=True)
             blobs.sync()
@@ -240,7 +240,7 @@ class BlobFolders(JobDirectories):
     def _put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
         names = tuple(new_sha256(data).hexdigest() for data in blobs)
         with ExitStack() as opened:
-            keep_all(self._root, self._made(opened, job_id, "blobs"), dict(zip(names, blobs, strict=True)))
+            keep_all(self._root, self._make_subfolder(opened, job_id, "blobs"), dict(zip(names, blobs, strict=True)))
         return names
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:

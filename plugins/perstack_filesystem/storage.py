@@ -386,7 +386,7 @@ class FilesystemStorage(BlobFolders, Storage):
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         check_id(run.run_id, "run")
         with ExitStack() as opened:
-            runs = self._made(opened, run.job_id, "runs")
+            runs = self._make_subfolder(opened, run.job_id, "runs")
             opened.enter_context(runs.make(run.run_id)).replace("run-setting.json", setting, sync=False)
 
     @override
@@ -400,7 +400,7 @@ class FilesystemStorage(BlobFolders, Storage):
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         check_id(checkpoint_id, "checkpoint")
         with ExitStack() as opened:
-            self._made(opened, job_id, "checkpoints").replace(f"{checkpoint_id}.json", data, sync=False)
+            self._make_subfolder(opened, job_id, "checkpoints").replace(f"{checkpoint_id}.json", data, sync=False)
 
     @override
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
@@ -561,7 +561,7 @@ class FilesystemStorage(BlobFolders, Storage):
         """Create a log, beginning with another program's events. Return False if another process created it."""
         path = str(self._log_path(run))
         with ExitStack() as opened:
-            runs = self._made(opened, run.job_id, "runs")
+            runs = self._make_subfolder(opened, run.job_id, "runs")
             with self._turn:
                 earlier = self._foreign.of(run.job_id, runs).logs.get(run.run_id, [])
             if len(earlier) != expected_seq:

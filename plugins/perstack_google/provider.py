@@ -83,7 +83,7 @@ async def generate(
         return await send()
     except ProviderError as error:
         if not _refuses_signatures(error):
-            raise _reclassified(error) from error.__cause__
+            raise _reclassify(error) from error.__cause__
     # made with another key or for another model; that must not stop a Run permanently
     return await send(with_signatures=False)
 
@@ -93,7 +93,7 @@ def _refuses_signatures(error: ProviderError) -> bool:
     return error.status_code == 400 and _REFUSED_SIGNATURE.search(words) is not None
 
 
-def _reclassified(error: ProviderError) -> ProviderError:
+def _reclassify(error: ProviderError) -> ProviderError:
     """Reclassify status 400 about an API key, which Google sends for a wrong key, as an authentication error."""
     if error.status_code != 400 or "api key" not in str(error).lower():
         return error

@@ -386,7 +386,7 @@ def _hosted_use(item: _Item, vendor: str) -> ProviderToolPart:
     args: JsonObject = {name: value for name, value in action.items() if name not in ("type", "sources")}
     if isinstance(item.queries, list):
         args["queries"] = item.queries
-    found = [_found(one) for one in (action.get("sources"), item.results) if isinstance(one, list)]
+    found = [_sources_of(one) for one in (action.get("sources"), item.results) if isinstance(one, list)]
     lines = [line for each in found for line in each] or [item.status or "done"]
     raw: JsonObject = item.model_dump(mode="json", exclude_unset=True)
     return ProviderToolPart(
@@ -399,7 +399,7 @@ def _hosted_use(item: _Item, vendor: str) -> ProviderToolPart:
     )
 
 
-def _found(results: list[JsonValue]) -> Iterable[str]:
+def _sources_of(results: list[JsonValue]) -> Iterable[str]:
     """Yield the address or name of each source, with the text that was found there."""
     for one in results:
         if isinstance(one, dict):

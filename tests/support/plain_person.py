@@ -30,7 +30,7 @@ class Person:
     async def types(self, line: str, *sees: str) -> str:
         """Type a line, wait until all of these words have appeared after it, and return the output."""
         self.lines.clear()
-        await self.program.typed(line)
+        await self.program.on_line(line)
         return await self.sees(*sees)
 
     async def until(self, again: Callable[[], Awaitable[str]], word: str) -> None:

@@ -48,7 +48,7 @@ class KeyStore:
     def read(self) -> Mapping[str, str]:
         """Return the keys; none without a file. Raises UsageError for a file that others may read or write."""
         try:
-            with self._opened() as folder:
+            with self._open_folder() as folder:
                 return self._read(folder)
         except FileNotFoundError:
             return {}
@@ -68,7 +68,7 @@ class KeyStore:
     def _change(self, changes: Mapping[str, str | None]) -> bool:
         try:
             self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-            with self._opened() as folder:
+            with self._open_folder() as folder:
                 try:
                     keys = self._read(folder)
                 except FileNotFoundError:
@@ -81,7 +81,7 @@ class KeyStore:
         return True
 
     @contextmanager
-    def _opened(self) -> Generator[int]:
+    def _open_folder(self) -> Generator[int]:
         folder = os.open(self._folder, REAL_FOLDER)
         try:
             self._check(folder, self._folder, stat.S_IWGRP | stat.S_IWOTH)

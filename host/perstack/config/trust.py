@@ -88,12 +88,12 @@ class Item(StoredItem):
     """True if a person must agree before it is opened: an address outside of this machine, or one with environment
     variables. Not stored."""
 
-    def kept(self) -> StoredItem:
+    def to_stored(self) -> StoredItem:
         """Return the stored part."""
         return StoredItem(kind=self.kind, name=self.name, digest=self.digest)
 
 
-def executed(project: Project) -> tuple[Item, ...]:
+def items_to_trust(project: Project) -> tuple[Item, ...]:
     """Return the items of a project, each once, in the order of declaration."""
     return _each_once(_of_project(project))
 
@@ -108,7 +108,7 @@ def confirming(env: Environment, digests: frozenset[str]) -> Environment:
     """Return the environment with the addresses that a person has agreed to marked as the user's own."""
     agreed = {item.name for item in addresses(env) if item.digest in digests}
     unconfirmed = {name: file for name, file in env.unconfirmed.items() if name not in agreed}
-    return env.replaced(env, unconfirmed)
+    return env.with_variables(env, unconfirmed)
 
 
 def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
@@ -121,8 +121,8 @@ def storage_items(project: Project) -> Iterator[Item]:
     address, setting = project.storage, project.storage_setting
     if _is_outside(address) or _sets_outside(setting):
         where = setting.get("endpoint")
-        more = f" at {masked_address(where, _hidden)}" if isinstance(where, str) else ""
-        shown = f"{masked_address(address, _hidden)}{more}"
+        more = f" at {masked_address(where, _hide)}" if isinstance(where, str) else ""
+        shown = f"{masked_address(address, _hide)}{more}"
         yield _item("storage", "storage", [address, setting], shown, is_outside=True)
 
 
@@ -130,7 +130,7 @@ def dispatcher_items(project: Project) -> Iterator[Item]:
     """Yield the dispatcher that the project names, if it is outside of this machine, or has variables in it."""
     address = None if project.workers is None else project.workers.dispatcher
     if address is not None and _is_outside(address):
-        shown = masked_address(address, _hidden)
+        shown = masked_address(address, _hide)
         yield _item("dispatcher", "dispatcher of workers", [address], shown, is_outside=True)
 
 
@@ -164,7 +164,7 @@ def anchor_items(audit: Audit | None) -> Iterator[Item]:
     if audit is None:
         return
     anchor = audit.anchor
-    where = shlex.join(masked_args(anchor, _hidden)) if isinstance(anchor, tuple) else anchor or "none"
+    where = shlex.join(masked_args(anchor, _hide)) if isinstance(anchor, tuple) else anchor or "none"
     key = f" with the key {audit.signing_key}" if audit.signing_key else ""
     said: JsonValue = [*anchor] if isinstance(anchor, tuple) else anchor
     is_outside = isinstance(anchor, str) and _is_outside(anchor)
@@ -180,7 +180,7 @@ def provider_items(provider: ProviderSetting | None, name: str) -> Iterator[Item
         key: value for key, value in provider.setting.items() if not isinstance(value, bool | int | float)
     }
     address = setting.get("baseUrl")
-    more = f" at {masked_address(address, _hidden)}" if isinstance(address, str) else ""
+    more = f" at {masked_address(address, _hide)}" if isinstance(address, str) else ""
     others = ", ".join(key for key in setting if key != "baseUrl")
     shown = f"{provider.provider_name}{more}{f' with {others}' if others else ''}"
     is_outside = _sets_outside({key: value for key, value in setting.items() if key != "headers"})
@@ -199,9 +199,9 @@ def _of_evaluator(expert: Expert) -> Iterator[Item]:
             shown = f"{evaluator.entry} with {needs}" if needs else evaluator.entry
             yield _item("evaluator", name, ["entry", evaluator.entry, *evaluator.required_env], shown)
         case str():
-            yield _item("evaluator", name, ["shell", evaluator], masked_line(evaluator, _hidden))
+            yield _item("evaluator", name, ["shell", evaluator], masked_line(evaluator, _hide))
         case tuple():
-            yield _item("evaluator", name, ["program", *evaluator], shlex.join(masked_args(evaluator, _hidden)))
+            yield _item("evaluator", name, ["program", *evaluator], shlex.join(masked_args(evaluator, _hide)))
         case _:
             assert_never(evaluator)
 
@@ -218,7 +218,7 @@ def skill_item(skill: Skill, name: str) -> Iterator[Item]:
             )
             package = [skill.package_name] if skill.package_name else []
             variables = ", ".join((*skill.required_env, *skill.env))
-            line = shlex.join([skill.command or "npx", *package, *masked_args(skill.args, _hidden)])
+            line = shlex.join([skill.command or "npx", *package, *masked_args(skill.args, _hide)])
             yield _item("command", name, payload, f"{line} (gets {variables})" if variables else line)
         case McpSseSkill():
             remote: JsonObject = skill.model_dump(
@@ -230,7 +230,7 @@ def skill_item(skill: Skill, name: str) -> Iterator[Item]:
             issuer = [] if skill.oauth is None or skill.oauth.issuer is None else [skill.oauth.issuer]
             is_outside = any(map(_is_outside, (skill.endpoint, *issuer))) or bool(variables_in(texts_in(remote)))
             is_outside = is_outside or identity is not None  # any file could be named, and is sent
-            shown = masked_address(skill.endpoint, _hidden) + sent
+            shown = masked_address(skill.endpoint, _hide) + sent
             yield _item("endpoint", name, remote, shown, is_outside=is_outside)
         case PluginSkill():
             is_outside = bool(variables_in(texts_in(skill.settings))) or _sets_outside(skill.settings)
@@ -290,7 +290,7 @@ def _is_setting_outside(name: str, value: JsonValue) -> bool:
             return False
 
 
-def _hidden(value: str) -> str:
+def _hide(value: str) -> str:
     return "***"
 
 
@@ -357,7 +357,7 @@ class TrustStore:
         """Agree to a definition's items; agreed addresses of `.env` files stay. Raises StorageError."""
         before = self.read(folder)
         others = () if before is None else (one for one in before.items if one.kind == "address")
-        self.write(folder, (*(item.kept() for item in items), *others))
+        self.write(folder, (*(item.to_stored() for item in items), *others))
 
     def remove(self, folder: Path) -> bool:
         """Remove the agreements of a folder and return whether there were any. Raises StorageError."""
@@ -387,7 +387,7 @@ class Agreement:
             return
         folder = Path(self._path).parent.resolve()
         agreed = (self._store or TrustStore.of_user()).digests(folder)
-        named = digests_of(executed(self._project))
+        named = digests_of(items_to_trust(self._project))
         recorded = " (recorded, and no more in the file: put it back first)"
         new = [
             f"{item.shown} ({item.name}){'' if item.digest in named else recorded}"

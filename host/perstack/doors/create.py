@@ -23,7 +23,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 from perstack.config.expert_tests import read_tests
 from perstack.config.load import DefinitionFile, load_project, load_usable
 from perstack.config.source import describe_problems
-from perstack.config.trust import Agreement, Kind, digests_of, executed
+from perstack.config.trust import Agreement, Kind, digests_of, items_to_trust
 from perstack.core.base.file_names import is_variables
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.project import Project, with_delegates
@@ -49,8 +49,8 @@ def new_executables(before: Project, after: Project, kinds: frozenset[Kind] = EV
     """Return a line for each program, endpoint, plugin and the like that only `after` uses."""
     settings = (after.provider, *(expert.provider for expert in after.experts.values()))
     named = (Project(provider=ProviderSetting(provider_name=one.provider_name)) for one in settings if one)
-    known = digests_of(executed(before)).union(*(digests_of(executed(one)) for one in named))
-    return [one.shown for one in executed(after) if one.kind in kinds and one.digest not in known]
+    known = digests_of(items_to_trust(before)).union(*(digests_of(items_to_trust(one)) for one in named))
+    return [one.shown for one in items_to_trust(after) if one.kind in kinds and one.digest not in known]
 
 
 def commands_of_tests(path: Path) -> list[str]:

@@ -54,16 +54,18 @@ class Environment(dict[str, str]):
         """Return a copy without the variable `name`, or self if it is None or not set."""
         if name is None or name not in self:
             return self
-        return self.replaced({one: value for one, value in self.items() if one != name}, self.unconfirmed)
+        return self.with_variables({one: value for one, value in self.items() if one != name}, self.unconfirmed)
 
     @property
     def without_stored(self) -> Environment:
         """The environment without the keys that the user has stored, which only providers may use."""
         if not self.stored:
             return self
-        return self.replaced({name: value for name, value in self.items() if name not in self.stored}, self.unconfirmed)
+        return self.with_variables(
+            {name: value for name, value in self.items() if name not in self.stored}, self.unconfirmed
+        )
 
-    def replaced(self, variables: Mapping[str, str], unconfirmed: Mapping[str, str]) -> Environment:
+    def with_variables(self, variables: Mapping[str, str], unconfirmed: Mapping[str, str]) -> Environment:
         """Return a copy with these variables, of which files set the `unconfirmed` ones."""
         unconfirmed = {name: file for name, file in unconfirmed.items() if name in variables}
         return Environment(

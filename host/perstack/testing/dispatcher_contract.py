@@ -33,7 +33,7 @@ from perstack.testing.storage_fixture import SECONDS, in_loop, wait_for
 SOON = 15.0  # maximum seconds to wait for something that an engine may do late
 
 
-async def really(seconds: float) -> None:
+async def wait_really(seconds: float) -> None:
     """Let time pass by sleeping."""
     await asyncio.sleep(seconds)
 
@@ -58,7 +58,7 @@ class DispatcherBed:
     """One engine, empty at first, and its clock."""
 
     open: Callable[[], Dispatcher]  # opens a dispatcher on this engine as a new process would
-    pass_time: Callable[[float], Awaitable[None]] = really
+    pass_time: Callable[[float], Awaitable[None]] = wait_really
     """Lets seconds pass: moves the clock of an engine that takes one, or else sleeps."""
     now: Callable[[], int] = SYSTEM.now
     """Returns milliseconds since 1970, by the clock that due times are compared with."""
@@ -84,7 +84,7 @@ class DispatcherBed:
             yield found
 
 
-async def claimed(seat: Seat, seconds: float = SOON) -> Claim:
+async def next_claim(seat: Seat, seconds: float = SOON) -> Claim:
     """Return the next claim of a session, waiting for it as a worker does. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while (claim := await seat.claim()) is None:
@@ -128,7 +128,7 @@ class _WaitingContract(_Base):
             for dispatcher in (one, other, one):
                 await dispatcher.submit(Order("job", submitted_at=5))
             await shown(one, queued=1)
-            claim = await claimed(seat)
+            claim = await next_claim(seat)
             assert claim.order == Order("job", submitted_at=5)
             assert await seat.claim() is None
             await seat.release(claim)
@@ -139,7 +139,7 @@ class _WaitingContract(_Base):
     async def test_a_job_that_many_queue_at_once_is_driven_once(self, bed: DispatcherBed) -> None:
         async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
             await asyncio.gather(*(who.submit(Order("job", priority=n)) for n in range(8) for who in (one, other)))
-            claim = await claimed(seat)
+            claim = await next_claim(seat)
             assert claim.order.priority == 7
             await seat.release(claim)
             assert await seat.claim() is None
@@ -158,37 +158,37 @@ class _WaitingContract(_Base):
             await shown(one, later=1)
             await one.submit(Order("job"))
             async with one.seat("w") as seat:
-                claim = await claimed(seat)
+                claim = await next_claim(seat)
                 assert (claim.order.due, claim.order.priority) == (0, 3)
 
     @in_loop
     async def test_a_job_that_is_queued_while_it_stops_is_driven_again(self, bed: DispatcherBed) -> None:
         async with bed.dispatchers(2) as (one, other), one.seat("w") as seat, other.seat("v") as second:
             await one.submit(Order("job", submitted_at=1))
-            claim = await claimed(seat)
+            claim = await next_claim(seat)
             await other.submit(Order("job", submitted_at=2))
             assert await second.claim() is None  # two workers would drive it
             assert await other.order("job") == Order("job", submitted_at=2)
             await seat.release(claim)
-            assert (await claimed(second)).order.submitted_at == 2
+            assert (await next_claim(second)).order.submitted_at == 2
 
     @in_loop
     async def test_an_order_that_is_given_back_waits_with_what_is_known_of_it(self, bed: DispatcherBed) -> None:
         async with bed.dispatchers() as (one,), one.seat("first") as seat, one.seat("second") as second:
             await one.submit(Order("job", priority=4, labels={"a": "b"}, submitted_at=9, storage="f0"))
-            claim = await claimed(seat)
+            claim = await next_claim(seat)
             again = replace(claim.order, refused={"first": "no key"}, takeovers=2, events=7)
             await seat.release(claim, again)
             assert await one.order("job") == again
             assert await seat.claim() is None
-            assert (await claimed(second)).order == again
+            assert (await next_claim(second)).order == again
 
     @in_loop
     async def test_an_order_that_is_given_back_and_one_submitted_meanwhile_become_one(self, bed: DispatcherBed) -> None:
         async with bed.dispatchers() as (one,), one.seat("w") as seat:
             later = bed.now() + 3_600_000
             await one.submit(Order("job"))
-            claim = await claimed(seat)
+            claim = await next_claim(seat)
             await one.submit(Order("job", due=later))
             await seat.release(claim, replace(claim.order, due=later - 7, priority=2))
             await shown(one, later=1)
@@ -205,7 +205,7 @@ class _WaitingContract(_Base):
             assert not await one.withdraw("job")
             assert await seat.claim() is None
             await one.submit(Order("job"))
-            claim = await claimed(seat)
+            claim = await next_claim(seat)
             assert not await one.withdraw("job")
             assert await one.order("job") == claim.order
 
@@ -217,7 +217,7 @@ class _WaitingContract(_Base):
             await bed.submitted(one, Order("job"))
             await bed.submitted(one, alike)
             await other.submit(of_run)
-            claims = [await claimed(seat) for _ in range(3)]
+            claims = [await next_claim(seat) for _ in range(3)]
             assert [claim.order for claim in claims] == [of_run, Order("job"), alike]
             assert await other.order("job", "job-2") == of_run
             assert await other.order("job") == Order("job")
@@ -265,7 +265,7 @@ class _ChoosingContract(_Base):
         async with bed.dispatchers() as (one,), one.seat("w") as seat:
             for name, priority in (("a", 0), ("b", 2), ("c", 0), ("d", 2), ("e", -1)):
                 await bed.submitted(one, Order(name, priority=priority))
-            assert ids([await claimed(seat) for _ in range(5)]) == ["b", "d", "a", "c", "e"]
+            assert ids([await next_claim(seat) for _ in range(5)]) == ["b", "d", "a", "c", "e"]
 
     @in_loop
     async def test_nothing_is_driven_before_its_time_and_a_seat_that_waits_gets_it_then(
@@ -277,7 +277,7 @@ class _ChoosingContract(_Base):
             assert await seat.claim() is None
             await shown(one, later=1)
             await bed.pass_time(1.5)
-            assert (await claimed(seat)).order.due == due
+            assert (await next_claim(seat)).order.due == due
             assert bed.now() >= due - 50  # two clocks may be a moment apart
 
     @in_loop
@@ -297,9 +297,9 @@ class _ChoosingContract(_Base):
                 ("eu", {"region": "eu"}),
             ):
                 await bed.submitted(one, Order(name, labels=labels))
-            assert ids([await claimed(labelled), await claimed(labelled)]) == ["gpu", "eu"]
+            assert ids([await next_claim(labelled), await next_claim(labelled)]) == ["gpu", "eu"]
             assert await labelled.claim() is None
-            assert ids([await claimed(any_) for _ in range(3)]) == ["plain", "other", "like"]
+            assert ids([await next_claim(any_) for _ in range(3)]) == ["plain", "other", "like"]
 
     @in_loop
     async def test_a_worker_that_cannot_serve_a_job_does_not_get_it_again(self, bed: DispatcherBed) -> None:
@@ -311,10 +311,10 @@ class _ChoosingContract(_Base):
         ):
             await one.submit(Order("job", labels={"a": "b"}, refused={"first": "no key\0\ud800", "second": "no file"}))
             await one.submit(Order("more", labels={"a": "b"}))
-            assert (await claimed(second)).order.job_id == "more"
+            assert (await next_claim(second)).order.job_id == "more"
             assert await first.claim() is None
             assert await second.claim() is None
-            refused = (await claimed(third)).order.refused
+            refused = (await next_claim(third)).order.refused
             assert list(refused) == ["first", "second"]
             assert refused["second"] == "no file"
 
@@ -324,13 +324,13 @@ class _ChoosingContract(_Base):
         async with bed.dispatchers() as (one,):
             await one.submit(order)
         async with bed.dispatchers() as (one,), one.seat("w") as seat:
-            assert (await claimed(seat)).order == order
+            assert (await next_claim(seat)).order == order
 
     @in_loop
     async def test_who_waits_gets_what_is_submitted_at_once(self, bed: DispatcherBed) -> None:
         async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
             await other.submit(Order("first"))
-            await claimed(seat)
+            await next_claim(seat)
             assert await seat.claim() is None
 
             async def got() -> Claim:
@@ -359,10 +359,10 @@ class _HoldingContract(_Base):
         async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
             await bed.submitted(one, Order("job", submitted_at=1))
             await bed.submitted(one, Order("another"))
-            mine = await claimed(silent)
+            mine = await next_claim(silent)
             mine = await silent.change(mine, replace(mine.order, takeovers=1, events=12))
             assert await other.order("job") == mine.order
-            theirs = await claimed(next_)
+            theirs = await next_claim(next_)
             assert theirs.order.job_id == "another"
             await bed.pass_time(SILENT_AFTER / 2)
             assert (await silent.beat(), await next_.beat()) == ([], [])
@@ -371,7 +371,7 @@ class _HoldingContract(_Base):
             assert await next_.beat() == []
             assert await next_.claim() is None
             await bed.pass_time(1.5)
-            taken = await claimed(next_, TAKEN_OVER_WITHIN - SILENT_AFTER)
+            taken = await next_claim(next_, TAKEN_OVER_WITHIN - SILENT_AFTER)
             assert taken.is_taken_over
             assert taken.order == mine.order
             assert taken.id != mine.id
@@ -388,20 +388,20 @@ class _HoldingContract(_Base):
     async def test_who_was_silent_sees_at_its_next_beat_what_it_lost(self, bed: DispatcherBed) -> None:
         async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
             await one.submit(Order("lost"))
-            lost = await claimed(silent)
+            lost = await next_claim(silent)
             await bed.pass_time(SILENT_AFTER + 0.5)
             assert [info.name for info in await one.workers()] == []
             await next_.beat()
-            taken = await claimed(next_, TAKEN_OVER_WITHIN)
+            taken = await next_claim(next_, TAKEN_OVER_WITHIN)
             assert await silent.beat() == [lost.id]
             assert await silent.beat() == []
             assert await next_.beat() == []
             await other.submit(Order("new"))
-            kept = await claimed(silent)
+            kept = await next_claim(silent)
             assert kept.order.job_id == "new"
             assert not kept.is_taken_over
             await next_.release(taken, taken.order)
-            back = await claimed(silent)
+            back = await next_claim(silent)
             assert (back.order.job_id, back.is_taken_over) == ("lost", False)
             assert await silent.beat() == []
 
@@ -411,8 +411,8 @@ class _HoldingContract(_Base):
             async with one.seat("leaver") as seat:
                 await bed.submitted(one, Order("fits", labels={"a": "b"}))
                 await bed.submitted(one, Order("fits not"))
-                assert ids([await claimed(seat), await claimed(seat)]) == ["fits", "fits not"]
-            claim = await claimed(next_)
+                assert ids([await next_claim(seat), await next_claim(seat)]) == ["fits", "fits not"]
+            claim = await next_claim(next_)
             assert (claim.order.job_id, claim.is_taken_over) == ("fits", True)
             assert await next_.claim() is None
 
@@ -420,9 +420,9 @@ class _HoldingContract(_Base):
     async def test_a_claim_that_is_released_twice_takes_nothing_from_the_next(self, bed: DispatcherBed) -> None:
         async with bed.dispatchers() as (one,), one.seat("w") as seat, one.seat("v") as second:
             await one.submit(Order("job"))
-            first = await claimed(seat)
+            first = await next_claim(seat)
             await seat.release(first, first.order)
-            held = await claimed(second)
+            held = await next_claim(second)
             await seat.release(first)
             await seat.release(first, replace(first.order, priority=9))
             await seat.change(first, replace(first.order, priority=9))
@@ -440,7 +440,7 @@ class _HoldingContract(_Base):
                     await bed.submitted(one, order)
                 await one.submit(Order("due", due=before - 500, submitted_at=before - 5000))
                 await one.submit(Order("later", due=before + 3_600_000))
-                await claimed(seat)
+                await next_claim(seat)
                 first, second = await other.workers()
                 assert (first.name, first.labels, first.concurrency, first.jobs) == ("a", {}, 1, ())
                 assert (second.name, second.labels, second.concurrency) == ("b", {"gpu": "yes"}, 3)
@@ -464,7 +464,7 @@ class _ReachingContract(_Base):
         async def work() -> None:
             async with bed.dispatchers() as (one,), one.seat("w") as seat:
                 await one.submit(Order("job"))
-                claim = await claimed(seat)
+                claim = await next_claim(seat)
                 await cut()
                 calls: list[Callable[[], Awaitable[object]]] = [
                     lambda: one.submit(Order("more")),
@@ -483,7 +483,7 @@ class _ReachingContract(_Base):
                 await seat.release(claim)
                 assert await one.order("job") is None
                 await one.submit(Order("more"))
-                assert (await claimed(seat)).order.job_id == "more"
+                assert (await next_claim(seat)).order.job_id == "more"
 
         wait_for(work())
 

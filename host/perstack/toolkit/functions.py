@@ -184,7 +184,7 @@ def tool_function(
             _check_context(hint, settings, place)
             contexts.append(one.name)
         else:
-            given.append(_described(one, hint, documented.parameters.get(one.name)))
+            given.append(_describe_parameter(one, hint, documented.parameters.get(one.name)))
     if len(contexts) > 1:
         raise PluginError(f"{place}: take one ToolContext, not {len(contexts)}")
     unknown = set(documented.parameters) - {one.name for one in given} - set(contexts)
@@ -232,7 +232,7 @@ def _check_context(hint: object, settings: type[object] | None, place: str) -> N
         )
 
 
-def _described(one: inspect.Parameter, hint: object, description: str | None) -> inspect.Parameter:
+def _describe_parameter(one: inspect.Parameter, hint: object, description: str | None) -> inspect.Parameter:
     """Return the parameter as keyword-only, with its resolved type and, unless Field has one, its description."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     has_words = any(isinstance(about, FieldInfo) and about.description for about in (*metadata, one.default))

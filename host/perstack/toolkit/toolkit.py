@@ -43,7 +43,7 @@ class Lifespan(Generic[ResourceT]):
         if not self._entered.done():
             await asyncio.wait({self._task, self._entered}, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
-            raise self._broken(self._task)
+            raise self._error_of(self._task)
         return self._yielded[0]
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class Lifespan(Generic[ResourceT]):
             self._entered.set_result(None)
             await self._ending.wait()
 
-    def _broken(self, task: asyncio.Task[None]) -> SkillError:
+    def _error_of(self, task: asyncio.Task[None]) -> SkillError:
         error = _leaf(None if task.cancelled() else task.exception())
         if isinstance(error, SkillError):
             return error

@@ -54,7 +54,7 @@ def parse(location: str, setting: str = "storage") -> PostgresAddress:
     return PostgresAddress(
         conninfo=parts._replace(query=urlencode(kept, quote_via=quote)).geturl(),
         schema=schema,
-        shown=_shown(hosts, database, [(name, value) for name, value in kept if name in _SHOWN], schema),
+        shown=_display_address(hosts, database, [(name, value) for name, value in kept if name in _SHOWN], schema),
         users=tuple(one for one in {unquote(user), *(value for name, value in kept if name == "user")} if one),
         secrets=tuple(sorted((one for one in secrets if one), key=len, reverse=True)),
         given=frozenset(given),
@@ -62,7 +62,7 @@ def parse(location: str, setting: str = "storage") -> PostgresAddress:
     )
 
 
-def _shown(hosts: str, database: str, query: list[tuple[str, str]], schema: str) -> str:
+def _display_address(hosts: str, database: str, query: list[tuple[str, str]], schema: str) -> str:
     if schema != DEFAULT_SCHEMA:
         query = [*query, ("schema", schema)]
     ending = "?" + urlencode(query, safe="/", quote_via=quote) if query else ""

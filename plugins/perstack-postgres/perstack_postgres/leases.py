@@ -107,12 +107,12 @@ class PostgresLeases:
         words = holder.encode()[:_LONGEST_HOLDER]
         tried = set[int]()
         async with self._turn():
-            fence = await self._do(lambda connection: self._taken(connection, key, words, tried))
+            fence = await self._do(lambda connection: self._take_lease(connection, key, words, tried))
             self._held[key] = _HeldLease(fence)
         if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(self._beat())
 
-    async def _taken(self, connection: Connection, key: JobKey, words: bytes, tried: set[int]) -> int:
+    async def _take_lease(self, connection: Connection, key: JobKey, words: bytes, tried: set[int]) -> int:
         """Take the lease and return its fence; `tried` has the fences of attempts whose answers were lost."""
         values = {"space": key.space, "job": key.job_id, "key": self._key}
         async with connection.transaction():
@@ -149,9 +149,9 @@ class PostgresLeases:
             await asyncio.sleep(_BEAT)
             with suppress(StorageError):  # the next write reports it too
                 async with self._turn():
-                    await self._do(self._kept, _BEAT_PATIENCE)
+                    await self._do(self._keep_leases, _BEAT_PATIENCE)
 
-    async def _kept(self, connection: Connection) -> None:
+    async def _keep_leases(self, connection: Connection) -> None:
         fences = {held.fence: held for held in self._held.values() if not held.is_lost}
         values = {"fences": list(fences), "seconds": EXPIRY}
         kept = {int(row[0]) for row in await (await connection.execute(statements.KEEP_LEASES, values)).fetchall()}
@@ -173,7 +173,7 @@ class PostgresLeases:
         """Return the connection. A new one first renews and locks the leases that nobody else took meanwhile."""
         if self._connection is None:
             self._connection = await self._connections.open_ready()
-            await self._kept(self._connection)
+            await self._keep_leases(self._connection)
             for held in self._held.values():
                 if not held.is_lost:
                     await self._lock(self._connection, held.fence)

@@ -60,7 +60,7 @@ class RunLogs:
                     return end
                 if end.head.seq != expected_seq:
                     raise stale_writer(self._place(run), expected_seq, end.head.seq)
-                return await self._added(connection, run, end, lines, fence) or await self._refused(
+                return await self._added(connection, run, end, lines, fence) or await self._refuse_stale(
                     connection, run, end
                 )
             except psycopg.errors.ForeignKeyViolation:
@@ -147,7 +147,7 @@ class RunLogs:
                 raise self._leases.lost(self._key(run))
         return None
 
-    async def _refused(self, connection: Connection, run: RunRef, end: _End) -> _End:
+    async def _refuse_stale(self, connection: Connection, run: RunRef, end: _End) -> _End:
         raise stale_writer(self._place(run), end.head.seq, (await self._head(connection, end.run, run)).seq)
 
     async def _end(self, connection: Connection, run: RunRef) -> _End:

@@ -51,7 +51,7 @@ class Notices:
         self._watched: dict[str, list[PostgresWatch]] = {}
         self._listening: asyncio.Task[None] | None = None
 
-    def written(self, key: JobKey) -> None:
+    def queue_notice(self, key: JobKey) -> None:
         """Queue a notification that something was written to a Job."""
         self._unsent.add(key)
         if self._sending is None or self._sending.done():

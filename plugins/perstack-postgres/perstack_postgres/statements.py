@@ -44,7 +44,7 @@ _ENTRY: LiteralString = (
 )
 
 
-def _guarded(work: LiteralString, *, synced: bool = True, before: LiteralString = "") -> LiteralString:
+def _guard_write(work: LiteralString, *, synced: bool = True, before: LiteralString = "") -> LiteralString:
     """Return a write that changes nothing after this process has lost its lease on the Job."""
     return _GUARD.format(sync="1" if synced else _RELAXED, work=work, before=before)
 
@@ -99,14 +99,14 @@ LINES: LiteralString = "SELECT line FROM records WHERE run = %s::bigint ORDER BY
 LINES_AFTER: LiteralString = "SELECT line FROM records WHERE run = %s::bigint AND seq > %s::bigint ORDER BY seq"
 HAS_FENCE: LiteralString = "SELECT 1 FROM leases WHERE fence = %s::bigint"
 REWRITE: LiteralString = "VACUUM (FULL) records, job_blobs, blobs, checkpoints, runs, jobs, entries"
-PUT_SUMMARY: LiteralString = _guarded(
+PUT_SUMMARY: LiteralString = _guard_write(
     "UPDATE jobs SET summary = %(data)b, written = nextval('writings'::regclass) FROM ours WHERE jobs.n = ours.n",
     synced=False,
 )
 SUMMARY: LiteralString = "SELECT summary FROM jobs WHERE space = %s AND job_id = %s"  # select a Job's summary
 SUMMARIES: LiteralString = "SELECT job_id, summary FROM jobs WHERE space = %s"  # select all summaries of a namespace
-PUT_ENTRY: LiteralString = _guarded(_ENTRY, synced=False)  # replace an index entry
-PUT_ENTRY_SYNCED: LiteralString = _guarded(_ENTRY)  # replace an index entry; it survives power loss
+PUT_ENTRY: LiteralString = _guard_write(_ENTRY, synced=False)  # replace an index entry
+PUT_ENTRY_SYNCED: LiteralString = _guard_write(_ENTRY)  # replace an index entry; it survives power loss
 ENTRY: LiteralString = "SELECT seq, entry FROM entries WHERE space = %s AND job_id = %s"
 ENTRIES: LiteralString = (
     "SELECT j.job_id, e.entry FROM jobs AS j LEFT JOIN entries AS e"
@@ -116,7 +116,7 @@ LOST_JOBS: LiteralString = (
     "SELECT job_id FROM entries AS e WHERE space = %s AND NOT EXISTS (SELECT FROM jobs AS j"
     " WHERE j.space = e.space AND j.job_id = e.job_id) ORDER BY job_id"
 )
-PUT_SETTING: LiteralString = _guarded(
+PUT_SETTING: LiteralString = _guard_write(
     "INSERT INTO runs (job, run_id, setting) SELECT n, %(run)s, %(data)b FROM ours"
     " ON CONFLICT (job, run_id) DO UPDATE SET setting = excluded.setting",
     synced=False,
@@ -125,7 +125,7 @@ SETTING: LiteralString = (
     "SELECT r.setting FROM runs AS r JOIN jobs AS j ON j.n = r.job"
     " WHERE j.space = %s AND j.job_id = %s AND r.run_id = %s"
 )
-PUT_CHECKPOINT: LiteralString = _guarded(
+PUT_CHECKPOINT: LiteralString = _guard_write(
     "INSERT INTO checkpoints (job, checkpoint_id, data) SELECT n, %(id)s, %(data)b FROM ours"
     " ON CONFLICT (job, checkpoint_id) DO UPDATE SET data = excluded.data",
     synced=False,
@@ -139,7 +139,7 @@ BLOB: LiteralString = (
     "SELECT b.data FROM blobs AS b JOIN job_blobs AS o USING (sha256) JOIN jobs AS j ON j.n = o.job"
     " WHERE j.space = %s AND j.job_id = %s AND sha256 = %s"
 )
-PUT_BLOBS: LiteralString = _guarded(
+PUT_BLOBS: LiteralString = _guard_write(
     "INSERT INTO job_blobs (job, sha256) SELECT ours.n, id FROM ours, unnest(%(ids)s::text[]) AS id"
     " ON CONFLICT DO NOTHING",
     before="kept AS (INSERT INTO blobs (sha256, data) SELECT id, data"

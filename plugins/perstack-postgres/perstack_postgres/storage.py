@@ -69,12 +69,12 @@ _ASKED = (
 async def checks_of(connections: Connections) -> tuple[StorageCheck, ...]:
     """Check the server, the role's rights and the clock. Creates nothing."""
     try:
-        return await connections.once(lambda connection: _asked(connection, connections), _SECONDS)
+        return await connections.once(lambda connection: _check_server(connection, connections), _SECONDS)
     except StorageError as error:
         return (StorageCheck("server", False, error.message),)
 
 
-async def _asked(connection: Connection, connections: Connections) -> tuple[StorageCheck, ...]:
+async def _check_server(connection: Connection, connections: Connections) -> tuple[StorageCheck, ...]:
     address = connections.address
     began = time.time()
     row = await (await connection.execute(_ASKED, {"schema": address.schema})).fetchone()
@@ -105,7 +105,7 @@ async def _asked(connection: Connection, connections: Connections) -> tuple[Stor
 _AT_ONCE = 1 << 25  # maximum bytes of blobs per SQL statement
 
 
-def named(blobs: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
+def with_names(blobs: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
     """Return the distinct blobs with their names."""
     return tuple({new_sha256(data).hexdigest(): data for data in blobs}.items())
 
@@ -257,7 +257,7 @@ class PostgresStorage(Storage):
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         if records:
             await self._logs.append(run, expected_seq, records)
-            self._store.notices.written(self._key(run.job_id))
+            self._store.notices.queue_notice(self._key(run.job_id))
 
     @override
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
@@ -277,7 +277,7 @@ class PostgresStorage(Storage):
 
     @override
     async def summary(self, job_id: str) -> bytes | None:
-        return await self._one(statements.SUMMARY, self._key(job_id))
+        return await self._one_value(statements.SUMMARY, self._key(job_id))
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
@@ -311,7 +311,7 @@ class PostgresStorage(Storage):
 
     @override
     async def run_setting(self, run: RunRef) -> bytes | None:
-        return await self._one(statements.SETTING, [*self._key(run.job_id), check_id(run.run_id, "run")])
+        return await self._one_value(statements.SETTING, [*self._key(run.job_id), check_id(run.run_id, "run")])
 
     @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
@@ -321,7 +321,7 @@ class PostgresStorage(Storage):
     @override
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
         ids = [*self._key(job_id), check_id(checkpoint_id, "checkpoint")]
-        return await self._one(statements.CHECKPOINT, ids)
+        return await self._one_value(statements.CHECKPOINT, ids)
 
     @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
@@ -336,7 +336,7 @@ class PostgresStorage(Storage):
     @override
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
         key = self._key(job_id)
-        pairs = named(blobs)
+        pairs = with_names(blobs)
         for part in in_parts(pairs) if pairs else ([],):
             ids, texts = [name for name, _ in part], [data for _, data in part]
             fence = self._store.leases.fence(key)
@@ -347,7 +347,7 @@ class PostgresStorage(Storage):
 
     @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        data = await self._one(statements.BLOB, [*self._key(job_id), check_id(sha256, "blob")])
+        data = await self._one_value(statements.BLOB, [*self._key(job_id), check_id(sha256, "blob")])
         return checked_blob(data, job_id, sha256, self.location, MEDIUM)
 
     @override
@@ -401,7 +401,7 @@ class PostgresStorage(Storage):
         key = self._key(job_id)
         async with self._store.leases.hold(key, holder):
             yield
-        self._store.notices.written(key)
+        self._store.notices.queue_notice(key)
 
     @override
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
@@ -475,7 +475,7 @@ class PostgresStorage(Storage):
         nothing: list[Row] = []
         return await self._store.connections.read(work, nothing)
 
-    async def _one(self, query: LiteralString, values: Values) -> bytes | None:
+    async def _one_value(self, query: LiteralString, values: Values) -> bytes | None:
         rows = await self._rows(query, values)
         return None if not rows or rows[0][0] is None else _bytes(rows[0][0])
 

@@ -146,7 +146,7 @@ async def _apply_migrations(connection: Connection, address: PostgresAddress, en
     left = [step for step in _migrations() if step.name > engine]
     while left:
         step = left[0]
-        older = [] if _PRE.match(step.name) else await _older(connection, step.name)
+        older = [] if _PRE.match(step.name) else await _stale_sessions(connection, step.name)
         if older and any(_PRE.match(later.name) for later in left):
             raise DispatcherError(
                 f"{address.shown}: workers of an older procrastinate are at work ({', '.join(older[:_MAX_NAMED])}),"
@@ -160,7 +160,7 @@ async def _apply_migrations(connection: Connection, address: PostgresAddress, en
     return engine
 
 
-async def _older(connection: Connection, name: str) -> list[str]:
+async def _stale_sessions(connection: Connection, name: str) -> list[str]:
     query = (
         "SELECT s.name FROM seats AS s JOIN procrastinate_workers AS w ON w.id = s.id"
         " WHERE w.last_heartbeat >= clock_timestamp() - make_interval(secs => %s)"

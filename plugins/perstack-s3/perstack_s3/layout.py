@@ -42,7 +42,7 @@ class Layout:
 
     space: str
 
-    def below(self, kind: str) -> str:
+    def prefix_of(self, kind: str) -> str:
         """Return the key prefix of all objects of a kind."""
         return f"{self.space}/{kind}/"
 
@@ -254,14 +254,14 @@ async def check_conditional_writes(objects: Objects) -> None:
     tag = await objects.create(key, b"one")
     try:
         if tag is None or await objects.create(key, b"two") is not None:
-            raise _unfit(objects, "writes over an object that is to be created only if absent")
+            raise _unfit_server(objects, "writes over an object that is to be created only if absent")
         if await objects.replace(key, b"two", tag) is None or await objects.replace(key, b"three", tag) is not None:
-            raise _unfit(objects, "does not hold to the tag under which an object is to be replaced")
+            raise _unfit_server(objects, "does not hold to the tag under which an object is to be replaced")
     finally:
         await objects.remove([key])
 
 
-def _unfit(objects: Objects, what: str) -> StorageError:
+def _unfit_server(objects: Objects, what: str) -> StorageError:
     return StorageError(
         f"{objects.place}: this server {what}: perstack needs conditional writes (If-None-Match, If-Match)"
     )

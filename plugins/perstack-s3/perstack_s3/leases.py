@@ -128,11 +128,11 @@ class S3Leases:
         await self._objects.remove([self._key(job_id)])
 
     async def _take(self, job_id: str, holder: str) -> S3Lease:
-        held = await self._taken(job_id, holder)
+        held = await self._take_lease(job_id, holder)
         self._held[job_id] = held
         return held
 
-    async def _taken(self, job_id: str, holder: str) -> S3Lease:
+    async def _take_lease(self, job_id: str, holder: str) -> S3Lease:
         key = self._key(job_id)
         for _ in range(_TRIES):
             now = elapsed()

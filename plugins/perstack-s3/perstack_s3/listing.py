@@ -38,7 +38,7 @@ class ObjectCache:
 
     async def all(self) -> Mapping[str, bytes]:
         """Return all objects by Job id."""
-        prefix = self._layout.below(self._kind)
+        prefix = self._layout.prefix_of(self._kind)
         tags = {listed.key.removeprefix(prefix): listed.tag for listed in await self._objects.list(prefix)}
         if len(tags) > _WORTH_KEEPING and not self._has_read_index:
             await self._read_index()

@@ -57,7 +57,7 @@ async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarna
 
 async def finish_deletions(objects: Objects, layout: Layout) -> None:
     """Finish interrupted deletions."""
-    prefix = layout.below("deleting")
+    prefix = layout.prefix_of("deleting")
     left = [listed.key.removeprefix(prefix) for listed in await objects.list(prefix)]
     for name in left:
         job_id, _, incarnation = name.rpartition(".")
@@ -416,11 +416,11 @@ class S3Storage(Storage):
 
     async def _list(self, kind: str) -> dict[str, Listed]:
         await self._checked()
-        prefix = self._layout.below(kind)
+        prefix = self._layout.prefix_of(kind)
         return {listed.key.removeprefix(prefix): listed for listed in await self._objects.list(prefix)}
 
     async def _bytes_of(self, kind: str, job_id: str) -> int:
-        prefix = f"{self._layout.below(kind)}{check_job_id(job_id)}/"
+        prefix = f"{self._layout.prefix_of(kind)}{check_job_id(job_id)}/"
         return sum([listed.size for listed in await self._objects.list(prefix)])
 
     async def _checked(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, reply
 
-from perstack.config.trust import executed
+from perstack.config.trust import items_to_trust
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Audit, Project, Workers
 from perstack.core.definitions.settings import ProviderSetting
@@ -397,7 +397,7 @@ ELSEWHERE = [
 def test_only_an_address_that_is_certainly_on_this_machine_needs_no_agreement(address: str, is_outside: bool) -> None:
     address = address.encode().decode("unicode_escape")
     for project in (Project(storage=address), Project(workers=Workers(dispatcher=address))):
-        assert any(item.is_outside for item in executed(project)) is is_outside
+        assert any(item.is_outside for item in items_to_trust(project)) is is_outside
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_only_an_address_that_is_certainly_on_this_machine_needs_no_agreement(ad
     ],
 )
 def test_settings_name_addresses_too(project: Project, is_outside: bool) -> None:
-    assert [item.is_outside for item in executed(project)] == [is_outside]
+    assert [item.is_outside for item in items_to_trust(project)] == [is_outside]
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def test_settings_name_addresses_too(project: Project, is_outside: bool) -> None
 )
 def test_what_a_skill_reaches_or_is_given_counts(skill: McpSseSkill | PluginSkill, is_outside: bool) -> None:
     project = Project(experts={"a": Expert(key="a", instruction="i", skills=(skill,))})
-    found = [item.is_outside for item in executed(project) if item.kind in ("endpoint", "plugin")]
+    found = [item.is_outside for item in items_to_trust(project) if item.kind in ("endpoint", "plugin")]
     assert found == [is_outside]
 
 

@@ -147,9 +147,9 @@ def test_ctrl_c_interrupts_which_is_recorded_enter_resumes_and_quit_asks(bench: 
             await one.types("/quit", "1 Job is at work.", "> w keep waiting")
             await one.types("w", "stays")
             assert not one.program.left.is_set()
-            await one.program.ended()
+            await one.program.on_end()
             await one.sees("> w keep waiting")
-            await one.program.ended()
+            await one.program.on_end()
             assert one.program.left.is_set()
         (job,) = (await host.jobs.list()).jobs
         assert job.status == "stoppedByInterrupt"

@@ -160,7 +160,7 @@ def test_line_by_line_an_answer_is_queued_and_what_the_worker_does_comes_once(be
             await one.sees("no longer watched", "> waits for a worker; Enter follows it")
             await one.types("hello?", "not sent: waits for a worker; Enter follows it")
             one.lines.clear()
-            await one.program.typed("")
+            await one.program.on_line("")
             async with engine.at_work(of_worker):
                 seen = await one.sees("guest asks: Tea?", "> type a number")
                 assert "query: Serve" not in seen

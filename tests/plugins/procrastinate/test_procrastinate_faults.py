@@ -17,7 +17,7 @@ from postgres_server import PostgresServer
 
 from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import Dispatcher, Order
-from perstack.testing.dispatcher_contract import claimed
+from perstack.testing.dispatcher_contract import next_claim
 from perstack.testing.storage_fixture import wait_for
 from perstack_procrastinate.plugin import perstack_dispatchers
 
@@ -46,13 +46,13 @@ async def a_life(dispatcher: Dispatcher, plain: Dispatcher, proxy: Proxy, at: in
         proxy.arm(at, cut)
         for order in (Order("one", labels=labels), Order("two", labels=labels), Order("one", priority=3)):
             await dispatcher.submit(order)
-        one, two = await claimed(seat), await claimed(seat)
+        one, two = await next_claim(seat), await next_claim(seat)
         assert [(claim.order.job_id, claim.is_taken_over) for claim in (one, two)] == [("one", False), ("two", False)]
         assert await seat.beat() == []
         one = await seat.change(one, Order("one", labels=labels, events=3))
         await seat.release(one, one.order)
         await seat.release(two)
-        again = await claimed(seat)
+        again = await next_claim(seat)
         assert again.order == one.order
         await seat.release(again)
         was_reached = proxy.was_reached
@@ -158,9 +158,9 @@ def test_a_server_that_is_restarted_costs_a_seat_nothing(tmp_path: Path) -> None
     async def work() -> None:
         async with dispatcher.seat("w") as seat, dispatcher.seat("v") as other:
             await dispatcher.submit(Order("held"))
-            held = await claimed(seat)
+            held = await next_claim(seat)
             for sign in (signal.SIGINT, signal.SIGQUIT):
-                waiting = asyncio.create_task(claimed(other))
+                waiting = asyncio.create_task(next_claim(other))
                 await asyncio.to_thread(server.stop, sign)
                 beating, submitting = (
                     asyncio.create_task(seat.beat()),
@@ -188,15 +188,15 @@ def test_a_seat_that_was_swept_sits_down_again(postgres: PostgresServer) -> None
         dispatcher = opened(address)
         async with dispatcher.seat("w") as seat:
             await dispatcher.submit(Order("lost"))
-            lost = await claimed(seat)
+            lost = await next_claim(seat)
             postgres.execute(
                 "SET search_path = swept_workers; UPDATE procrastinate_workers SET last_heartbeat = '2020-1-1'"
             )
             async with dispatcher.seat("v") as other:
-                assert (await claimed(other)).is_taken_over
+                assert (await next_claim(other)).is_taken_over
                 assert await seat.claim() is None
                 await dispatcher.submit(Order("new"))
-                assert (await claimed(seat)).order.job_id == "new"
+                assert (await next_claim(seat)).order.job_id == "new"
                 assert await seat.beat() == [lost.id]
                 assert [info.name for info in await dispatcher.workers()] == ["v", "w"]
         await dispatcher.close()
@@ -213,7 +213,7 @@ def test_a_job_of_somebody_else_in_the_tables_is_in_nobodys_way(postgres: Postgr
                 "INSERT INTO procrastinate_jobs (queue_name, task_name, args) VALUES ('q', 't', '{\"a\": [1]}')"
             )
             await dispatcher.submit(Order("ours"))
-            assert (await claimed(seat)).order.job_id == "ours"
+            assert (await next_claim(seat)).order.job_id == "ours"
             assert postgres.execute("SELECT count(*) FROM strange_workers.procrastinate_jobs") == [(2,)]
         await dispatcher.close()
 
@@ -225,7 +225,7 @@ def test_a_worker_keeps_three_connections_at_most_and_no_finished_order(postgres
         dispatcher = opened(postgres.address("small") + "&application_name=small")
         async with dispatcher.seat("w", concurrency=16) as seat:
             await asyncio.gather(*(dispatcher.submit(Order(f"job-{n}")) for n in range(16)))
-            claims = await asyncio.gather(*(claimed(seat) for _ in range(16)))
+            claims = await asyncio.gather(*(next_claim(seat) for _ in range(16)))
             assert len({claim.order.job_id for claim in claims}) == 16
             await asyncio.gather(seat.beat(), *(seat.release(claim) for claim in claims))
             query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'small'"

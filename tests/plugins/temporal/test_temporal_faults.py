@@ -18,7 +18,7 @@ from temporalio.client import Client
 
 from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import TAKEN_OVER_WITHIN, Dispatcher, Order, Seat
-from perstack.testing.dispatcher_contract import claimed
+from perstack.testing.dispatcher_contract import next_claim
 from perstack.testing.storage_fixture import wait_for
 from perstack_temporal.job_workflow import JobWorkflow
 from perstack_temporal.names import parse
@@ -96,7 +96,7 @@ def test_the_job_of_a_worker_that_is_killed_is_taken_over(
                     assert await seat.claim() is None
                     worker.kill()
                     began = time.monotonic()
-                    taken = await claimed(seat, TAKEN_OVER_WITHIN)
+                    taken = await next_claim(seat, TAKEN_OVER_WITHIN)
                     assert (taken.order, taken.is_taken_over) == (Order("job"), True)
                     assert time.monotonic() - began <= TAKEN_OVER_WITHIN
                     await seat.release(taken)
@@ -119,7 +119,7 @@ def test_a_server_that_is_restarted_costs_a_seat_nothing(sign: signal.Signals, m
         async with dispatcher.seat("w") as seat, dispatcher.seat("v") as other:
             await dispatcher.submit(Order("held"))
             await dispatcher.submit(Order("waits", due=int((time.time() + 3600) * 1000)))
-            held = await claimed(seat)
+            held = await next_claim(seat)
             await asyncio.to_thread(server.stop, sign)
             with suppress(DispatcherError):
                 await other.claim()
@@ -159,7 +159,7 @@ def test_a_ticket_that_a_worker_has_no_place_for_is_given_to_another(temporal: T
                     await asyncio.sleep(0.2)
 
             beating = asyncio.create_task(beats())
-            claim = await claimed(free)
+            claim = await next_claim(free)
             assert (claim.order.job_id, claim.is_taken_over) == ("job", False)
             beating.cancel()
             await free.release(claim)
@@ -183,14 +183,14 @@ def test_an_order_that_comes_again_and_again_goes_on_in_new_runs_of_its_workflow
         runs = set[str]()
         async with dispatcher.seat("w") as seat:
             for number in range(6):
-                claim = await claimed(seat)
+                claim = await next_claim(seat)
                 order = replace(order, events=number)
                 assert (claim.order, claim.is_taken_over) == (replace(order, events=max(0, number - 1)), False)
                 runs.add((await workflow.describe()).run_id or "")
                 await seat.release(claim, order)
             async with dispatcher.seat("leaves") as leaving:
-                await claimed(leaving)
-            taken = await claimed(seat)
+                await next_claim(leaving)
+            taken = await next_claim(seat)
             assert (taken.order, taken.is_taken_over) == (order, True)
             await seat.release(taken)
         assert len(runs) > 1

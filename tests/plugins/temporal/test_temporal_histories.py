@@ -23,7 +23,7 @@ from temporalio.workflow import NondeterminismError
 from perstack import __version__
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import Claim, Dispatcher, Order, Seat
-from perstack.testing.dispatcher_contract import claimed
+from perstack.testing.dispatcher_contract import next_claim
 from perstack_temporal import names
 from perstack_temporal.job_workflow import JobWorkflow, WorkflowState
 from perstack_temporal.names import parse
@@ -50,12 +50,12 @@ async def waits(dispatcher: Dispatcher, seat: Seat) -> None:
 
 async def is_driven(dispatcher: Dispatcher, seat: Seat) -> None:
     await dispatcher.submit(Order("job", labels={"team": "search"}))
-    await claimed(seat)
+    await next_claim(seat)
 
 
 async def comes_again(dispatcher: Dispatcher, seat: Seat) -> None:
     await dispatcher.submit(Order("job", submitted_at=1))
-    claim = await claimed(seat)
+    claim = await next_claim(seat)
     changed = await seat.change(claim, Order("job", takeovers=2, events=7))
     await dispatcher.submit(Order("job", priority=1))
     await seat.release(changed, Order("job", due=FAR, refused={"other": "no key"}, takeovers=2, events=7))
@@ -65,8 +65,8 @@ async def comes_again(dispatcher: Dispatcher, seat: Seat) -> None:
 async def was_taken_over(dispatcher: Dispatcher, seat: Seat) -> None:
     await dispatcher.submit(Order("job"))
     async with dispatcher.seat("dying") as dying:
-        await claimed(dying)
-    claim = await claimed(seat)
+        await next_claim(dying)
+    claim = await next_claim(seat)
     assert claim.is_taken_over
     await seat.release(claim, Order("job", due=FAR))
     await settled(dispatcher, claim)

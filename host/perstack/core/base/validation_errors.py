@@ -199,14 +199,14 @@ def _problem(form: inspect.Signature, args: tuple[object, ...], named: Mapping[s
         return str(error)
     for name in known:
         wanted = str(form.parameters[name].annotation).split(" | ")
-        if name in given and not any(_fits(given[name], one) for one in wanted):
+        if name in given and not any(_is_of_kind(given[name], one) for one in wanted):
             return f"`{name}` must be {' or '.join(_kind(one) for one in wanted if one != 'None')}"
         if "Path" in wanted and "\0" in str(given.get(name)):
             return f"`{name}` has a null character, which no path has"
     return None
 
 
-def _fits(value: object, wanted: str) -> bool:
+def _is_of_kind(value: object, wanted: str) -> bool:
     name = wanted.partition("[")[0]
     if name not in _KINDS:
         return any(one.__name__ == name for one in type(value).__mro__)

@@ -262,9 +262,9 @@ def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
         rest = tuple(words[place:])
         yield ShellCommand(rest, is_around=True)
         if _name(rest[0]) in SHELLS:
-            yield from _around(parts_of(ShellCommand(rest), depth + 1))
+            yield from _mark_around(parts_of(ShellCommand(rest), depth + 1))
         if re.search(r"[\s;&|]", words[place]):
-            yield from _around(
+            yield from _mark_around(
                 inner
                 for part in parts_of_script(words[place])
                 if isinstance(part, ShellCommand)
@@ -272,7 +272,7 @@ def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
             )
 
 
-def _around(parts: Iterator[Part]) -> Iterator[Part]:
+def _mark_around(parts: Iterator[Part]) -> Iterator[Part]:
     for part in parts:
         if isinstance(part, ShellCommand):
             yield replace(part, is_around=True, reason="")

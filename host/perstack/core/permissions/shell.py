@@ -78,7 +78,7 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
             found.append(Unparsed(_short(script), "the script can be read in more than one way"))
     if not any(isinstance(part, ShellCommand) and _MOVES.intersection(part.known[:2]) for part in found):
         return found
-    return [_unplaced(part) for part in found]
+    return [_without_place(part) for part in found]
 
 
 def _is_same(first: list[Part], second: list[Part]) -> bool:
@@ -111,7 +111,7 @@ def _is_odd(character: str) -> bool:
     return not character.isascii() and unicodedata.category(character) in ("Zs", "Zl", "Zp", "Cf", "Cc", "Cs", "Co")
 
 
-def _unplaced(part: Part) -> Part:
+def _without_place(part: Part) -> Part:
     if isinstance(part, Redirect) and part.path is not None and not part.path.startswith("/"):
         return Redirect(part.shown, None, part.is_read, text=part.path)
     return part
@@ -158,7 +158,7 @@ def _command(node: Node, depth: int) -> Iterator[Part]:
     assignments: list[str] = []
     for child in node.children:
         if child.type == "variable_assignment":
-            name, text, parts = _assigned(child, depth)
+            name, text, parts = _read_assignment(child, depth)
             yield from parts
             if not is_harmless(name):
                 assignments.append(text)
@@ -242,7 +242,7 @@ def _expansions(body: Node, depth: int) -> Iterator[Part]:
         yield from _word(child, depth)[1]
 
 
-def _assigned(node: Node, depth: int) -> tuple[str, str, list[Part]]:
+def _read_assignment(node: Node, depth: int) -> tuple[str, str, list[Part]]:
     """Return a variable's name, its assignment as text, and the commands that run for its value."""
     name = node.child_by_field_name("name")
     value = node.child_by_field_name("value")
@@ -262,7 +262,7 @@ def _assigned(node: Node, depth: int) -> tuple[str, str, list[Part]]:
 
 
 def _assignment(node: Node, depth: int) -> Iterator[Part]:
-    name, text, parts = _assigned(node, depth)
+    name, text, parts = _read_assignment(node, depth)
     yield from parts
     if not is_plain(name):
         yield Unparsed(_short(text), SETS_VARIABLE)
@@ -272,7 +272,7 @@ def _declaration(node: Node, depth: int) -> Iterator[Part]:
     keyword = source(node.children[0])
     for child in node.named_children:
         if child.type == "variable_assignment":
-            name, text, parts = _assigned(child, depth)
+            name, text, parts = _read_assignment(child, depth)
             yield from parts
             if not (is_harmless(name) or (keyword != "export" and is_plain(name))):
                 yield Unparsed(_short(text), SETS_VARIABLE)

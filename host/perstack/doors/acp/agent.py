@@ -23,7 +23,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.acp.sessions import EditorSession, MakeHost, Sessions, opened
+from perstack.doors.acp.sessions import EditorSession, MakeHost, Sessions, open_sessions
 from perstack.doors.acp.updates import Sender, Updates, replay_updates
 from perstack.doors.shared.next_steps import acp_phrase
 from perstack.doors.shared.questions import CHOICES, agrees, call_text, choices_of, declines, form_of
@@ -56,17 +56,17 @@ async def _attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
     for block in prompt:
         match block:
             case schema.ImageContentBlock():
-                found.append(Blob(_decoded(block.data), name=_name(block.uri)))
+                found.append(Blob(_decode_base64(block.data), name=_name(block.uri)))
             case schema.EmbeddedResourceContentBlock(resource=schema.BlobResourceContents() as resource):
-                found.append(Blob(_decoded(resource.blob), name=_name(resource.uri)))
+                found.append(Blob(_decode_base64(resource.blob), name=_name(resource.uri)))
             case schema.ResourceContentBlock() if _is_shown(block):
-                found += await _linked(block.uri, host)
+                found += await _attach_link(block.uri, host)
             case _:
                 continue
     return found
 
 
-async def _linked(uri: str, host: Host) -> list[Blob]:
+async def _attach_link(uri: str, host: Host) -> list[Blob]:
     try:
         return [await host.jobs.attachment(uri)]
     except UsageError:
@@ -78,7 +78,7 @@ def _is_shown(block: schema.ResourceContentBlock) -> bool:
     return kind.startswith("image/") or kind == "application/pdf"
 
 
-def _decoded(data: str) -> bytes:
+def _decode_base64(data: str) -> bytes:
     try:
         return b64decode(data, validate=True)
     except (NotBase64, ValueError):
@@ -322,7 +322,7 @@ async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
     """Serve one editor. stdout carries only the protocol; other output goes to stderr."""
     wire = ProtocolStdio.take_over()
     with cancel_on_stop_signal():
-        async with opened(make_host, expert) as sessions:
+        async with open_sessions(make_host, expert) as sessions:
             # optional methods of the protocol are missing: the SDK answers them with «method not found»
             await run_agent(cast("Agent", PerstackAgent(sessions)), _Messages(wire))
 

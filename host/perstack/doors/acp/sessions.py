@@ -111,7 +111,7 @@ class Sessions:
     def new(self, cwd: str) -> EditorSession:
         """Open a session in a directory. Raises DefinitionError and UsageError."""
         host = self.host(cwd)
-        expert_key = self._first(host)
+        expert_key = self._default_expert(host)
         session_id = next(one for one in new_ids(host.clock.now()) if one not in self._sessions)
         return self._keep(EditorSession(session_id, host, expert_key, self.client))
 
@@ -165,7 +165,7 @@ class Sessions:
             del self._sessions[one.id]
         return session
 
-    def _first(self, host: Host) -> str:
+    def _default_expert(self, host: Host) -> str:
         experts = host.project.experts
         if self._expert is not None:
             if host.project.expert(self._expert) is None:
@@ -184,7 +184,7 @@ def first_of(experts: Sequence[Expert]) -> Expert:
 
 
 @asynccontextmanager
-async def opened(make_host: MakeHost, expert: str | None) -> AsyncGenerator[Sessions]:
+async def open_sessions(make_host: MakeHost, expert: str | None) -> AsyncGenerator[Sessions]:
     """Open the sessions; at the end all are stopped and recorded."""
     sessions = Sessions(make_host, expert)
     try:

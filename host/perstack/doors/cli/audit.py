@@ -39,10 +39,10 @@ def receipt_command(job: str, to: str | None, options: HostOptions) -> None:
     project = options.project(required=False)
     host = options.host_of(project, env=read_env(options.find().folder, project.env_path))
 
-    async def written(host: Host) -> bytes:
+    async def make_receipt(host: Host) -> bytes:
         return await host.audit.receipt(await host.jobs.find(job))
 
-    write_output(run_with(host, written) + b"\n", to)
+    write_output(run_with(host, make_receipt) + b"\n", to)
     if not host.audit.is_signing:
         print_err("note: the receipt is not signed; [audit] signingKey in perstack.toml names a key")
     sys.exit(0)
@@ -71,7 +71,7 @@ def redact_command(
     Who did it, when and why is recorded, and shown by `perstack verify` and `log`. If the command is killed, repeating
     it completes the redaction.
     """
-    done, left, failed = options.change(lambda host: _redacted(host, event, fields, reason, copies=copies))
+    done, left, failed = options.change(lambda host: _redact(host, event, fields, reason, copies=copies))
     for event_id, redaction in done.items():
         if as_json:
             write_json({"event": event_id, **redaction.to_json()})
@@ -86,7 +86,7 @@ def redact_command(
     raise SystemExit(1 if failed else 0)
 
 
-async def _redacted(
+async def _redact(
     host: Host, event: str, fields: tuple[str, ...], reason: str, *, copies: bool
 ) -> tuple[dict[str, Redaction], list[str], dict[str, str]]:
     """Return the redactions by event id, the ids where an equal text is left, and the errors by id."""

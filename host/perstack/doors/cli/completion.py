@@ -200,14 +200,14 @@ def _lines(cli: click.Group) -> list[str]:
     shell = SHELLS[os.environ[COMPLETE_VARIABLE].removesuffix("_complete")]
     asked = shell(_CompletingGroup(cli), {}, "perstack", COMPLETE_VARIABLE)
     items = asked.get_completions(*asked.get_completion_args())
-    return [asked.format_completion(_shown(item)) for item in items if _may_be_inserted(item)]
+    return [asked.format_completion(_shorten_help(item)) for item in items if _may_be_inserted(item)]
 
 
 def _may_be_inserted(item: CompletionItem[str]) -> bool:
     return item.type != "plain" or _PLAIN.fullmatch(item.value) is not None
 
 
-def _shown(item: CompletionItem[str]) -> CompletionItem[str]:
+def _shorten_help(item: CompletionItem[str]) -> CompletionItem[str]:
     return CompletionItem(item.value, item.type, shorten(item.help, _DESCRIPTION_CELLS) if item.help else None)
 
 

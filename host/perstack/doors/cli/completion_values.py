@@ -94,7 +94,7 @@ class StoredName(click.ParamType[str]):
         else:
             import asyncio  # completing command names does not need it
 
-            found = asyncio.run(place.stored(kind, incomplete))
+            found = asyncio.run(place.stored_names(kind, incomplete))
         return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
 
 
@@ -124,7 +124,7 @@ class _TypedProject:
         names = plugins.providers if kind == "provider" else plugins.runtimes
         return [(name, "") for name in sorted(names)]
 
-    async def stored(self, kind: Kind, typed: str) -> Iterable[tuple[str, str]]:
+    async def stored_names(self, kind: Kind, typed: str) -> Iterable[tuple[str, str]]:
         """Return stored names that begin with the typed text, newest first; empty if the storage is not local."""
         from perstack.engine.context.connections import open_state
 
@@ -133,12 +133,12 @@ class _TypedProject:
             return ()
         try:
             if kind in ("run", "checkpoint"):
-                return [(one, "") for one in await self._within(storage, kind, typed)]
+                return [(one, "") for one in await self._names_in(storage, kind, typed)]
             return await _owners(storage, _OWNERS[kind], typed)
         finally:
             await storage.close()
 
-    async def _within(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
+    async def _names_in(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
         from perstack.engine.jobs.reader import JobReader
         from perstack.engine.log.id_resolution import nth_latest_job, resolve_id
 
@@ -179,17 +179,17 @@ async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> l
             await nth_latest_job(storage, number) for number in range(min(3, len((await storage.jobs(limit=3)).ids)))
         ]
         names = ["@last", *(f"@last~{number}" for number in range(1, 3))]
-        return [(name, await _about(storage, "job", one)) for name, one in zip(names, ids, strict=False)]
+        return [(name, await _description_of(storage, "job", one)) for name, one in zip(names, ids, strict=False)]
     found: list[tuple[str, str]] = []
     for kind in kinds:
         space = space_of(storage, kind)
         page = await space.jobs(limit=MAX_COMPARED_IDS)
         fitting = [one for one in page.ids if one.startswith(typed) and not one.startswith("-")]
-        found += [(one, await _about(space, kind, one)) for one in fitting[:MAX_OFFERED]]
+        found += [(one, await _description_of(space, kind, one)) for one in fitting[:MAX_OFFERED]]
     return found
 
 
-async def _about(space: Storage, kind: OwnerKind, one: str) -> str:
+async def _description_of(space: Storage, kind: OwnerKind, one: str) -> str:
     from perstack.core.base.records import read_json
 
     with suppress(Exception):  # a damaged one is completed like any other

@@ -63,7 +63,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
     if job is not None and query is not None:
         raise UsageError("--resume continues what was asked before: leave QUERY out")
     options = _in_definition_folder(options)
-    folder, before = Path(options.workspace_path), _before(options)
+    folder, before = Path(options.workspace_path), _current_project(options)
     lines = _CreateOutput(showing, folder)
     if job is None and (folder / DEFINITION).exists() and not yes and not can_ask(asks=lines.asks):
         raise UsageError(
@@ -139,7 +139,7 @@ def _in_definition_folder(options: HostOptions) -> HostOptions:
     return replace(options, workspace=str(folder))
 
 
-def _before(options: HostOptions) -> Project:
+def _current_project(options: HostOptions) -> Project:
     """Return the current definition, for its settings; an empty one if it cannot be used."""
     config = options.find().config
     if config is None:

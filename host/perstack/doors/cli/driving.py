@@ -98,7 +98,7 @@ async def _ask_person(question: OpenQuestion, host: Host, used: str) -> str:
     import termios
 
     from perstack.core.jobs.answers import accepted, accepted_answers  # imported late: few Jobs ask
-    from perstack.doors.shared.questions import call_text, chosen, question_text
+    from perstack.doors.shared.questions import call_text, question_text, select_option
 
     is_approval = bool(question.call_digest)
     text = call_text(question, host.workspace, used) if is_approval else question_text(question)
@@ -114,7 +114,7 @@ async def _ask_person(question: OpenQuestion, host: Host, used: str) -> str:
     except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
         print_err("")
         return ""
-    return answer if is_approval else chosen(asked, answer)
+    return answer if is_approval else select_option(asked, answer)
 
 
 async def _read_line() -> str:

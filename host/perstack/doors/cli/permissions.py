@@ -13,7 +13,7 @@ import click
 from perstack.config.grants import ProjectGrants
 from perstack.config.load import DefinitionFile, read_permissions
 from perstack.config.project import workspace_folder
-from perstack.config.trust import Item, StoredItem, TrustStore, addresses, digests_of, executed, folder_of
+from perstack.config.trust import Item, StoredItem, TrustStore, addresses, digests_of, folder_of, items_to_trust
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import one_line
 from perstack.core.definitions.permissions import Permissions
@@ -257,7 +257,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> 
         print_err(f"no longer trusted: {one_line(str(folder))}" if was_there else "nothing was agreed to here")
         return
     env = options.env(project, confirm=False)
-    items = (*executed(project), *addresses(env))
+    items = (*items_to_trust(project), *addresses(env))
     trust = store.read(folder)
     agreed = () if trust is None else trust.items
     _print(str(folder), items, agreed)
@@ -269,7 +269,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> 
     if not yes and not _confirm():
         print_err("nothing was changed")
         sys.exit(1)
-    store.write(folder, [item.kept() for item in items])
+    store.write(folder, [item.to_stored() for item in items])
     print_err("trusted")
 
 

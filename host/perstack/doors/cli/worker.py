@@ -114,11 +114,11 @@ def worker_command(
 
 def _host(options: HostOptions) -> Host:
     """Return the Host of a worker. Raises UsageError if the user has not agreed to what its definition names."""
-    from perstack.config.trust import Agreement, executed
+    from perstack.config.trust import Agreement, items_to_trust
 
     project = options.project(required=True)
     replaced = {"storage": options.storage, "dispatcher": options.dispatcher}
-    Agreement(project).check(item for item in executed(project) if replaced.get(item.kind) is None)
+    Agreement(project).check(item for item in items_to_trust(project) if replaced.get(item.kind) is None)
     return options.driver(project, agreement=Agreement(Project()))
 
 

@@ -64,7 +64,7 @@ def _restrict_to_own(open_root: OpenRoot | None) -> OpenRoot | None:
     if open_root is None:
         return None
 
-    def opened(folder: Path) -> Workspace:
+    def open_workspace(folder: Path) -> Workspace:
         config = find_config(folder)
         for path in (folder, *((config, config.parent) if config is not None else ())):
             found = path.stat()
@@ -72,7 +72,7 @@ def _restrict_to_own(open_root: OpenRoot | None) -> OpenRoot | None:
                 raise UsageError(f"{path} is another user's, or everyone can write to it: over HTTP it is not served")
         return open_root(folder)
 
-    return opened
+    return open_workspace
 
 
 @contextmanager
@@ -84,11 +84,11 @@ def _stopped_by_signals(workspaces: Workspaces, streams: RecordedStreams, server
         streams.end_listening()
         server.should_exit = True
 
-    def first() -> None:
+    def stop_gently() -> None:
         stopping.append(asyncio.create_task(stop()))
 
     def again() -> None:
         server.force_exit = True
 
-    with handle_stop_signals(first, again):
+    with handle_stop_signals(stop_gently, again):
         yield

@@ -63,7 +63,7 @@ class CallsInLogs:
         secret = secrets.token_bytes() if token is None else token.encode()
         self._key = hmac.digest(secret, b"perstack event ids", "sha256")
 
-    def named(self, session: str, request_id: RequestId) -> bytes:
+    def name_of_call(self, session: str, request_id: RequestId) -> bytes:
         """Return the last part of a call's event ids; empty while it drives no Run."""
         run_id = self._workspaces.run_of_call((session, str(request_id)))
         if run_id is None:
@@ -114,7 +114,7 @@ class _Stream:
         """The number of the newest event."""
         return self.dropped + len(self.events)
 
-    def after(self, number: int) -> list[tuple[int, bytes]]:
+    def events_after(self, number: int) -> list[tuple[int, bytes]]:
         """Return the kept events after the one with this number."""
         return [one for one in enumerate(self.events, self.dropped + 1) if one[0] > number]
 
@@ -227,7 +227,7 @@ class RecordedStreams:
         version = headers.get("mcp-protocol-version")
         session = self._sessions.get(headers.get("mcp-session-id", ""))
         if session is None or not (version is None or version in HANDSHAKE_VERSIONS):
-            if session is not None or not await self._answered(scope, receive, send):
+            if session is not None or not await self._answer_from_log(scope, receive, send):
                 await self._app(scope, receive, self._registering(send))
             return
         session.used_at = asyncio.get_running_loop().time()
@@ -309,7 +309,7 @@ class RecordedStreams:
         standing = session.streams[_STANDING]
         found = (standing, standing.last) if asked is None else session.find(asked)
         if found is None:
-            if await self._answered(scope, receive, send):
+            if await self._answer_from_log(scope, receive, send):
                 return
             await _refusal(f"Last-Event-ID {(asked or '')[:40]!r} is not one of this session, or no longer kept")(
                 scope, receive, send
@@ -324,7 +324,7 @@ class RecordedStreams:
                 return
         await self._follow(session, *found, scope, receive, send)
 
-    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _answer_from_log(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer a call of which no stream is kept, from the log of its Job. Return False if the request names none."""
         if scope["type"] != "http" or (scope["method"], scope["path"]) != ("GET", PATH):
             return False
@@ -336,7 +336,7 @@ class RecordedStreams:
         answering = asyncio.create_task(self._calls.response(*named))
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
-        leaving = asyncio.create_task(_left(receive))
+        leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await _begin_stream(send, name)
             both: set[asyncio.Task[bytes] | asyncio.Task[None]] = {answering, leaving}
@@ -408,7 +408,7 @@ class RecordedStreams:
     ) -> None:
         """Send the events after `number`, and those to come, until the stream ends or its client leaves."""
         reader = stream.attach()
-        leaving = asyncio.create_task(_left(receive))
+        leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await _begin_stream(send, session.name)
             is_primed = (Headers(scope=scope).get("mcp-protocol-version") or "") >= _PRIMED_SINCE
@@ -419,7 +419,7 @@ class RecordedStreams:
             while stream.reader is reader and not leaving.done():
                 news = asyncio.create_task(stream.news.wait())
                 is_over = not stream.writers or (self._is_ending and stream.number == _STANDING)
-                for at, event in stream.after(number):
+                for at, event in stream.events_after(number):
                     await _send_part(send, b"id: %b\r\n%b" % (self._id(session, stream, at), event))
                     number = at
                 if is_over:
@@ -442,7 +442,7 @@ class RecordedStreams:
     def _id(self, session: _Session, stream: _Stream, number: int) -> bytes:
         """Return the id of an event, which names the call that the stream answers once it drives a Run."""
         if stream.call is not None and not stream.call_name:
-            stream.call_name = self._calls.named(session.name, stream.call)
+            stream.call_name = self._calls.name_of_call(session.name, stream.call)
         return b"%d-%d%b" % (stream.number, number, stream.call_name)
 
 
@@ -464,7 +464,7 @@ async def _send_part(send: Send, content: bytes) -> None:
     await send({"type": "http.response.body", "body": content, "more_body": True})
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Return when the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -108,7 +108,7 @@ class ClientCall(OperationCall[Outcome]):
     async def confirm(self, confirmation: Confirmation, answered: Callable[[str, bool], Awaitable[Outcome]]) -> Outcome:
         """Ask the user by a form, or continue with the answer that the call brings."""
         form = elicitation.AgreementForm(confirmation.key, confirmation.title)
-        before = form.returned(self.params)
+        before = form.returned_decision(self.params)
         if before is not None:
             return await answered(*before)
         if not elicitation.can_ask(self.context):

@@ -155,7 +155,7 @@ class AgreementForm:
         """Return the result that asks the client to call again with the answer."""
         return _input_required(self.key, message, self.schema, {self.key: digest})
 
-    def returned(self, params: types.CallToolRequestParams) -> tuple[str, bool] | None:
+    def returned_decision(self, params: types.CallToolRequestParams) -> tuple[str, bool] | None:
         """Return the digest that a repeated call answers about, and whether the user agreed; None for other calls."""
         digest = _asked_id(params, self.key)
         return None if digest is None else (digest, self._agreed((params.input_responses or {}).get(self.key)))

@@ -350,7 +350,7 @@ _FORM = AgreementForm("trust", "Use it")
 
 async def _with_consent(call: ClientCall) -> ClientCall | types.InputRequiredResult:
     """Return the call, or the result that asks the user about a changed definition first. Raises StorageError."""
-    before = _FORM.returned(call.params)
+    before = _FORM.returned_decision(call.params)
     if before is not None:
         await _settle(call.project, *before)
         params = call.params.model_copy(update={"request_state": None, "input_responses": None})

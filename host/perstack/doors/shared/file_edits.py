@@ -46,7 +46,7 @@ def edit_by(tool_name: str, args: JsonObject) -> FileEdit:
     if path is None or old is None or new is None or len(old) + len(new) > _MAX_SHOWN_CHARS:
         return FileEdit()
     before, after = ([line.encode("utf-8", "surrogatepass") for line in text.split("\n")] for text in (old, new))
-    return _shown(_EDIT, path, line_diff(before, after, Effort(_STEPS)).hunks)
+    return _as_diff(_EDIT, path, line_diff(before, after, Effort(_STEPS)).hunks)
 
 
 def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
@@ -55,7 +55,7 @@ def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
     is_edit = old is not None and new is not None
     if path is None or not (is_edit or (whole is not None and tool_name in ("writeTextFile", "appendTextFile"))):
         return FileEdit()
-    name, alone = _named(path), edit_by(tool_name, args)
+    name, alone = _display_name(path), edit_by(tool_name, args)
     try:
         data = _content(workspace, path)
     except FileNotFoundError:
@@ -89,9 +89,9 @@ def _compared(arguments: tuple[str, ...], path: str, data: bytes, change: Replac
     hunks = line_diff(lines_of(data[first:last]), lines_of(after), Effort(_STEPS)).hunks
     above = data.count(b"\n", 0, first)
     placed = [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks]
-    found = _shown(arguments, path, placed)
+    found = _as_diff(arguments, path, placed)
     if not hunks:
-        return found._replace(note=f"{_named(path)} has this text already: nothing changes")
+        return found._replace(note=f"{_display_name(path)} has this text already: nothing changes")
     if not found.lines:
         return found._replace(note="the change is too long for a diff: the arguments are shown instead")
     return found
@@ -106,8 +106,12 @@ def _line_end(data: bytes, at: int) -> int:
     return len(data) if found < 0 else found + 1
 
 
-def _shown(arguments: tuple[str, ...], path: str, hunks: Sequence[Hunk]) -> FileEdit:
-    lines = (f"--- {_named(path)}", f"+++ {_named(path)}", *(line for hunk in hunks for line in _of_hunk(hunk)))
+def _as_diff(arguments: tuple[str, ...], path: str, hunks: Sequence[Hunk]) -> FileEdit:
+    lines = (
+        f"--- {_display_name(path)}",
+        f"+++ {_display_name(path)}",
+        *(line for hunk in hunks for line in _of_hunk(hunk)),
+    )
     if not hunks or sum(map(len, lines)) > _MAX_SHOWN_CHARS:
         return FileEdit()
     return FileEdit(arguments, lines)
@@ -131,7 +135,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _named(path: str) -> str:
+def _display_name(path: str) -> str:
     name = approvable_text(path).replace("\n", "\\n")
     return name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
 

@@ -48,13 +48,13 @@ def call_text(question: OpenQuestion, workspace: Path | None = None, spent: str 
         if name not in change.arguments
     ]
     diff = (f"  {line}" for line in (change.note, *change.lines) if line)
-    more = (f"{answer}: {words}, {_extent(answer)}" for answer, words in covered(question))
+    more = (f"{answer}: {words}, {_extent(answer)}" for answer, words in covered_calls(question))
     return "\n".join((*head_lines(question), *lines, *diff, *more, *((f"so far: {spent}",) if spent else ())))
 
 
-def covered(question: OpenQuestion) -> tuple[tuple[str, str], ...]:
+def covered_calls(question: OpenQuestion) -> tuple[tuple[str, str], ...]:
     """Return each answer that approves more than this call, with a description of the calls that it covers."""
-    offers = [(_on_one_line(rule), _on_one_line(_matched(rule))) for rule in question.offers]
+    offers = [(_on_one_line(rule), _on_one_line(_describe_rule(rule))) for rule in question.offers]
     wider = ((f"{word}: {rule}", words) for word in (ALWAYS, ALWAYS_HERE) for rule, words in offers)
     return ((ALWAYS, "the same call again"), *wider)
 
@@ -63,7 +63,7 @@ def _extent(answer: str) -> str:
     return "in every Job of this project" if answer.startswith(ALWAYS_HERE) else "in this whole Job"
 
 
-def _matched(text: str) -> str:
+def _describe_rule(text: str) -> str:
     try:
         rule = read_rule(text)
     except ValueError:
@@ -131,7 +131,7 @@ def declines(said: str) -> bool:
 def question_text(question: OpenQuestion) -> str:
     """Return the Expert, the question, its numbered options, the fields of a form, and all other arguments."""
     asked = accepted_answers(question)
-    lines = [f"{question.expert_key} asks: {_indented(question.shown)}"]
+    lines = [f"{question.expert_key} asks: {_indent(question.shown)}"]
     if asked.schema is not None:
         lines += _fields(asked.schema)
     lines += [
@@ -141,15 +141,15 @@ def question_text(question: OpenQuestion) -> str:
     return "\n".join(lines)
 
 
-def chosen(asked: AcceptedAnswers, answer: str) -> str:
+def select_option(asked: AcceptedAnswers, answer: str) -> str:
     """Return the option that a number selects, for several the list of them; any other answer unchanged."""
     if asked.several and "," in answer:
-        parts = [_chosen(asked, part.strip()) for part in answer.split(",")]
+        parts = [_option_of_number(asked, part.strip()) for part in answer.split(",")]
         return json.dumps(parts, ensure_ascii=False) if any(one in asked.options for one in parts) else answer
-    return _chosen(asked, answer)
+    return _option_of_number(asked, answer)
 
 
-def _chosen(asked: AcceptedAnswers, answer: str) -> str:
+def _option_of_number(asked: AcceptedAnswers, answer: str) -> str:
     if answer.isascii() and answer.isdecimal() and answer not in asked.options and len(answer) < 4:
         number = int(answer)
         if 1 <= number <= len(asked.options):
@@ -162,7 +162,7 @@ def _options(question: OpenQuestion, asked: AcceptedAnswers) -> Iterator[str]:
     words = {one.get("label"): one.get("description") for one in listed if isinstance(one, dict)}
     for option in asked.options:
         beside = words.get(option)
-        yield _indented(f"{option}: {beside}" if isinstance(beside, str) and beside else option)
+        yield _indent(f"{option}: {beside}" if isinstance(beside, str) and beside else option)
 
 
 def _fields(schema: JsonObject) -> Iterator[str]:
@@ -175,7 +175,7 @@ def _fields(schema: JsonObject) -> Iterator[str]:
         yield f"  {name} ({of.get('type', 'string')}): {' '.join(filter(None, parts))}".rstrip(": ")
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return text.replace("\n", "\n    | ")  # lines of a text must not look like lines of ours
 
 
@@ -246,10 +246,10 @@ def choices_of(form: Form) -> dict[str, str]:
     if not fields:
         return _YES_NO
     field = fields.get(ANSWER) if not form.is_by_field else next(iter(fields.values())) if len(fields) == 1 else None
-    return _named(field) if isinstance(field, dict) else {}
+    return _titles_of_options(field) if isinstance(field, dict) else {}
 
 
-def _named(field: JsonObject) -> dict[str, str]:
+def _titles_of_options(field: JsonObject) -> dict[str, str]:
     if field.get("type") == "boolean":
         return _YES_NO
     listed, titled = field.get("enum"), field.get("oneOf")

@@ -17,7 +17,7 @@ from perstack.core.runs.tool_search import tokens_of
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.run_session import Emitter
-from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offered
+from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offer_tools
 from perstack.engine.plugins.providers import Prices, RunSettings
 from perstack.engine.plugins.skills import JobSkills
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
@@ -177,7 +177,7 @@ def _provider_tools(setup: HostContext, expert: Expert, settings: RunSettings | 
         tools = setup.providers.get(settings.provider).tools
     except PerstackError:
         tools = setup.providers.factories[name].tools  # without a key
-    return offered(expert, name, tools, chain_of(setup.project, expert))
+    return offer_tools(expert, name, tools, chain_of(setup.project, expert))
 
 
 async def _window(setup: HostContext, expert: Expert, settings: RunSettings | None) -> int | None:

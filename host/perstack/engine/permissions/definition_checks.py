@@ -38,7 +38,7 @@ from perstack.core.definitions.skills import (
 from perstack.core.permissions.calls import is_exempt
 from perstack.dataclass import dataclass
 from perstack.engine.permissions.recorded_calls import known_tools
-from perstack.engine.plugins.provider_tools import offered, problems, tool_named, unused_options
+from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderTool
@@ -261,11 +261,11 @@ async def _check_provider_tools(definition: DefinitionFile, key: str, plugins: P
         wrong.add(at[1])
     for name in unused_options(expert, tools):
         report.warn((*draft.at, "providerToolOptions", name), f"has no effect: `providerTools` has no `{name}`")
-    withheld = offered(expert, setting.provider_name, tools, chain_of(project, expert)).withheld
+    withheld = offer_tools(expert, setting.provider_name, tools, chain_of(project, expert)).withheld
     others = [name for name in _fallbacks(project, expert, plugins) if name != setting.provider_name]
-    lacks = [offered(expert, name, plugins.providers[name].tools, ()).withheld for name in others]
+    lacks = [offer_tools(expert, name, plugins.providers[name].tools, ()).withheld for name in others]
     for index, name in enumerate(expert.provider_tools):
-        tool = tool_named(name, tools)
+        tool = find_tool(name, tools)
         for each in () if tool is None or tool.name in wrong else (withheld, *lacks):
             if name in each:
                 report.warn((*draft.at, "providerTools", index), each[name])

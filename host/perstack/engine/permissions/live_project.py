@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.source import TooMuch, matches
-from perstack.config.trust import Item, TrustStore, digests_of, executed, folder_of
+from perstack.config.trust import Item, TrustStore, digests_of, folder_of, items_to_trust
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError
 from perstack.next_steps import Note, Trust
@@ -93,7 +93,7 @@ class ReloadedProject:
         self.pending_change: PendingChange | None = None
         self._store = store or TrustStore.of_user()
         self._folder = folder_of(loaded.project, Path.cwd())
-        self._agreed = digests_of(executed(loaded.project))
+        self._agreed = digests_of(items_to_trust(loaded.project))
         self.is_asked = False
         self._refused: str | None = None
         self._watched = self._watching(loaded.files)
@@ -134,7 +134,7 @@ class ReloadedProject:
         held = self.pending_change
         if held is None or held.digest != digest:
             return False
-        self._store.agree(self._folder, executed(held.loaded.project))
+        self._store.agree(self._folder, items_to_trust(held.loaded.project))
         self._use(held.loaded)
         return True
 
@@ -156,7 +156,7 @@ class ReloadedProject:
         self._watch(loaded.files)
         self._matched = included_files(loaded)
         known = self._agreed | self._store.digests(self._folder)
-        new = tuple(item for item in executed(loaded.project) if item.digest not in known)
+        new = tuple(item for item in items_to_trust(loaded.project) if item.digest not in known)
         if not new:
             self._use(loaded)
             return True
@@ -170,7 +170,7 @@ class ReloadedProject:
     def _use(self, loaded: LoadedProject) -> None:
         self.loaded, self.pending_change = loaded, None
         self.problem = None
-        self._agreed |= digests_of(executed(loaded.project))
+        self._agreed |= digests_of(items_to_trust(loaded.project))
         if loaded.project.broken:
             every = (problem for problems in loaded.project.broken.values() for problem in problems)
             error = DefinitionError(tuple(dict.fromkeys(every)))

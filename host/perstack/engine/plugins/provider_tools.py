@@ -43,7 +43,7 @@ class ProviderToolOffer:
 NO_OFFER = ProviderToolOffer()
 
 
-def offered(
+def offer_tools(
     expert: Expert, provider: str, tools: Sequence[ProviderTool], rules: Sequence[RuleSet]
 ) -> ProviderToolOffer:
     """Return the tools of an Expert's `providerTools` that this provider may be offered under these rules."""
@@ -52,10 +52,10 @@ def offered(
     found: dict[str, OfferedProviderTool] = {}
     withheld: dict[str, str] = {}
     for wanted in expert.provider_tools:
-        tool = tool_named(wanted, tools)
-        why = _missing(wanted, provider, tools) if tool is None else _unusable(expert, provider, tool)
+        tool = find_tool(wanted, tools)
+        why = _missing_tool(wanted, provider, tools) if tool is None else _option_problem(expert, provider, tool)
         if tool is not None and why is None:
-            why = _kept_away(tool, rules)
+            why = _forbidding_rule(tool, rules)
         if tool is None or why is not None:
             withheld[wanted] = f"{wanted} is not offered: {why}"
         else:
@@ -63,14 +63,14 @@ def offered(
     return ProviderToolOffer(tuple(found.values()), withheld)
 
 
-def tool_named(wanted: str, tools: Sequence[ProviderTool]) -> ProviderTool | None:
+def find_tool(wanted: str, tools: Sequence[ProviderTool]) -> ProviderTool | None:
     """Return the tool with this name or alias; None if the provider has none."""
     if ANY_TOOL in tools:
         return ProviderTool(wanted, options=_OPTIONS)
     return next((one for one in tools if wanted in (one.name, one.alias)), None)
 
 
-def _kept_away(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
+def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
     """Return which rule keeps a tool away; None if none does."""
     from perstack.core.permissions.decisions import decide_offer
 
@@ -81,22 +81,22 @@ def _kept_away(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
 def problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> Iterator[tuple[KeyPath, str]]:
     """Yield what is wrong with the Expert's choice for the provider of its first model, with the place in its table."""
     for index, wanted in enumerate(expert.provider_tools):
-        tool = tool_named(wanted, tools)
+        tool = find_tool(wanted, tools)
         if tool is None:
-            yield ("providerTools", index), _missing(wanted, provider, tools)
+            yield ("providerTools", index), _missing_tool(wanted, provider, tools)
             continue
         options = _options(expert, tool.name)
         at = ("providerToolOptions", tool.name)
-        for name in _given(options):
+        for name in _option_names(options):
             if name not in tool.options:
                 yield (*at, name), f"provider {provider} has no such option for {tool.name}; {_list(tool.options)}"
-        for name in sorted(tool.required - {*_given(options)}):
+        for name in sorted(tool.required - {*_option_names(options)}):
             yield (*at, name), f"is missing: {wanted} cannot be used without it"
 
 
 def unused_options(expert: Expert, tools: Sequence[ProviderTool]) -> Iterator[str]:
     """Yield the tools that the Expert has options for, but does not want."""
-    wanted = {tool.name for name in expert.provider_tools if (tool := tool_named(name, tools)) is not None}
+    wanted = {tool.name for name in expert.provider_tools if (tool := find_tool(name, tools)) is not None}
     options = expert.provider_tool_options
     for name in () if options is None else _plain(options):
         if name not in wanted:
@@ -117,12 +117,12 @@ def _plain(options: WebToolOptions | FileSearchOptions | ProviderToolOptions) ->
     return options.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _given(options: WebToolOptions | FileSearchOptions | None) -> tuple[str, ...]:
+def _option_names(options: WebToolOptions | FileSearchOptions | None) -> tuple[str, ...]:
     return () if options is None else tuple(_plain(options))
 
 
-def _unusable(expert: Expert, provider: str, tool: ProviderTool) -> str | None:
-    given = set(_given(_options(expert, tool.name)))
+def _option_problem(expert: Expert, provider: str, tool: ProviderTool) -> str | None:
+    given = set(_option_names(_options(expert, tool.name)))
     lacking = sorted(given - tool.options)
     if lacking:
         return f"provider {provider} cannot apply its {', '.join(lacking)}"
@@ -130,7 +130,7 @@ def _unusable(expert: Expert, provider: str, tool: ProviderTool) -> str | None:
     return f"it has no {', '.join(needed)}" if needed else None
 
 
-def _missing(wanted: str, provider: str, tools: Sequence[ProviderTool]) -> str:
+def _missing_tool(wanted: str, provider: str, tools: Sequence[ProviderTool]) -> str:
     if not tools:
         return f"provider {provider} runs no tools itself"
     names = [one.name for one in tools]

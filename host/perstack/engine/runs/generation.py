@@ -48,7 +48,7 @@ from perstack.core.runs.retries_and_fallbacks import (
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.pacing import OnWait, Waiting, run_in_turn
-from perstack.engine.plugins.provider_tools import ProviderToolOffer, offered
+from perstack.engine.plugins.provider_tools import ProviderToolOffer, offer_tools
 from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
@@ -233,7 +233,7 @@ async def generate(context: RunContext, command: Generate) -> None:
     session, job, endpoint = context.session, context.job, context.endpoint
     tools = context.catalogue.kept_tools(session.run.messages)
     await job.blobs.keep(tools.sha256, tools.blob)
-    offer = offered(session.run.start.expert, endpoint.name, endpoint.provider.tools, session.run.rules)
+    offer = offer_tools(session.run.start.expert, endpoint.name, endpoint.provider.tools, session.run.rules)
 
     async def begin() -> bool:
         return await _begin(context, command, tools, offer)

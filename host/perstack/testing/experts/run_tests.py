@@ -97,7 +97,7 @@ class TestModel:
         if not any(name in self.hides for name in modules):
             return env
         kept = ",".join(name for name in modules if name not in self.hides)
-        return env.replaced({**env, EXTRA_MODULES: kept}, env.unconfirmed)
+        return env.with_variables({**env, EXTRA_MODULES: kept}, env.unconfirmed)
 
 
 def model_of(written: WrittenTest, overrides: Overrides) -> TestModel:

@@ -60,7 +60,7 @@ class CrashContract(ContractBase):
             await reader.close()
             return length
 
-        _needs(opener.tear, NO_TAIL)
+        _require_hook(opener.tear, NO_TAIL)
         opener()
         torn, length = 0, 1
         while torn <= length:
@@ -78,7 +78,7 @@ class CrashContract(ContractBase):
             await anew.append("again")
             assert await opener().read(RUN) == anew.written
 
-        _needs(opener.tear, NO_TAIL)
+        _require_hook(opener.tear, NO_TAIL)
         wait_for(work())
 
     @pytest.mark.parametrize("tail", [b"\0", b"\0" * 4096, b'{"type":"te', b'{"type":"te\0\0\0\0', b"garbage"])
@@ -94,7 +94,7 @@ class CrashContract(ContractBase):
             assert await opener().read(RUN) == later.written
             assert await writer.storage.read(RUN) == later.written
 
-        _needs(opener.extend, NO_TAIL)
+        _require_hook(opener.extend, NO_TAIL)
         wait_for(work())
 
     def test_a_driver_whose_log_was_cut_behind_its_back_cannot_hide_the_gap(self, opener: Opener) -> None:
@@ -106,7 +106,7 @@ class CrashContract(ContractBase):
             with pytest.raises(Conflict):
                 await writer.append("more")
 
-        _needs(opener.tear, NO_TAIL)
+        _require_hook(opener.tear, NO_TAIL)
         wait_for(work())
 
     @pytest.mark.parametrize("index", [0, 1, 2, 4, 5])
@@ -124,7 +124,7 @@ class CrashContract(ContractBase):
             assert await reader.read(RUN, limit=index) == writer.written[:index]
             assert await opener().read(RUN, limit=index) == writer.written[:index]
 
-        _needs(opener.damage, NO_DAMAGE)
+        _require_hook(opener.damage, NO_DAMAGE)
         wait_for(work())
 
     def test_a_changed_last_record_is_not_dropped_as_if_a_crash_had_torn_it(self, opener: Opener) -> None:
@@ -136,7 +136,7 @@ class CrashContract(ContractBase):
                 await opener().read(RUN)
             assert raised.value.readable == len(writer.written) - 1
 
-        _needs(opener.damage, NO_DAMAGE)
+        _require_hook(opener.damage, NO_DAMAGE)
         wait_for(work())
 
     def test_damage_of_one_run_spares_every_other(self, opener: Opener) -> None:
@@ -148,7 +148,7 @@ class CrashContract(ContractBase):
             opener.damage(RUN, 0)
             assert [text_of(record) for record in await opener().read(other.run)] == ["a", "b"]
 
-        _needs(opener.damage, NO_DAMAGE)
+        _require_hook(opener.damage, NO_DAMAGE)
         wait_for(work())
 
 
@@ -164,7 +164,7 @@ def _head_of(records: list[bytes]) -> Head:
     return Head(len(records), open_line(records[-1]).hash)
 
 
-def _needs(hook: object, reason: str) -> None:
+def _require_hook(hook: object, reason: str) -> None:
     if hook is None:
         pytest.skip(reason)
 

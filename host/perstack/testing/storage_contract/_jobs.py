@@ -168,7 +168,7 @@ class JobContract(ContractBase):
             await other.delete_job(JOB)
 
     def test_deleting_a_job_in_use_harms_no_other(self, opener: Opener) -> None:
-        async def ends(work: Awaitable[object]) -> None:
+        async def ignore_loss(work: Awaitable[object]) -> None:
             with suppress(Conflict, NotFound):
                 await work
 
@@ -187,7 +187,7 @@ class JobContract(ContractBase):
                         storage.read(RUN),
                         other.append("a", "b"),
                     ):
-                        group.create_task(ends(doing))
+                        group.create_task(ignore_loss(doing))
                 assert not await storage.has_job(JOB)
                 assert await storage.read(RUN) == []
             for other in others:

@@ -87,13 +87,13 @@ class LogContract(ContractBase):
 
     @in_loop
     async def test_a_watcher_that_continues_after_a_place_misses_and_repeats_nothing(self, storage: Storage) -> None:
-        writer = await _written(storage, 5)
+        writer = await _write_appends(storage, 5)
         for after in range(7):
             assert await storage.read(RUN, after=after) == writer.written[after:]
 
     @in_loop
     async def test_a_page_of_a_log_misses_and_repeats_nothing_wherever_it_ends(self, opener: Opener) -> None:
-        writer = await _written(opener(), 4)
+        writer = await _write_appends(opener(), 4)
         for after in range(10):
             for limit in range(10):
                 expected = writer.written[after : after + limit]
@@ -105,7 +105,7 @@ class LogContract(ContractBase):
         storage = opener()
         await storage.create_job(RUN.job_id)
         assert await storage.end(RUN, 3) == []
-        writer = await _written(opener(), 7)
+        writer = await _write_appends(opener(), 7)
         for count in (1, 3, 7, 10):
             assert await storage.end(RUN, count) == writer.written[-count:]
         await writer.append("x" * 300_000)
@@ -121,7 +121,7 @@ class LogContract(ContractBase):
 
     @in_loop
     async def test_an_append_of_nothing_changes_nothing(self, storage: Storage) -> None:
-        writer = await _written(storage, 1)
+        writer = await _write_appends(storage, 1)
         await storage.append(RUN, writer.head.seq, [])
         assert await storage.read(RUN) == writer.written
 
@@ -165,7 +165,7 @@ class LogContract(ContractBase):
 
     @in_loop
     async def test_two_drivers_never_mix_their_histories(self, opener: Opener) -> None:
-        first = await _written(opener(), 2)
+        first = await _write_appends(opener(), 2)
         second = first.again(opener())
         assert await second.storage.read(RUN) == first.written
         await first.append("mine")
@@ -177,7 +177,7 @@ class LogContract(ContractBase):
 
     @in_loop
     async def test_a_driver_that_lost_can_continue_once_it_has_read(self, opener: Opener) -> None:
-        first = await _written(opener(), 1)
+        first = await _write_appends(opener(), 1)
         second = first.again(opener())
         await first.append("one")
         with pytest.raises(Conflict):
@@ -198,7 +198,7 @@ class LogContract(ContractBase):
 
     @in_loop
     async def test_no_record_of_another_history_of_the_same_length_gets_into_a_log(self, storage: Storage) -> None:
-        writer = await _written(storage, 1)
+        writer = await _write_appends(storage, 1)
         _, other = seal(EMPTY_LOG, [payload(f"other {n}") for n in range(writer.head.seq)])
         records, _ = seal(other, [payload("more")])
         with pytest.raises(Conflict):
@@ -266,7 +266,7 @@ class LogContract(ContractBase):
         assert await opener().read(RUN) == writer.written
 
 
-async def _written(storage: Storage, appends: int) -> Writer:
+async def _write_appends(storage: Storage, appends: int) -> Writer:
     writer = await new_writer(storage)
     for n in range(appends):
         await writer.append(*(f"{n}.{i}" for i in range(n % 3 + 1)))

@@ -126,7 +126,7 @@ class Lists:
         """Return the checkpoints of a Job as lines. Raises PerstackError."""
         self._places, self._of = () if job_id is None else places_of(await self._host.jobs.logs(job_id)), job_id
         lines = [
-            shorten(f"{number}. {name_of_place(one)} {one.expert}{_asks(one)}", _WIDEST)
+            shorten(f"{number}. {name_of_place(one)} {one.expert}{_question_note(one)}", _WIDEST)
             for number, one in enumerate(self._places, 1)
         ]
         return [*lines, "/branch NUMBER begins another way there"] if lines else ["this Job has no checkpoint yet"]
@@ -149,7 +149,7 @@ class Lists:
         return None if at is None else self._places[at]
 
 
-def _asks(checkpoint: CheckpointRef) -> str:
+def _question_note(checkpoint: CheckpointRef) -> str:
     return f" asks {question_at(checkpoint)}".rstrip() if checkpoint.asks else ""
 
 

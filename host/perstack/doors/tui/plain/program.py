@@ -12,7 +12,7 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.job_printer import JobPrinter, Put
 from perstack.doors.shared.log_view import is_delegate, open_question_at
 from perstack.doors.shared.next_steps import plain_phrase
-from perstack.doors.shared.questions import call_text, chosen, question_text
+from perstack.doors.shared.questions import call_text, question_text, select_option
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
 from perstack.doors.tui.actions import COMMANDS, OTHERS
@@ -168,7 +168,7 @@ class PlainProgram:
 
     # --- input ----------------------------------------------------------------------------------------------------
 
-    async def typed(self, line: str) -> None:
+    async def on_line(self, line: str) -> None:
         """Handle a line without its end."""
         if self.left.is_set():
             return
@@ -184,12 +184,12 @@ class PlainProgram:
         else:
             self._say(text[1:] if text.startswith("//") else text)
 
-    async def ended(self) -> None:
+    async def on_end(self) -> None:
         """Handle the end of input: ask to leave, or leave at the second time."""
         self._draft = []
         await (self.leave() if self._asks_to_leave else self._do_quit())
 
-    def cut(self) -> None:
+    def on_cut_line(self) -> None:
         """Handle a line that the terminal cut off: its text is not what was typed."""
         self._draft = []
         self.put(
@@ -284,7 +284,7 @@ class PlainProgram:
             is_no = text in ("n", "N")
             self.room.session.send(DENIES if is_no else decision(question, text) or text)
         else:
-            self.room.session.send(chosen(accepted_answers(question), text))
+            self.room.session.send(select_option(accepted_answers(question), text))
 
     def _settle(self, number: int, key: str) -> None:
         session = self.room.session

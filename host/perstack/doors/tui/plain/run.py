@@ -115,7 +115,10 @@ async def _run(
         with handle_stop_signals(stop, interrupt=interrupt), _LineReader(sys.stdin.fileno()) as keyboard:
             program = PlainProgram(host, live, put, screen=_screen, discard=keyboard.discard, drives=drives)
             async with asyncio.TaskGroup() as group:
-                others = [group.create_task(_typing(program, keyboard)), group.create_task(_following(program, live))]
+                others = [
+                    group.create_task(_read_lines(program, keyboard)),
+                    group.create_task(_follow_definitions(program, live)),
+                ]
                 try:
                     program.begin(expert, query, job_id)
                     await program.left.wait()
@@ -130,18 +133,18 @@ def _screen() -> Screen:
     return replace(Screen.of_stdout(), colours=False)  # a screen reader reads none
 
 
-async def _typing(program: PlainProgram, keyboard: _LineReader) -> None:
+async def _read_lines(program: PlainProgram, keyboard: _LineReader) -> None:
     while True:
         line = await keyboard.line()
         if line is None:
-            await program.ended()
+            await program.on_end()
         elif isinstance(line, _TooLong):
-            program.cut()
+            program.on_cut_line()
         else:
-            await program.typed(line)
+            await program.on_line(line)
 
 
-async def _following(program: PlainProgram, live: ReloadedProject) -> None:
+async def _follow_definitions(program: PlainProgram, live: ReloadedProject) -> None:
     """Use changed definitions. Shows a problem only if stderr, where it is reported, is not this terminal."""
     said: str | None = None
     problem: Note | None = None

@@ -88,7 +88,7 @@ class ModelScreen(ListScreen[ModelRow]):
         self._list.action_choose(step)
 
     @on(Input.Changed)
-    def _typed(self) -> None:
+    def _on_typed(self) -> None:
         self.rows = self._rows()
         is_typed = bool(self._input.value.strip())
         self.list_again(0 if is_typed else self.first_chosen())

@@ -165,7 +165,7 @@ class CallItem(TreeItem):
 
     @override
     def render(self, context: RenderContext) -> list[Line]:
-        return [self._head(context), *self._below(context)]
+        return [self._head(context), *self._lines_below(context)]
 
     def _head(self, context: RenderContext) -> Line:
         style: Style = "bad" if self.call.is_error else "ask" if self._waits else "call"
@@ -188,22 +188,22 @@ class CallItem(TreeItem):
             return whole_seconds(now - self.call.began) if now - self.call.began >= 1000 else ""
         return duration(self.call.took_ms) if self.call.took_ms else ""
 
-    def _below(self, context: RenderContext) -> Iterator[Line]:
+    def _lines_below(self, context: RenderContext) -> Iterator[Line]:
         width = context.width - 4
         if self._waits:
-            yield _under(one_line_of(self._waits, width, "ask"))
+            yield _indented_line(one_line_of(self._waits, width, "ask"))
         if self.call.began is not None and self.call.progress:
-            yield _under(one_line_of(self.call.progress, width, "dim"))
+            yield _indented_line(one_line_of(self.call.progress, width, "dim"))
         if not self.call.is_error and not self._waits:
             yield from self._change(width)
         if self.is_open:
-            yield from self._whole(width)
+            yield from self._all_arguments(width)
         elif self.call.result is not None and (
             self.call.is_error or not (self.change or self.call.kind in ("todo", "clearTodo"))
         ):
             first = summary_line(self.call.result)
             if first:
-                yield _under(one_line_of(first, width, "bad" if self.call.is_error else "dim"))
+                yield _indented_line(one_line_of(first, width, "bad" if self.call.is_error else "dim"))
 
     def _change(self, width: int) -> Iterator[Line]:
         most = MAX_RESULT_LINES if self.is_open else _FOLDED_CHANGE_LINES
@@ -212,7 +212,7 @@ class CallItem(TreeItem):
         if len(self.change) > most:
             yield (Span("    "), Span(f"… {count(len(self.change) - most, 'more line')}", "dim"))
 
-    def _whole(self, width: int) -> Iterator[Line]:
+    def _all_arguments(self, width: int) -> Iterator[Line]:
         for name, value in () if self.call.part is None else self.call.part.args.items():
             if name not in self._shown:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -348,7 +348,7 @@ def _shorten_keeping(text: str, width: int) -> str:
     return line if cells(line) <= width else shorten(line, width)
 
 
-def _under(line: Line) -> Line:
+def _indented_line(line: Line) -> Line:
     return (Span("  └ ", "rule"), *line)
 
 

@@ -9,7 +9,7 @@ from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers, wider
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.questions import covered, head_lines, question_text, requested_change, value_text
+from perstack.doors.shared.questions import covered_calls, head_lines, question_text, requested_change, value_text
 from perstack.doors.shared.text import break_anywhere, cells
 from perstack.doors.tui.view.items import difference
 from perstack.doors.tui.view.styled_text import Line, Span, clean, wrap
@@ -46,7 +46,7 @@ def asking_hint(question: OpenQuestion, *, covers: bool = True) -> str:
     """Return the hint how to answer. `covers`: it also says which calls each further answer covers."""
     asked = accepted_answers(question)
     if question.call_digest:
-        of_job = covered(question)[: 1 + len(question.offers)]
+        of_job = covered_calls(question)[: 1 + len(question.offers)]
         words = [f"{number or 'a'} {words if covers else answer}" for number, (answer, words) in enumerate(of_job)]
         more = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
         project = [f"in this project: {', '.join(more)}"] if more else []

@@ -54,7 +54,7 @@ def in_item(item: TreeItem, typed: str, context: RenderContext) -> list[SearchMa
 
 
 def _newest_first(branch: TreeBranch, context: RenderContext) -> Iterator[tuple[TreeItem, RenderContext]]:
-    inner = branch.inner(context)
+    inner = branch.inner_context(context)
     for item in [*branch.items][::-1]:  # items may come and go while the caller pauses
         if isinstance(item, TreeBranch):
             yield from _newest_first(item, inner)

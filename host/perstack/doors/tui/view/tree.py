@@ -124,7 +124,7 @@ class TreeBranch(TreeItem):
 
     def body(self, context: RenderContext) -> int:
         """Return the number of lines of its items, and update their positions."""
-        inner = self.inner(context)
+        inner = self.inner_context(context)
         if self._width != inner.width:
             self._width, self._clean = inner.width, 0
             self._tops = [0]
@@ -147,7 +147,7 @@ class TreeBranch(TreeItem):
         if not self.is_open or last <= 0:
             return
         self.body(context)
-        inner, tops = self.inner(context), self._tops
+        inner, tops = self.inner_context(context), self._tops
         at = max(0, bisect_right(tops, first) - 1)
         while at < len(self.items) and tops[at] < last:
             for placed in self.items[at].slice(first - tops[at] if first > tops[at] else 0, last - tops[at], inner):
@@ -174,7 +174,7 @@ class TreeBranch(TreeItem):
                 found += item.foldable()
         return found
 
-    def inner(self, context: RenderContext) -> RenderContext:
+    def inner_context(self, context: RenderContext) -> RenderContext:
         """Return the parameters for the items below."""
         return context._replace(width=max(8, context.width - 2)) if self.has_head else context
 
@@ -206,7 +206,7 @@ class Titled(TreeItem):
     @override
     def render(self, context: RenderContext) -> list[Line]:
         style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
-        texts, rest = self._below(context)
+        texts, rest = self._lines_below(context)
         return [
             (Span(f"{self.sign or '─'} ", style or "rule"), Span(shorten(self.title, context.width - 2), "expert")),
             *((Span("  "), Span(text, style)) for text in texts),
@@ -216,10 +216,10 @@ class Titled(TreeItem):
 
     def height(self, context: RenderContext) -> int:
         """Return the number of lines without rendering: of ten thousand messages few are ever seen."""
-        texts, rest = self._below(context)
+        texts, rest = self._lines_below(context)
         return len(texts) + bool(rest) + 2
 
-    def _below(self, context: RenderContext) -> tuple[list[str], str]:
+    def _lines_below(self, context: RenderContext) -> tuple[list[str], str]:
         said = self.text if self.is_open else self.text[:_FOLDED_CHARS]
         texts = wrap(said.strip("\n"), context.width - 2)
         most = _MAX_LINES if self.is_open else _FOLDED_LINES

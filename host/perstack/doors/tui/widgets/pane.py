@@ -20,7 +20,7 @@ from perstack.core.jobs.answers import accepted_answers
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity
-from perstack.doors.shared.questions import chosen
+from perstack.doors.shared.questions import select_option
 from perstack.doors.shared.text import count
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.input import InputHistory
@@ -267,7 +267,7 @@ class JobPane(Vertical):
     # --- user actions ---------------------------------------------------------------------------------------------
 
     @on(Composer.Changed)
-    def _typing(self) -> None:
+    def _on_typing(self) -> None:
         self._typed_at = time.monotonic()
         if self.session.expert_key is None and self.session.job_id is None:
             self._show_experts()
@@ -348,7 +348,7 @@ class JobPane(Vertical):
         elif self._is_mixed:
             self._put_aside()
         elif text.strip():
-            self._send(chosen(accepted_answers(question), text.strip()), keep=False)
+            self._send(select_option(accepted_answers(question), text.strip()), keep=False)
 
     def _send(self, text: str, *, keep: bool = True) -> None:
         self.composer.sent(keep=keep)

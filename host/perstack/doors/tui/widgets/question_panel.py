@@ -125,7 +125,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             return
         width = max(20, (self.size.width or self.screen.size.width - 4) - 3)
         if self._asking is not None:
-            lines = self._asked(self._asking, self._session.spent, width)
+            lines = self._question_lines(self._asking, self._session.spent, width)
             hint = asking_hint(self._asking)
         else:
             lines = unsettled_lines(self._session.unsettled, self._session.settled, self._chosen, width)
@@ -137,7 +137,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._hint.show([(Span(text, "dim"),) for text in hints])
         self._hint.styles.height = len(hints)
 
-    def _asked(self, question: OpenQuestion, spent: str, width: int) -> list[Line]:
+    def _question_lines(self, question: OpenQuestion, spent: str, width: int) -> list[Line]:
         """Return the question's lines, made again after a moment: the file of an edit may change while it waits."""
         made_for, now = (question.id, spent, width), time.monotonic()
         if made_for != self._made_for or now - self._made_at > _FILE_CHECK_INTERVAL_S:
