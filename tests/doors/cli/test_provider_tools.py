@@ -140,7 +140,8 @@ def test_the_offered_tools_are_listed_and_rules_about_them_can_be_tested(termina
     assert "never matches" not in terminal.call("validate").out
 
 
-def test_a_person_has_to_trust_a_definition_with_tools_that_reach_others(terminal: Terminal) -> None:
+def test_a_person_has_to_trust_a_definition_with_tools_that_reach_others(terminal: Terminal, tmp_path_factory) -> None:
+    terminal.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
     terminal.project(EXPERT, a=[TURN])
     refused = terminal.call("run", "a", "q", "--provider", "scripted")
     assert refused.code == 2

@@ -91,7 +91,7 @@ def test_a_lazy_server_is_not_waited_for_and_joins_when_it_is_up(bed: Bed) -> No
         if event.type == "skillConnected":
             up.touch()
 
-    _run(bed, provider, _skill("handshake", lazy_init=True), notice, unattended=True)
+    _run(bed, provider, _skill("handshake", lazy_init=True), notice, unattended=True, open=True)
     assert _offered(provider, "book") == [False, True, True]
     first, second = provider.requests[0].instruction, provider.requests[1].instruction
     assert "Say the city in English." not in first
