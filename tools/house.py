@@ -44,6 +44,22 @@ _IDIOMS = re.compile(
 )
 """Phrases that a reader must decode; HABITS of the project name plain ones for them."""
 
+_NO_NAME = re.compile(
+    r"_*("
+    r"about|after|against|ago|and|apart|around|asked|asks|at|attended|awaited|bad|bare|before|begun"
+    r"|below|beneath|bounded|brings|broken|by|called|came|changed|chosen|closes|concerns|counted"
+    r"|covered|damaged|decided|described|doing|each|either|elsewhere|ended|ends|exceeded|executed"
+    r"|existing|finished|first|fits|fitting|following|forgotten|found|given|granted|held|here|hidden"
+    r"|holds|in|inner|inside|itself|joined|judged|kept|known|latest|left|listed|loaded|made|matched"
+    r"|meant|measured|moved|named|near|next|noted|offered|older|one|opened|other|over|own|passing"
+    r"|placed|planned|ready|real|really|recorded|refused|relief|remaining|renamed|required|resumed"
+    r"|right|ruled|said|same|seen|settled|shared|shown|some|spent|standing|started|stopped|stored"
+    r"|stuck|taken|then|through|together|told|tried|turned|under|understood|unknown|unset|until"
+    r"|unusable|wanted|when|where|whether|whole|why|with|within|without|wrong"
+    r")"
+)
+"""Names of functions that say nothing where they are called: participles, prepositions and the like."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -164,6 +180,12 @@ def figures() -> dict[str, float]:
     texts = [text for one in every for text in docstrings(one.tree)]
     said = [*texts, *(text for one in every for text in comments(one.text))]
     names = {module_name(one.path) for one in every}
+    functions = [
+        node
+        for one in every
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list
+    ]
     return {
         "files": len(files),
         "median_lines": statistics.median(sizes),
@@ -173,6 +195,7 @@ def figures() -> dict[str, float]:
         "files_in_biggest_folder": max(folders.values()),
         "packages_with_one_file": sum(count == 1 for count in folders.values()),
         "class_names_used_twice": sum(count > 1 for count in classes.values()),
+        "functions_without_a_telling_name": sum(_NO_NAME.fullmatch(one.name) is not None for one in functions),
         "import_cycles": cycles({module_name(one.path): imports_of(one, names) for one in every}),
         "functions_not_imperative": ruff_count("D401"),
         "docstring_rules": ruff_count("D"),
