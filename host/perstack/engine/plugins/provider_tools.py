@@ -15,7 +15,6 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert, FileSearchOptions, ProviderToolOptions, WebToolOptions
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.core.definitions.permissions import PROVIDER, RuleSet
-from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.provider import ANY_TOOL, OfferedProviderTool, ProviderTool
@@ -72,6 +71,7 @@ def find_tool(wanted: str, tools: Sequence[ProviderTool]) -> ProviderTool | None
 
 def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
     """Return which rule keeps a tool away; None if none does."""
+    from perstack.core.permissions.calls import PolicyCall
     from perstack.core.permissions.decisions import decide_offer
 
     ruling = decide_offer(rules, PolicyCall(tool.name, PROVIDER, shown=tool.alias))
