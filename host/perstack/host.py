@@ -462,7 +462,7 @@ class Host:
         output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Do as `run` from code that is not async, and close the Host's connections after it.
+        """Run an Expert as `run` does, from code that is not async, and close the Host's connections after it.
 
         Ctrl-C is recorded as an interrupt. Raises UsageError inside a running event loop, where `run` is awaited.
         """
@@ -739,7 +739,7 @@ def run_sync(
     overrides: Overrides | None = None,
     plugins: Iterable[object] = (),
 ) -> JobSummary:
-    """Do as `run` from code that is not async. Ctrl-C is recorded as an interrupt.
+    """Run an Expert as `run` does, from code that is not async. Ctrl-C is recorded as an interrupt.
 
     Raises what `run` raises, and UsageError inside a running event loop, where `run` is awaited.
     """

@@ -251,8 +251,8 @@ def _read_object(asked: AcceptedAnswers, given: JsonObject) -> Reading | None:
     if found is None or found.words:
         return None
     more = {name: value for name, value in given.items() if name != _APPROVED}
-    beside = json.dumps(more, ensure_ascii=False) if more else ""
-    return _match_option(asked, YesNo(found.is_yes, beside), {**given, _APPROVED: found.is_yes})
+    comment = json.dumps(more, ensure_ascii=False) if more else ""
+    return _match_option(asked, YesNo(found.is_yes, comment), {**given, _APPROVED: found.is_yes})
 
 
 def _match_option(asked: AcceptedAnswers, found: YesNo, value: JsonValue) -> Reading:

@@ -71,7 +71,7 @@ class ClientCall(OperationCall[Outcome]):
     project: ClientProject
     context: elicitation.Context
     params: types.CallToolRequestParams
-    logs: bool = False  # True if the client wants log messages of the level at which progress is told
+    logs: bool = False  # True if the client wants log messages at the level of progress
 
     @property
     @override

@@ -159,10 +159,10 @@ def _option_of_number(asked: AcceptedAnswers, answer: str) -> str:
 
 def _options(question: OpenQuestion, asked: AcceptedAnswers) -> Iterator[str]:
     listed = [entry for given in question.args.values() if isinstance(given, list) for entry in given]
-    words = {one.get("label"): one.get("description") for one in listed if isinstance(one, dict)}
+    descriptions = {one.get("label"): one.get("description") for one in listed if isinstance(one, dict)}
     for option in asked.options:
-        beside = words.get(option)
-        yield _indent(f"{option}: {beside}" if isinstance(beside, str) and beside else option)
+        description = descriptions.get(option)
+        yield _indent(f"{option}: {description}" if isinstance(description, str) and description else option)
 
 
 def _fields(schema: JsonObject) -> Iterator[str]:
@@ -280,7 +280,7 @@ def _text_schema(asked: AcceptedAnswers, *, has_lists: bool = False) -> JsonObje
         words = "Beside a no: what the model should know"
         properties[COMMENT] = {"type": "string", "title": "Words", "description": words}
     if asked.is_yes_no:
-        properties[COMMENT] = {"type": "string", "title": "Words", "description": "What you want to say beside it"}
+        properties[COMMENT] = {"type": "string", "title": "Words", "description": "Comment on your answer"}
     if asked.options and asked.allows_other:
         properties[OTHER] = {
             "type": "string",

@@ -240,7 +240,7 @@ def with_receipt(
     unchecked: list[Unchecked] = []
     if record.envelope is None:
         unchecked.append(
-            _unchecked_entry("receipt", 1, "the receipt is not signed: whoever can write to it can change it")
+            _unchecked_entry("receipt", 1, "the receipt is not signed: anyone who can write to it can change it")
         )
     elif key is None:
         unchecked.append(_unchecked_entry("receipt", 1, "the signature of the receipt: no public key was given"))
