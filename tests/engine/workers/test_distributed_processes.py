@@ -109,8 +109,7 @@ def test_whichever_worker_ends_the_tree_is_whole_and_nothing_is_done_twice(
         team.until_effects(4)
         driver = one_of(all_, lambda process: taken(process, run=False))
         victim = driver if of_job else one_of([one for one in all_ if one is not driver], lambda p: taken(p, run=True))
-        if not of_job:
-            until_inside_of_a_call(team, names[all_.index(victim)])
+        until_inside_of_a_call(team, names[all_.index(victim)])  # the driver of the Job drives a delegate as well
         victim.popen.send_signal(sign)
         others = [one for one in all_ if one is not victim]
         one_of(others if of_job else [driver], is_done, 90)
@@ -142,10 +141,12 @@ def test_who_stops_the_job_stops_its_delegates_wherever_they_are(team: Cluster) 
 
 
 def test_a_job_whose_worker_died_is_resumed_here_and_its_delegates_are_taken_back(team: Cluster) -> None:
-    with workers(team, "one", "two") as all_:
+    names = ("one", "two")
+    with workers(team, *names) as all_:
         team.submit("job")
         team.until_effects(2)
         driver = one_of(all_, lambda process: taken(process, run=False))
+        until_inside_of_a_call(team, names[all_.index(driver)])
         driver.popen.kill()
         driver.popen.wait()
         other = next(one for one in all_ if one is not driver)
