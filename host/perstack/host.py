@@ -197,7 +197,7 @@ class Host:
 
         Its `.env` files are read unless `env` is given. The state is beside a perstack.toml that was found, and in the
         workspace for one that was given. Raises DefinitionError with every problem of the file, and UsageError without
-        a file.
+        a file or its workspace.
         """
         from perstack.config.load import load_usable
 
@@ -239,12 +239,15 @@ class Host:
     ) -> Host:
         """Create a Host for Experts made in Python, without a perstack.toml.
 
-        They are checked as a file is. Raises DefinitionError with every problem, and UsageError for two of one name.
+        They are checked as a file is. Raises DefinitionError with every problem, and UsageError for two of one name
+        or a workspace that does not exist.
         """
         from perstack.config.load import checked_project
 
+        project = checked_project(experts, Path(workspace))
+        check_workspace(project, workspace_folder(project, workspace))
         return cls(
-            checked_project(experts, Path(workspace)),
+            project,
             workspace=workspace,
             storage=storage,
             env=env,

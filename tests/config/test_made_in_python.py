@@ -67,6 +67,17 @@ def test_every_problem_of_experts_made_in_python_is_named_at_once(tmp_path: Path
         Host.of(experts=[one, Expert(name="a", instruction="y")], workspace=tmp_path, env={})
 
 
+def test_a_workspace_that_does_not_exist_is_an_error_and_is_not_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("reports", "file"):
+        with pytest.raises(UsageError, match=f"workspace: there is no directory {tmp_path / name}; make it, or name"):
+            Host.of(experts=[Expert(name="a", instruction="x")], workspace=tmp_path / name, env={})
+    (tmp_path / "perstack.toml").write_text('[experts.a]\ninstruction = "x"\n')
+    with pytest.raises(UsageError, match="there is no directory"):
+        Host.open(workspace=tmp_path / "reports", env={})
+    assert not (tmp_path / "reports").exists()
+
+
 def test_the_name_of_an_expert_is_its_key() -> None:
     expert = Expert(name="writer", instruction="Write.")
     assert (expert.name, expert.key) == ("writer", "writer")
