@@ -704,7 +704,8 @@ async def run(
     query: paths, bytes, or Blobs with a name. `on_event` is called with each event, and its line of JSON if it takes a
     second argument, and must not block. `output` is a pydantic model that parses the result: the summary's `output`.
     `config` is a perstack.toml; by default it is found from `workspace` upward. `env` replaces the process's
-    environment. `plugins` are used in addition to the installed ones. Cancelling is recorded as an interrupt.
+    environment. `plugins` are used in addition to the installed ones. Cancelling is recorded as an interrupt, and so is
+    a SystemExit or KeyboardInterrupt of `on_event`, which this call then raises; other errors of it are reported.
 
     Raises UsageError (no such Expert, no perstack.toml, `job_id` exists), DefinitionError with every problem of
     perstack.toml, MissingCredential if no provider can be used, and StorageError.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import perstack
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Budget
 from perstack.core.runs.facts import Todo
-from perstack.testing.scripted import ScriptedProvider, text
+from perstack.testing.scripted import ScriptedProvider, text, tool
 
 
 def test_a_misspelt_setting_of_a_caller_is_an_error_that_names_the_right_one() -> None:
@@ -102,6 +103,49 @@ def test_a_listener_that_returns_a_coroutine_is_left_out_with_a_notice(
     assert _run(tmp_path, lambda event: asyncio.sleep(0)).status == "completed"
     (line,) = capsys.readouterr().err.splitlines()
     assert "raised TypeError: it returns a coroutine, which nobody awaits; it is left out from now on" in line
+
+
+class _Leaver:
+    """Listener that raises `error` at the first event of a type, in a Run of an Expert."""
+
+    def __init__(self, error: BaseException, kind: str, expert_key: str = "a") -> None:
+        self.error, self.kind, self.expert_key = error, kind, expert_key
+
+    def __call__(self, event: perstack.Event) -> None:
+        if event.type == self.kind and event.expert_key == self.expert_key:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [SystemExit(7), KeyboardInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize(("kind", "key"), [("startRun", "a"), ("callTools", "a"), ("startGeneration", "b")])
+def test_a_listener_that_leaves_the_program_interrupts_the_job_which_can_be_resumed(
+    kind: str,
+    key: str,
+    error: BaseException,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    experts = [_expert(delegates=("b",)), _expert(name="b", instruction="[[b]]")]
+    model = ScriptedProvider({"a": [tool("b", {"query": "go"}), text("Done.")], "[[b]]": [text("ok", delay_ms=300)]})
+    chosen = perstack.Overrides(provider="scripted")
+    host = perstack.Host.of(experts=experts, workspace=tmp_path, env={}, overrides=chosen, plugins=[model])
+    with pytest.raises(type(error)) as raised:
+        host.run_sync("a", "Go.", job_id="job", on_event=_Leaver(error, kind, key))
+    assert raised.value is error or isinstance(error, asyncio.CancelledError)
+    assert wait_for(host.job("job")).status == "stoppedByInterrupt"
+    gc.collect()  # asyncio writes of a lost task when it is collected
+    assert capfd.readouterr().err == ""
+    assert caplog.text == ""
+    assert wait_for(host.resume("job")).text == "Done."
+
+
+def test_what_a_listener_raises_at_the_last_event_leaves_a_completed_job(tmp_path: Path) -> None:
+    chosen, model = perstack.Overrides(provider="scripted"), ScriptedProvider([text("Done.")])
+    host = perstack.Host.of(experts=[_expert()], workspace=tmp_path, env={}, overrides=chosen, plugins=[model])
+    with pytest.raises(SystemExit):
+        wait_for(host.run("a", "Go.", job_id="job", on_event=_Leaver(SystemExit(7), "finishRun")))
+    assert wait_for(host.job("job")).status == "completed"
 
 
 def _expert(**changed: object) -> perstack.Expert:

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,21 +73,72 @@ async def wait_despite_cancellation(
     return cancelled
 
 
-# Work in a separate task, for callers whose task may have other work.
+# Work in a separate task, for callers whose task may have other work. Python ends the event loop when a task raises
+# SystemExit or KeyboardInterrupt, before other tasks could record anything: use `leave_own_task` in a callback.
+
+
+@dataclass(slots=True)
+class _OwnTask:
+    task: asyncio.Task[Any] | None = None
+    exit: BaseException | None = None  # what its caller is to raise once it has ended
+
+
+_OWN_TASK: ContextVar[_OwnTask | None] = ContextVar("own_task", default=None)
 
 
 async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
     """Run the work in a separate task and return its result. If the caller is cancelled, so is the work.
 
     An error of the work takes precedence over the cancellation: a record that could not be written must be reported.
-    Raises CancelledError if the work was cancelled, by this caller or another.
+    Raises CancelledError if the work was cancelled, by this caller or another, and what `leave_own_task` was given.
     """
-    task = asyncio.create_task(work)
+    own, context = _OwnTask(), copy_context()
+    context.run(_OWN_TASK.set, own)
+    own.task = task = asyncio.create_task(work, context=context)
     cancelled = await wait_despite_cancellation(task, task.cancel)
+    if own.exit is not None and (task.cancelled() or task.exception() is None):
+        raise own.exit
     result = task.result()
     if cancelled is not None:
         raise cancelled
     return result
+
+
+def leave_own_task(error: BaseException) -> bool:
+    """Cancel the work of `in_own_task` that this code belongs to, whose caller raises `error` after it has ended.
+
+    Return False, and do nothing, outside of such work.
+    """
+    own = _OWN_TASK.get()
+    if own is None or own.task is None or not own.task.cancel():
+        return False
+    own.exit = own.exit or error
+    return True
+
+
+class HeldExit(Exception):
+    """Holds the exit of work in a task whose result is read elsewhere."""
+
+    def __init__(self, exit: BaseException) -> None:
+        """Hold the exit."""
+        super().__init__(type(exit).__name__)
+        self.exit = exit
+
+
+async def hold_exit(work: Coroutine[Any, Any, _T]) -> _T:
+    """Await the work of a whole task. Raises HeldExit in place of SystemExit and KeyboardInterrupt."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise HeldExit(error) from error
+
+
+def held_result(task: asyncio.Task[_T]) -> _T:
+    """Return the result of a task of `hold_exit` that has ended. Raises its error, or the exit that it held."""
+    try:
+        return task.result()
+    except HeldExit as held:
+        raise held.exit from None
 
 
 def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:

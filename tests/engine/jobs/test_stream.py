@@ -11,9 +11,10 @@ from asking_team import Gate, script, team
 from hosting import Bench, expert, wait_for
 from kits import with_kit
 
-from perstack import DelegateStarted, Finished, Question, StreamEvent, TextDelta, ToolCall, ToolResult
+from perstack import DelegateStarted, Event, Finished, Question, StreamEvent, TextDelta, ToolCall, ToolResult
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
+from perstack.ports.hooks import Listener, hookimpl
 from perstack.testing.scripted import fail, text, tool
 from perstack.toolkit import Toolkit
 
@@ -238,6 +239,48 @@ def test_an_error_in_the_loop_and_a_cancelled_reader_interrupt_the_job_too(bench
         assert (await host.jobs.job("cancelled")).status == "stoppedByInterrupt"
 
     wait_for(work())
+
+
+class _Leaver(Listener):
+    """Listener of a plugin that leaves the program when a tool is called."""
+
+    @hookimpl
+    def perstack_listeners(self) -> list[Listener]:
+        return [self]
+
+    def on_event(self, event: Event, line: bytes) -> None:
+        if event.type == "callTools":
+            raise SystemExit(7)
+
+
+def test_a_listener_that_leaves_the_program_ends_the_stream_with_its_exit(bench: Bench) -> None:
+    host = bench.host([tool("wait"), text("Done.")], with_kit(), plugins=(_Blocking().kit, _Leaver()))
+
+    async def work() -> None:
+        async for _ in host.stream("a", "q", job_id="job"):
+            pass
+
+    with pytest.raises(SystemExit, match="7"):
+        wait_for(work())
+    assert wait_for(host.job("job")).status == "stoppedByInterrupt"
+
+
+def test_a_listener_of_an_answer_that_leaves_the_program_ends_the_stream_with_its_exit(bench: Bench) -> None:
+    host = bench.host(ASKS, expert("a", ask=True))
+
+    def leave(event: Event) -> None:
+        if event.type == "resumeRun":
+            raise KeyboardInterrupt
+
+    async def work() -> None:
+        async for event in host.stream("a", "q", job_id="job"):
+            if isinstance(event, Question):
+                await host.answer("Green.", question=event, on_event=leave)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_for(work())
+    assert wait_for(host.job("job")).status == "stoppedByInterrupt"
+    assert wait_for(host.resume("job")).status == "completed"
 
 
 def test_a_stream_is_a_context_manager_that_waits_for_the_interrupt(bench: Bench) -> None:

@@ -24,7 +24,7 @@ from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener
 from perstack.errors import UsageError
-from perstack.system.concurrency import wait_despite_cancellation
+from perstack.system.concurrency import HeldExit, held_result, hold_exit, wait_despite_cancellation
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _Feed:
     def start(self, drive: Drive, listener: EventListener) -> _DriveTask:
         """Start a task that drives the Job."""
         self.begun.clear()
-        task = asyncio.create_task(drive(self._jobs, listener))
+        task = asyncio.create_task(hold_exit(drive(self._jobs, listener)))
         task.add_done_callback(lambda done: self.begun.set())
         return task
 
@@ -147,7 +147,7 @@ class JobStream:
             self._task.cancel()
             cancelled = await wait_despite_cancellation(self._task)
             if not self._task.cancelled():
-                self._task.result()
+                held_result(self._task)
             if cancelled is not None:
                 raise cancelled
 
@@ -217,7 +217,7 @@ class JobStream:
             await wait_despite_cancellation(task)
             raise
         if task.done():
-            task.result()  # an answer that does not fit
+            held_result(task)  # an answer that does not fit
         self._continue(task)
 
     async def _end_event(self, task: _DriveTask) -> StreamEvent | None:
@@ -226,7 +226,7 @@ class JobStream:
         if task.cancelled() and self._feed.job_id is not None:  # another caller has cancelled the Job
             job = await self._jobs.job(self._feed.job_id)
         else:
-            job = task.result()
+            job = held_result(task)
         if job.asking is None:
             return self._feed.reader.finished(self._read(job))
         self._is_over, self._rested = False, task
@@ -281,7 +281,7 @@ class Streams:
             if task.get_loop() is asyncio.get_running_loop():
                 await asyncio.wait({task})
                 error = None if task.cancelled() else task.exception()
-                if error is not None:
+                if error is not None and not isinstance(error, HeldExit):
                     notice(f"a stream was left, and its interrupt was not recorded: {error}")
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ from perstack.errors import StorageError, UsageError
 from perstack.ports.hooks import Listener
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
-from perstack.system.concurrency import shield_until_done
+from perstack.system.concurrency import leave_own_task, shield_until_done
 from perstack.system.user import notice
 from perstack.version import VERSION
 
@@ -95,7 +95,10 @@ def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> 
 
 
 class Emitter:
-    """Calls every listener with each event. A listener that raises is reported once and removed."""
+    """Calls every listener with each event. A listener that raises is reported once and removed.
+
+    SystemExit, KeyboardInterrupt and CancelledError interrupt the Job, and leave the call that drives it.
+    """
 
     def __init__(self, listeners: Sequence[Listener], on_event: EventListener | None) -> None:
         """Register the listeners of plugins, and `on_event` of the caller if there is one."""
@@ -116,6 +119,10 @@ class Emitter:
                 name = getattr(listener, "__qualname__", repr(listener))
                 text = f"listener {name} raised {type(error).__name__}: {error}; it is left out from now on"
                 notice(text)
+            except BaseException as error:
+                self._listeners.remove(listener)
+                if not leave_own_task(error):
+                    raise
 
     def display(self, event: Event) -> None:
         """Show an event that is not stored."""
