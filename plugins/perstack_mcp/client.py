@@ -7,6 +7,7 @@ import json
 import logging
 from base64 import b64decode
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -49,7 +50,7 @@ from perstack_mcp.server_interface import (
     next_steps_of,
     root_cause,
 )
-from perstack_mcp.server_requests import OpenCalls, PendingCall, Requests, required_question
+from perstack_mcp.server_requests import CALL_KEY, OpenCalls, PendingCall, Requests, required_question
 from perstack_mcp.tool_list import OutputSchemas, ToolList, filter_tool_lists
 
 MAX_SHOWN_CHARS = 30_000  # characters of text that the model sees at once
@@ -132,8 +133,6 @@ async def _cut_part(part: ResultContent, share: int, blobs: BlobStore) -> Result
     return TextPart(text=head_and_tail(part.text, share, whole))
 
 
-CALL_KEY = "perstack/callId"  # key of the call's id in `_meta`
-
 _PERSTACK = Implementation(name="perstack", version=version("perstack"))
 
 for _name in ("mcp", "client"):
@@ -151,7 +150,6 @@ class McpClient:
         self._listing = listing
         self._calls = calls
         self._turn = asyncio.Lock()
-        self._is_in_turn = False
         self._held: dict[str, PendingCall] = {}  # calls waiting for a person's answer, by their keys
 
     async def toolset(self) -> Toolset:
@@ -166,21 +164,12 @@ class McpClient:
     async def call(self, call: ToolCall, idle: float) -> ToolResult | Question:
         """Call a tool. Raises SkillError, also after `idle` seconds without progress reports.
 
-        After a request that cannot be assigned to one of several calls, calls run one at a time.
+        A call that is made again with answers runs while no other such call does: what it asks is then its own.
         """
-        if not self._is_in_turn:
-            result = await self._attempt(call, idle)
-            if result is not None:
-                return result
-            self._is_in_turn = True
-        while True:
-            async with self._turn:
-                result = await self._attempt(call, idle)
-            if result is not None:
-                return result
+        async with self._turn if call.answers and call.key not in self._held else nullcontext():
+            return await self._attempt(call, idle)
 
-    async def _attempt(self, call: ToolCall, idle: float) -> ToolResult | Question | None:
-        """Make a call; return None if it must be repeated while no other call is active."""
+    async def _attempt(self, call: ToolCall, idle: float) -> ToolResult | Question:
         one = self._held.pop(call.key, None)
         if one is None or not one.resume(call):
             if one is not None:
@@ -198,18 +187,17 @@ class McpClient:
                     " have had its effect; a longer `timeout` of the skill would wait longer"
                 ) from error
 
-    async def _await_result(self, one: PendingCall) -> ToolResult | Question | None:
+    async def _await_result(self, one: PendingCall) -> ToolResult | Question:
         work = one.work = one.work or asyncio.create_task(self._send(one))
         try:
-            both: set[asyncio.Future[Any]] = {work, one.abandoned}
+            both: set[asyncio.Future[Any]] = {work, one.asked}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return await work
-            question = one.abandoned.result()
-            if question is not None:
-                one.is_held = True
-                self._held[one.call.key] = one
-            return question
+            one.is_held = True
+            self._held[one.call.key] = one
+            work.add_done_callback(lambda done: self._calls.hand_over())
+            return one.asked.result().question
         finally:
             if not work.done() and not one.is_held:
                 # the SDK notifies the server

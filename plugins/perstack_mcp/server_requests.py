@@ -7,7 +7,7 @@ from base64 import b64decode
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import cast
 
 from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
@@ -41,13 +41,42 @@ from perstack_mcp.server_interface import describe
 # Assignment of a server's requests to its active calls.
 #
 # With streamable HTTP, and in stateless protocol revisions, a request arrives within its call. On a pipe nothing
-# identifies the call: the request belongs to the only active call, or waits until there is only one. If every active
-# call waits like this, all of them are cancelled and repeated one at a time.
+# identifies the call, unless the server names it in `_meta`: the request belongs to the only active call, or waits
+# until there is only one. If every active call asks like this, each gets one of the questions, which say so. No call is
+# repeated: the server gets each answer by the id of its own question. If a call ends although its supposed question is
+# open, that question is another's, which then asks it.
 #
 # A call that has asked the person is held open until it is made again with the answer, which the server then gets, or
 # until the connection is closed. Meanwhile it is not active.
 
+CALL_KEY = "perstack/callId"  # key of the call's id in `_meta`
+
 _OWN: ContextVar[PendingCall | None] = ContextVar("perstack_mcp_call", default=None)
+
+_UNCLEAR = "\n(The server does not say which of its calls asks: "
+
+
+class AskedQuestion:
+    """A server's question, and the future of its answer; None once its call has ended without one."""
+
+    def __init__(self, question: Question) -> None:
+        """Belong to no call yet."""
+        self.question = question
+        self.reply: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self.owner: PendingCall | None = None  # the call that returns with it to ask the person
+        self.answered_by: PendingCall | None = None  # the call that has an answer to it from before
+        self.is_unclear = False  # True if it may be another call's
+
+    def describe_owners(self, calls: Sequence[PendingCall]) -> None:
+        """Say in the question's text that any of these calls may be asking it."""
+        names = "; ".join(f"{one.call.tool_name} of {one.call.expert_key}" for one in calls)
+        self.question = self.question.model_copy(update={"message": f"{self.question.message}{_UNCLEAR}{names})"})
+        self.is_unclear = True
+
+    def set_reply(self, owner: PendingCall, answer: Answer | None) -> None:
+        """Set the answer, unless the question has one or belongs to another call."""
+        if self.owner is owner and not self.reply.done():
+            self.reply.set_result(answer)
 
 
 class PendingCall:
@@ -58,32 +87,36 @@ class PendingCall:
         self.call = call
         self.idle = idle
         self.limit = asyncio.timeout(idle)  # timeout that ends the call after `idle` seconds without a sign of life
-        self.abandoned: asyncio.Future[Question | None] = asyncio.get_running_loop().create_future()
-        """Set when the call must end early: to the question for the person, or to None to repeat the call alone."""
-        self.is_over = asyncio.Event()
+        self.asked: asyncio.Future[AskedQuestion] = asyncio.get_running_loop().create_future()
+        """Set when the call must return with a question for the person."""
         self.is_held = False  # True while the server waits for the person's answer
+        self.is_unclear = False  # True once it was given a question that may be another's
+        self.is_over = False  # True once its outcome was returned
         self.work: asyncio.Task[ToolResult | Question] | None = None
         self._holds = 0
         self._answers = list(call.answers)
-        self._reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def resume(self, call: ToolCall) -> bool:
         """Answer the question of a held call, which is made again with the answer; without one, return False.
 
         A call that has ended meanwhile has its outcome, and is not made again: it may have had its effect.
         """
-        question = self.abandoned.result()
+        asked = self.asked.result()
         self._answers += call.answers[len(self.call.answers) :]
-        answer = self.answer(question) if question is not None else None
-        has_ended = self.work is not None and self.work.done()
-        if answer is None and not has_ended:
+        answer = self.answer(asked.question)
+        if answer is None and not self.has_ended:
             return False
         self.call, self.is_held, self.limit = call, False, asyncio.timeout(self.idle)
-        if answer is not None and not has_ended:
-            reply, self._reply = self._reply, asyncio.get_running_loop().create_future()
-            self.abandoned = asyncio.get_running_loop().create_future()
-            reply.set_result(answer)
+        if not self.has_ended:
+            self.asked = asyncio.get_running_loop().create_future()
+        if not self.has_ended or asked.is_unclear:
+            asked.set_reply(self, answer)
         return True
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the server has answered the call."""
+        return self.work is not None and self.work.done() and not self.work.cancelled()
 
     async def end(self) -> None:
         """Cancel the call at the server, which is notified before its question is answered."""
@@ -92,45 +125,57 @@ class PendingCall:
             await asyncio.wait({self.work})
             if not self.work.cancelled():
                 self.work.exception()  # nobody waits for it any more
-        self.is_over.set()
+        self.close()
+
+    def close(self) -> None:
+        """End the call, and give up the question that it is asking, if any."""
+        self.is_over = True
+        if self.asked.done():
+            self.asked.result().set_reply(self, None)
 
     def on_activity(self) -> None:
         """Restart the idle timeout after a sign of life."""
-        if self._holds == 0 and not self.is_held and not self.limit.expired():
+        if self._holds == 0 and self._is_watched:
             self.limit.reschedule(asyncio.get_running_loop().time() + self.idle)
+
+    @property
+    def _is_watched(self) -> bool:
+        return not self.is_held and not self.is_over and not self.limit.expired()
 
     @contextmanager
     def timeout_suspended(self) -> Generator[None]:
         """Suspend the idle timeout while the server waits for us."""
         self._holds += 1
-        if not self.is_held and not self.limit.expired():
+        if self._is_watched:
             self.limit.reschedule(None)
         try:
             yield
         finally:
             self._holds -= 1
-            if not self.is_over.is_set():
-                self.on_activity()
+            self.on_activity()
+
+    def has_answer(self, question: Question) -> bool:
+        """Return whether a person has answered this question of the call."""
+        return any(_is_same(one.question, question) for one in self._answers)
 
     def answer(self, question: Question) -> Answer | None:
         """Return the answer to a question; None without one. Repeated questions get their answers in order."""
-        found = next((one for one in self._answers if one.question == question), None)
+        found = next((one for one in self._answers if _is_same(one.question, question)), None)
         if found is not None:
             self._answers.remove(found)
         return found
 
-    async def ask(self, question: Question) -> Answer | None:
-        """Return from the call with the question, and wait for the answer; None once the server knows of its end."""
-        reply = self._reply
-        if not self.abandoned.done():
-            self.abandoned.set_result(question)
-        ending = asyncio.create_task(self.is_over.wait())
-        both: set[asyncio.Future[Any]] = {reply, ending}
-        try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ending.cancel()
-        return reply.result() if reply.done() else None
+    def ask(self, asked: AskedQuestion) -> None:
+        """Return from the call with the question."""
+        asked.owner = self
+        self.asked.set_result(asked)
+
+
+def _is_same(answered: Question, asked: Question) -> bool:
+    """Return whether a question is the answered one, which may say in addition that its call is unclear."""
+    said, schema = answered.message, answered.requested_schema
+    is_said = said == asked.message or said.startswith(asked.message + _UNCLEAR)
+    return is_said and schema == asked.requested_schema
 
 
 class OpenCalls:
@@ -141,7 +186,7 @@ class OpenCalls:
         self._show = show
         self._calls: list[PendingCall] = []
         self._held: list[PendingCall] = []  # calls waiting for a person's answer, which are not active
-        self._waiting = 0
+        self._unassigned: list[AskedQuestion] = []  # questions that may belong to several calls
         self._changed = asyncio.Event()
 
     @contextmanager
@@ -150,6 +195,7 @@ class OpenCalls:
         before = _OWN.set(one)
         self._calls.append(one)
         self.drop(one)
+        self.hand_over()
         try:
             yield
         finally:
@@ -157,8 +203,9 @@ class OpenCalls:
             self._calls.remove(one)
             if one.is_held:
                 self._held.append(one)
+                self.hand_over()
             else:
-                one.is_over.set()
+                one.close()
             self._notify()
 
     def drop(self, one: PendingCall) -> None:
@@ -167,53 +214,89 @@ class OpenCalls:
             self._held.remove(one)
         self._notify()
 
+    def hand_over(self) -> None:
+        """Let an active call ask the open question of a call that has ended: the question was another's."""
+        for one in self._held:
+            asked = one.asked.result()
+            taker = next((other for other in self._candidates_of(None) if other.is_unclear), None)
+            is_misplaced = asked.is_unclear and asked.owner is one and not asked.reply.done()
+            if taker is not None and one.has_ended and is_misplaced:
+                taker.ask(asked)
+
     async def until_active(self) -> None:
         """Wait while every call to which a request may belong waits for the answer to an earlier one."""
         own = _OWN.get()
-        while not self.candidates() and any(own in (None, one) for one in self._held):
+        while not self.candidates() and any(own in (None, one) for one in (*self._calls, *self._held)):
             await self._changed.wait()
 
     def candidates(self) -> list[PendingCall]:
         """Return the calls to which a request that has just arrived may belong."""
-        own = _OWN.get()
-        return [one for one in self._calls if own in (None, one)]
+        return self._candidates_of(_OWN.get())
 
-    async def owner(self, *, is_question: bool) -> PendingCall | None:
-        """Return the call of a request, once others had half the idle timeout to end; None if it stays unclear."""
-        candidates = self.candidates()
-        for one in candidates:
-            one.on_activity()
-        if len(candidates) < 2:
-            return next(iter(candidates), None)
-        self._waiting += is_question
-        try:
-            async with asyncio.timeout(candidates[0].idle / 2):
-                return await self._wait_for_single(candidates)
-        except TimeoutError:
-            self._show("(what the server asks for is declined: it is not clear which of its calls it is for)")
-            return None
-        finally:
-            self._waiting -= is_question
+    def _candidates_of(self, own: PendingCall | None) -> list[PendingCall]:
+        return [one for one in self._calls if own in (None, one) and not one.asked.done()]
 
-    async def _wait_for_single(self, candidates: list[PendingCall]) -> PendingCall | None:
+    async def owner(self, asked: AskedQuestion | None, key: object = None) -> PendingCall | None:
+        """Return the call of a request, whose server may name its key; None if it stays unclear.
+
+        Others have half the idle timeout to end; questions that may belong to any call are given to all in turn.
+        """
         while True:
-            self._abandon_all_if_waiting()
-            left = [one for one in candidates if one in self._calls and not one.abandoned.done()]
-            if len(left) == 1:
-                return left[0]
-            if not left:
-                for one in candidates:
-                    # an answer that arrives before the cancellation would be used by the server
-                    await one.is_over.wait()
+            if asked is not None:
+                await self.until_active()
+            candidates = self.candidates()
+            candidates = [one for one in candidates if one.call.key == key] or candidates
+            for one in candidates:
+                one.on_activity()
+            if len(candidates) < 2:
+                return next(iter(candidates), None)
+            try:
+                async with asyncio.timeout(candidates[0].idle / 2):
+                    await self._until_clear(candidates, asked)
+            except TimeoutError:
+                self._show("(what the server asks for is declined: it is not clear which of its calls it is for)")
                 return None
-            await self._changed.wait()
+            if asked is not None and (asked.owner or asked.answered_by) is not None:
+                return asked.owner or asked.answered_by
 
-    def _abandon_all_if_waiting(self) -> None:
-        at_work = [one for one in self._calls if not one.abandoned.done()]
-        if self._waiting < len(at_work) or len(at_work) < 2:
+    async def _until_clear(self, candidates: list[PendingCall], asked: AskedQuestion | None) -> None:
+        """Wait until at most one of the candidates is active, or the question has an owner."""
+        if asked is not None:
+            self._unassigned.append(asked)
+            self._assign_if_all_ask()
+        try:
+            while asked is None or asked in self._unassigned:
+                active = self._candidates_of(None)
+                if len([one for one in candidates if one in active]) < 2:
+                    return
+                await self._changed.wait()
+                self._assign_if_all_ask()
+        finally:
+            if asked in self._unassigned:
+                self._unassigned.remove(asked)
+
+    def _assign_if_all_ask(self) -> None:
+        """Give each active call a question once all of them ask: first the one that a person has answered for it."""
+        calls = self._candidates_of(None)
+        if not 2 <= len(calls) <= len(self._unassigned):
             return
-        for one in at_work:
-            one.abandoned.set_result(None)
+        questions, unclear = self._unassigned, list[AskedQuestion]()
+        self._unassigned = questions[len(calls) :]
+        for asked in questions[: len(calls)]:
+            alike = [one for one in questions if one.question == asked.question]
+            answered = [one for one in calls if one.has_answer(asked.question)]
+            if len(alike) == len(answered) == 1:
+                asked.answered_by = answered[0]
+                calls.remove(answered[0])
+            else:
+                unclear.append(asked)
+        if len(calls) > 1:
+            for asked in unclear:
+                asked.describe_owners(calls)
+            for one in calls:
+                one.is_unclear = True
+        for asked, one in zip(unclear, calls, strict=True):
+            one.ask(asked)
         self._notify()
 
     def _notify(self) -> None:
@@ -243,13 +326,17 @@ class Requests:
         await self._calls.until_active()
         if not any(one.call.may_ask or one.call.answers for one in self._calls.candidates()):
             return ElicitResult(action="decline")
-        owner = await self._calls.owner(is_question=True)
-        answer = owner.answer(question) if owner is not None else None
-        if answer is not None:
-            return _reply(answer)
-        if owner is None or not owner.call.may_ask:
+        asked = AskedQuestion(question)
+        owner = await self._calls.owner(asked, (context.meta or {}).get(CALL_KEY))
+        if owner is not None and asked.owner is None:
+            answer = owner.answer(question)
+            if answer is not None:
+                return _reply(answer)
+            if owner.call.may_ask:
+                owner.ask(asked)
+        if asked.owner is None:
             return ElicitResult(action="decline")
-        answer = await owner.ask(question)
+        answer = await asked.reply
         return ElicitResult(action="cancel") if answer is None else _reply(answer)
 
     async def sample(
@@ -258,7 +345,7 @@ class Requests:
         """Generate with the Run's model. Failures are shown to the person, not to the server."""
         if params.tools:
             return ErrorData(code=INVALID_PARAMS, message="tools in sampling are not offered")
-        owner = await self._calls.owner(is_question=False)
+        owner = await self._calls.owner(None, (context.meta or {}).get(CALL_KEY))
         if owner is None or owner.call.sample is None:
             return ErrorData(code=INVALID_REQUEST, message="sampling is offered during a call that allows it only")
         try:

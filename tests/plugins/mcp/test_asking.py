@@ -21,6 +21,7 @@ from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.messages import BlobPart
 from perstack.errors import SkillError, UsageError
 from perstack.host import Host
+from perstack.ports.skill import SkillSession, ToolCall
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn
 
 ASKING = Path(__file__).parent / "servers" / "asking.py"
@@ -153,7 +154,7 @@ def test_delegates_that_share_a_server_ask_one_after_the_other(bed: Bed, era: st
     job = wait_for(_host(bed, script, *experts).run("boss", "q", on_event=seen))
     for city in ("Rome", "Oslo"):
         assert job.asking is not None
-        asked.append((job.asking.expert_key, job.question))
+        asked.append((job.asking.expert_key, (job.question or "").partition("\n")[0]))
         job = wait_for(_host(bed, script, *experts).answer(json.dumps({"city": city}), on_event=seen))
     assert (job.status, job.text) == ("completed", "done")
     assert sorted(asked) == [("a", "ann: where to?"), ("b", "bob: where to?")]
@@ -340,6 +341,116 @@ def test_a_question_that_may_be_of_either_call_waits_and_is_declined_in_time(bed
 
     assert wait_for(run()) == "decline null"
     assert any("it is not clear which of its calls" in line for line in bed.shown)
+
+
+def _answered(request: ToolCall, question: Question, city: str) -> ToolCall:
+    content = {"city": city}
+    return replace(request, answers=(*request.answers, Answer(question=question, action="accept", content=content)))
+
+
+async def _two_questions(bed: Bed, session: SkillSession, first: str) -> list[tuple[ToolCall, Question]]:
+    """Return two calls that ask at the same time; `first`: when the one that is made first asks."""
+    await session.tools()
+    requests = [
+        replace(bed.request("charge", {"who": who, "asks": asks}), key=who, may_ask=True, expert_key=who)
+        for who, asks in (("ann", first), ("bob", "at once"))
+    ]
+    found = await asyncio.gather(*map(session.call, requests))
+    assert _effects(bed) == 2
+    pairs = []
+    for request, question in zip(requests, found, strict=True):
+        assert isinstance(question, Question)
+        assert question.message == (
+            "Where to?\n(The server does not say which of its calls asks: charge of ann; charge of bob)"
+        )
+        pairs.append((request, question))
+    return pairs
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_calls_of_one_pipe_that_ask_at_once_are_each_made_once(bed: Bed, order: tuple[int, int]) -> None:
+    async def run() -> list[str]:
+        async with bed.session(_skill("handshake")) as session:
+            pairs, said = await _two_questions(bed, session, "at once"), ["", ""]
+            for number in order:
+                result = await session.call(_answered(*pairs[number], ("Rome", "Oslo")[number]))
+                assert not isinstance(result, Question)
+                said[number] = words(result)
+            return said
+
+    assert wait_for(run()) == ["charged ann for Rome", "charged bob for Oslo"]
+    assert _effects(bed) == 2
+    assert "cancelled" not in bed.shown
+
+
+def test_a_question_of_another_call_than_it_seemed_is_asked_by_the_call_that_is_left(bed: Bed) -> None:
+    async def run() -> list[str]:
+        async with bed.session(_skill("handshake")) as session:
+            (ann, first), (bob, second) = await _two_questions(bed, session, "last")
+            ann = _answered(ann, first, "Oslo")  # bob asked it
+            again = await session.call(ann)
+            assert again == second, "the call that seemed to ask it has ended"
+            results = [await session.call(_answered(ann, second, "Rome"))]
+            results.append(await session.call(_answered(bob, second, "Rome")))
+            return [words(result) for result in results if not isinstance(result, Question)]
+
+    assert wait_for(run()) == ["charged ann for Rome", "charged bob for Oslo"]
+    assert _effects(bed) == 2
+    assert "cancelled" not in bed.shown
+
+
+def test_a_call_that_ends_leaves_the_question_of_the_other_open(bed: Bed) -> None:
+    async def run() -> str:
+        async with bed.session(_skill("handshake")) as session:
+            pairs = await _two_questions(bed, session, "at once")
+            left = asyncio.create_task(session.call(_answered(*pairs[0], "Rome")))
+            left.cancel()
+            await asyncio.wait({left})
+            result = await session.call(_answered(*pairs[1], "Oslo"))
+            assert not isinstance(result, Question)
+            return words(result)
+
+    assert wait_for(run()) == "charged bob for Oslo"
+
+
+def test_a_server_may_name_the_call_that_asks(bed: Bed) -> None:
+    async def run() -> str:
+        async with bed.session(_skill("handshake")) as session:
+            await session.tools()
+            waiting = asyncio.create_task(session.call(replace(bed.request("wait", {}), key="other", may_ask=True)))
+            await asyncio.sleep(0)
+            request = replace(bed.request("charge", {"asks": "by name"}), may_ask=True)
+            question = await session.call(request)
+            assert isinstance(question, Question)
+            assert question.message == "Where to?"
+            result = await session.call(_answered(request, question, "Rome"))
+            waiting.cancel()
+            assert not isinstance(result, Question)
+            return words(result)
+
+    assert wait_for(run()) == "charged for Rome"
+    assert _effects(bed) == 1
+
+
+@pytest.mark.parametrize("first", ["at once", "last"])
+def test_a_run_whose_calls_ask_at_once_has_each_effect_once(bed: Bed, first: str) -> None:
+    calls = [tool("charge", {"who": "ann", "asks": first}), tool("charge", {"who": "bob"})]
+    seen = Seen()
+
+    async def work() -> None:
+        script = [turn(*calls), text("ok")]
+        async with _host(bed, script, _with("a", _skill("handshake")), is_attended=True) as host:
+            job = await host.run("a", "q", on_event=seen)
+            for city in ("Rome", "Oslo", "Bern"):
+                if job.asking is not None:
+                    job = await host.answer(json.dumps({"city": city}), question_id=job.asking.id, on_event=seen)
+            assert (job.status, job.text) == ("completed", "ok")
+
+    wait_for(work(), 60)
+    cities = {"at once": ("Rome", "Oslo"), "last": ("Oslo", "Rome")}[first]
+    assert sorted(results(seen, "charge")) == [f"charged ann for {cities[0]}", f"charged bob for {cities[1]}"]
+    assert _effects(bed) == 2
+    assert "cancelled" not in _stderr(seen)
 
 
 def test_a_question_waits_until_its_call_is_the_only_one(bed: Bed) -> None:

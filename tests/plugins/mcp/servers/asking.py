@@ -69,7 +69,8 @@ def run(name: str, args: dict) -> Tool:
             with Path("charged").open("a", encoding="utf-8") as file:
                 file.write("once\n")
             answer = yield elicit("Where to?", CITY)
-            return text(f"charged for {answer['content']['city']}")
+            said = answer["content"]["city"] if answer["action"] == "accept" else answer["action"]
+            return text(f"charged {args.get('who', '')} for {said}".replace("  ", " "))
         case "trip":
             first = yield elicit("Where to?", CITY)
             second = yield elicit("How long?", NIGHTS)
@@ -115,6 +116,7 @@ class Handshake:
 
     def __init__(self) -> None:
         self.asked: dict[str, tuple[int, Tool]] = {}
+        self.last: tuple[int, Tool] | None = None  # a call that asks after the next one has asked
         self.numbers = 0
 
     def take(self, message: dict) -> None:
@@ -135,7 +137,14 @@ class Handshake:
         if method == "tools/call" and params["name"] == "demand":
             return self.demand(number)
         if method == "tools/call" and params["name"] != "wait":
-            return self.go(number, run(params["name"], params.get("arguments") or {}), None)
+            args = params.get("arguments") or {}
+            tool, last, self.last = run(params["name"], args), self.last, None
+            if args.get("asks") == "last":
+                self.last = (number, tool)
+                return None
+            self.go(number, tool, None, params["_meta"] if args.get("asks") == "by name" else None)
+            if last is not None:
+                self.go(*last, None)
         return None
 
     def demand(self, number: int) -> None:
@@ -144,13 +153,15 @@ class Handshake:
         wanted = {"mode": "url", "message": "Please pay.", "url": ADDRESS, "elicitationId": "7"}
         return send(id=number, error={"code": -32042, "message": "not paid", "data": {"elicitations": [wanted]}})
 
-    def go(self, call: int, tool: Tool, answer: dict | None) -> None:
+    def go(self, call: int, tool: Tool, answer: dict | None, meta: dict | None = None) -> None:
         try:
             request = next(tool) if answer is None else tool.send(answer)
         except StopIteration as done:
             return send(id=call, result=done.value)
         self.numbers += 1
         self.asked[f"ask-{self.numbers}"] = (call, tool)
+        if meta is not None:
+            request["params"]["_meta"] = {"perstack/callId": meta["perstack/callId"]}
         return send(id=f"ask-{self.numbers}", **request)
 
 
