@@ -83,8 +83,8 @@ if not TYPE_CHECKING:  # type checkers read the imports above, and so find a mis
         home = _HOME_OF.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(home), name)
-        return found
+        value = globals()[name] = getattr(import_module(home), name)
+        return value
 
     def __dir__() -> list[str]:
         return list(__all__)

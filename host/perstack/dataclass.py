@@ -29,78 +29,83 @@ class _Absent:
         return "<factory>"
 
 
-_FEW = 2  # values of a class until its `__init__` is compiled, which takes as long as setting the fields of twenty
+_VALUES_BEFORE_COMPILING = (
+    2  # values of a class until its `__init__` is compiled, which takes as long as setting the fields of twenty
+)
 
 
 class _Init:
     """Placeholder for the `__init__` of a class: it sets the fields of the first values, then compiles the method."""
 
-    def __init__(self, made: type, *, frozen: bool) -> None:
+    def __init__(self, cls: type, *, frozen: bool) -> None:
         """Compile for the class `made` later."""
-        self._made = made
+        self._cls = cls
         self._frozen = frozen
         self._uses = 0
 
     def __get__(self, instance: object, owner: type) -> Callable[..., None]:
         """Return what sets the fields of one of the first values, or compile `__init__` and put it into the class."""
         self._uses += 1
-        if instance is not None and self._uses <= _FEW:
+        if instance is not None and self._uses <= _VALUES_BEFORE_COMPILING:
             return partial(self._set, instance)
-        compiled = _compile_init(self._made, frozen=self._frozen)
-        type.__setattr__(self._made, "__init__", compiled)
+        compiled = _compile_init(self._cls, frozen=self._frozen)
+        type.__setattr__(self._cls, "__init__", compiled)
         return cast("Callable[..., None]", compiled.__get__(instance, owner))
 
-    def _set(self, instance: object, *args: object, **named: object) -> None:
-        parts = fields(self._made)
-        positional = [one.name for one in parts if one.init and not one.kw_only]
-        given = {**named, **dict(zip(positional, args, strict=False))}
-        are_distinct = len(given) == len(named) + len(args)
-        values = {one.name: given.pop(one.name) if one.init and one.name in given else _default(one) for one in parts}
-        if given or not are_distinct or any(one.init and values[one.name] is MISSING for one in parts):
-            _compile_init(self._made, frozen=self._frozen)(instance, *args, **named)  # raises the TypeError
+    def _set(self, instance: object, *args: object, **kwargs: object) -> None:
+        all_fields = fields(self._cls)
+        positional = [field.name for field in all_fields if field.init and not field.kw_only]
+        arguments = {**kwargs, **dict(zip(positional, args, strict=False))}
+        are_distinct = len(arguments) == len(kwargs) + len(args)
+        values = {
+            field.name: arguments.pop(field.name) if field.init and field.name in arguments else _default(field)
+            for field in all_fields
+        }
+        if arguments or not are_distinct or any(field.init and values[field.name] is MISSING for field in all_fields):
+            _compile_init(self._cls, frozen=self._frozen)(instance, *args, **kwargs)  # raises the TypeError
         for name, value in values.items():
             if value is not MISSING:
                 object.__setattr__(instance, name, value)
-        if hasattr(self._made, "__post_init__"):
+        if hasattr(self._cls, "__post_init__"):
             cast("Any", instance).__post_init__()
 
 
-def _default(one: Field[Any]) -> object:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _default(field: Field[Any]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _compile_init(made: type, *, frozen: bool) -> Callable[..., None]:
-    known: dict[str, object] = {"put_in": object.__setattr__, "absent": _Absent()}
-    required, named, body = ["self"], list[str](), list[str]()
-    for one in fields(made):
-        parameter, value = _parameter(one, known)
-        if one.init:
-            (named if one.kw_only else required).append(parameter)
+def _compile_init(cls: type, *, frozen: bool) -> Callable[..., None]:
+    namespace: dict[str, object] = {"put_in": object.__setattr__, "absent": _Absent()}
+    required, keyword_only, body = ["self"], list[str](), list[str]()
+    for field in fields(cls):
+        parameter, value = _parameter(field, namespace)
+        if field.init:
+            (keyword_only if field.kw_only else required).append(parameter)
         if value:
-            body.append(f"put_in(self, {one.name!r}, {value})" if frozen else f"self.{one.name} = {value}")
-    if hasattr(made, "__post_init__"):
+            body.append(f"put_in(self, {field.name!r}, {value})" if frozen else f"self.{field.name} = {value}")
+    if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
-    parameters = ", ".join([*required, *(["*", *named] if named else [])])
+    parameters = ", ".join([*required, *(["*", *keyword_only] if keyword_only else [])])
     lines = "\n  ".join(body or ["pass"])
-    source = f"def create({', '.join(known)}):\n def __init__({parameters}):\n  {lines}\n return __init__"
+    source = f"def create({', '.join(namespace)}):\n def __init__({parameters}):\n  {lines}\n return __init__"
     space: dict[str, Any] = {}
-    exec(source, vars(sys.modules[made.__module__]), space)  # noqa: S102 - made of names of fields alone
-    compiled = cast("Callable[..., None]", space["create"](**known))
-    compiled.__qualname__ = f"{made.__qualname__}.__init__"
-    compiled.__annotations__ = {**{one.name: one.type for one in fields(made) if one.init}, "return": None}
+    exec(source, vars(sys.modules[cls.__module__]), space)  # noqa: S102 - made of names of fields alone
+    compiled = cast("Callable[..., None]", space["create"](**namespace))
+    compiled.__qualname__ = f"{cls.__qualname__}.__init__"
+    compiled.__annotations__ = {**{field.name: field.type for field in fields(cls) if field.init}, "return": None}
     return compiled
 
 
-def _parameter(one: Field[Any], known: dict[str, object]) -> tuple[str, str]:
+def _parameter(field: Field[Any], namespace: dict[str, object]) -> tuple[str, str]:
     """Return the source of a field's parameter, and the value to set the field to; "" if a method sets it."""
-    if one.default is not MISSING:
-        known[f"default_{one.name}"] = one.default
-        return f"{one.name}=default_{one.name}", one.name if one.init else f"default_{one.name}"
-    if one.default_factory is MISSING:
-        return one.name, one.name if one.init else ""
-    known[f"make_{one.name}"] = one.default_factory
-    made = f"make_{one.name}()"
-    return f"{one.name}=absent", f"{made} if {one.name} is absent else {one.name}" if one.init else made
+    if field.default is not MISSING:
+        namespace[f"default_{field.name}"] = field.default
+        return f"{field.name}=default_{field.name}", field.name if field.init else f"default_{field.name}"
+    if field.default_factory is MISSING:
+        return field.name, field.name if field.init else ""
+    namespace[f"make_{field.name}"] = field.default_factory
+    call = f"make_{field.name}()"
+    return f"{field.name}=absent", f"{call} if {field.name} is absent else {field.name}" if field.init else call
 
 
 _COMPARED: dict[type, Callable[[object], object]] = {}
@@ -109,7 +114,7 @@ _COMPARED: dict[type, Callable[[object], object]] = {}
 def _compared(value: object) -> object:
     kind = type(value)
     if kind not in _COMPARED:
-        names = [one.name for one in fields(cast("Any", kind)) if one.compare]
+        names = [field.name for field in fields(cast("Any", kind)) if field.compare]
         _COMPARED[kind] = attrgetter(*names) if names else lambda value: ()
     return _COMPARED[kind](value)
 
@@ -124,8 +129,8 @@ def _hash(self: object) -> int:
 
 @recursive_repr("...")
 def _repr(self: object) -> str:
-    shown = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(cast("Any", self)) if one.repr]
-    return f"{self.__class__.__qualname__}({', '.join(shown)})"
+    pairs = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(cast("Any", self)) if field.repr]
+    return f"{self.__class__.__qualname__}({', '.join(pairs)})"
 
 
 def _refuse_set(self: object, name: str, value: object) -> None:
@@ -137,12 +142,12 @@ def _refuse_delete(self: object, name: str) -> None:
 
 
 def _get_state(self: object) -> list[object]:
-    return [getattr(self, one.name) for one in fields(cast("Any", self))]
+    return [getattr(self, field.name) for field in fields(cast("Any", self))]
 
 
 def _set_state(self: object, state: list[object]) -> None:
-    for one, value in zip(fields(cast("Any", self)), state, strict=True):
-        object.__setattr__(self, one.name, value)
+    for field, value in zip(fields(cast("Any", self)), state, strict=True):
+        object.__setattr__(self, field.name, value)
 
 
 _SHARED = {"__repr__": _repr, "__eq__": _eq}
@@ -158,8 +163,10 @@ def _allow_frozen_bases(cls: type, *, to_be_frozen: bool) -> Generator[None]:
     The standard library is not told to freeze this class either, and would refuse a frozen base. Raises TypeError, as
     it does, for a class that is not to be frozen and has a frozen base.
     """
-    of_bases = [vars(base)["__dataclass_params__"] for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
-    frozen = [params for params in of_bases if params.frozen]
+    base_params = [
+        vars(base)["__dataclass_params__"] for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)
+    ]
+    frozen = [params for params in base_params if params.frozen]
     if frozen and not to_be_frozen:
         raise TypeError("cannot inherit non-frozen dataclass from a frozen one")
     for params in frozen:
@@ -172,20 +179,20 @@ def _allow_frozen_bases(cls: type, *, to_be_frozen: bool) -> Generator[None]:
 
 
 def _make_class(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T]:
-    own = set(vars(cls))
-    if "__eq__" in own and vars(cls)["__hash__"] is None:
-        own.remove("__hash__")  # Python adds `__hash__ = None` to a class that defines `__eq__`
+    own_names = set(vars(cls))
+    if "__eq__" in own_names and vars(cls)["__hash__"] is None:
+        own_names.remove("__hash__")  # Python adds `__hash__ = None` to a class that defines `__eq__`
     methods = {**_SHARED, **(_FROZEN if frozen else {"__hash__": None}), **(_COPIED if frozen and slots else {})}
     for name, method in methods.items():
-        if name not in own:
+        if name not in own_names:
             setattr(cls, name, method)
     cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise the standard library computes the signature for the docstring
     with _allow_frozen_bases(cls, to_be_frozen=frozen):
-        made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
-    vars(made)["__dataclass_params__"].frozen = frozen
-    if "__init__" not in own:
-        setattr(made, "__init__", _Init(made, frozen=frozen))  # noqa: B010 - to checkers it is a method
-    return made
+        new_class = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+    vars(new_class)["__dataclass_params__"].frozen = frozen
+    if "__init__" not in own_names:
+        setattr(new_class, "__init__", _Init(new_class, frozen=frozen))  # noqa: B010 - to checkers it is a method
+    return new_class
 
 
 if TYPE_CHECKING:  # type checkers know only the standard library's

@@ -148,28 +148,28 @@ class Host:
         """
         place = place or ProjectPlace(workspace_folder(project, workspace), None)
         folder = place.workspace(project, workspace)
-        given = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
-        public = given.without_stored  # for addresses that a definition names
-        loaded = load_plugins(plugins, given)
+        environment = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
+        public = environment.without_stored  # for addresses that a definition names
+        registry = load_plugins(plugins, environment)
         agreement = agreement or Agreement(project)
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
-            storage = open_state(loaded, project, place, storage, public, agreement)
+            storage = open_state(registry, project, place, storage, public, agreement)
         clock = SYSTEM if clock is None else clock
         audit = AuditTrail(storage, project, folder, public, clock, agreement)
-        kept = given.without(audit.key_variable)
+        run_env = environment.without(audit.key_variable)
         self._source = ContextSource(
             HostContext(
                 project=project,
                 overrides=overrides or Overrides(),
                 workspace=folder,
-                env=kept,
+                env=run_env,
                 storage=storage,
-                plugins=loaded,
-                providers=ProviderPool(loaded, kept, agreement),
+                plugins=registry,
+                providers=ProviderPool(registry, run_env, agreement),
                 audit=audit,
                 clock=clock,
-                dispatching=dispatching_of(loaded, project, dispatcher, address, public, agreement),
+                dispatching=dispatching_of(registry, project, dispatcher, address, public, agreement),
                 agreement=agreement,
                 is_attended=is_attended or not_attended,
             )
@@ -207,19 +207,19 @@ class Host:
             warnings.warn(str(problem), stacklevel=2)
         project = loaded.project
         check_workspace(project, place.workspace(project, workspace))
-        given = environment_of(project, place) if env is None else env
+        environment = environment_of(project, place) if env is None else env
         host = cls(
             project,
             workspace=workspace,
             storage=storage,
-            env=given,
+            env=environment,
             overrides=overrides,
             plugins=plugins,
             place=place,
             dispatcher=dispatcher,
             is_attended=is_attended,
         )
-        for text in given.warnings if isinstance(given, Environment) else ():
+        for text in environment.warnings if isinstance(environment, Environment) else ():
             warnings.warn(str(text), stacklevel=2)
         return host
 
@@ -316,8 +316,8 @@ class Host:
         """A line to show when a Job begins, if `exec` runs every program without a question; empty otherwise."""
         from perstack.config.settings import reason_for_open_exec
 
-        why = reason_for_open_exec(self.project, self._source.current.overrides)
-        return _PROGRAMS_RUN.format(why) if why else ""
+        reason = reason_for_open_exec(self.project, self._source.current.overrides)
+        return _PROGRAMS_RUN.format(reason) if reason else ""
 
     async def programs_note_of(self, job: JobSummary) -> str:
         """Return the line to show when a Job continues whose `exec` was opened when it began; empty otherwise."""

@@ -233,10 +233,10 @@ def phrase(step: NextStep, phrases: Mapping[str, str], **values: str) -> str:
 def phrase_name(step: NextStep) -> str:
     """Return the most specific name of a step in tables of phrases."""
     words = [type(step).__name__]
-    for one in fields(step):
-        value = getattr(step, one.name)
-        if one.name in ("kind", "listing", "option"):
+    for field in fields(step):
+        value = getattr(step, field.name)
+        if field.name in ("kind", "listing", "option"):
             words.append(value)
-        elif one.default not in (MISSING, value):
-            words += (one.name, value) if one.name == "needs" else (one.name,)
+        elif field.default not in (MISSING, value):
+            words += (field.name, value) if field.name == "needs" else (field.name,)
     return " ".join(words)

@@ -28,28 +28,30 @@ def answer_current(loaded: Job, run: Run, answer: GivenAnswer, overrides: Overri
 
     Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
     """
-    asking = loaded.question
+    question = loaded.question
     check_signal(loaded, answer.signal)
-    if answer.question_id is not None and (asking is None or asking.id != answer.question_id):
+    if answer.question_id is not None and (question is None or question.id != answer.question_id):
         raise Conflict(f"question {answer.question_id} has been answered already", next_steps=(Inspect("inbox"),))
-    if run.status != "stoppedByInteractiveTool" or asking is None:
+    if run.status != "stoppedByInteractiveTool" or question is None:
         steps = (Continue(loaded.id, run.start.expert_key), AnswerEarlier(loaded.id))
         raise UsageError(f"Job {loaded.id} asks nothing ({run.status})", next_steps=steps)
-    answers = {asking.run_id: PersonAnswer(answer.to(asking), answer.by)}
+    answers = {question.run_id: PersonAnswer(answer.to(question), answer.by)}
     decisions = PersonDecisions(answers=answers, signal=answer.signal)
     return ResumedRun(run, "answer", new_limits(run, overrides), decisions=decisions)
 
 
 async def answer_in_branch(
-    reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given: GivenAnswer
+    reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given_answer: GivenAnswer
 ) -> NewRun:
     """Return a Run that starts where `base` asked, with another answer.
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
     """
-    answer = read_job_answer(await _question_at(reader, base, checkpoint_id), given.text)
-    place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
-    return NewRun(expert, base.start.query, continued_from=place, base=base, answer=PersonAnswer(answer, given.by))
+    answer = read_job_answer(await _question_at(reader, base, checkpoint_id), given_answer.text)
+    origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
+    return NewRun(
+        expert, base.start.query, continued_from=origin, base=base, answer=PersonAnswer(answer, given_answer.by)
+    )
 
 
 async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> OpenQuestion:
@@ -61,8 +63,8 @@ async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> Open
     if base.asked is not None:
         for line in reversed(await reader.events(base.id, job_id=job_id, limit=base.head.seq)):
             match line.event:
-                case (CallInteractiveTool() | RequestApproval()) as asked if asked.tool_call_id == base.asked:
-                    return asked.open_question
+                case (CallInteractiveTool() | RequestApproval()) as event if event.tool_call_id == base.asked:
+                    return event.open_question
                 case _:
                     continue
     raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", job_id),))
@@ -80,18 +82,18 @@ def plays(job: Job) -> bool:
 
 def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
     """Return the Coordinator's Run, resumed with the recorded answer; None if there is none, or no question."""
-    asking = loaded.question
-    asked = None if asking is None else loaded.runs.get(asking.run_id)
-    if asking is None or asked is None:
+    question = loaded.question
+    asking_run = None if question is None else loaded.runs.get(question.run_id)
+    if question is None or asking_run is None:
         return None
     run = loaded.coordinator
     if run.status != "stoppedByInteractiveTool":
         return None
-    provider = _recorded_provider(context, asked)
-    answer = None if provider is None else _recorded_answer(provider, loaded, asking, asked)
+    provider = _recorded_provider(context, asking_run)
+    answer = None if provider is None else _recorded_answer(provider, loaded, question, asking_run)
     if answer is None:
         return None
-    decisions = PersonDecisions(answers={asking.run_id: PersonAnswer(answer, By(door=DOOR))})
+    decisions = PersonDecisions(answers={question.run_id: PersonAnswer(answer, By(door=DOOR))})
     return ResumedRun(run, "answer", new_limits(run, context.overrides), decisions=decisions)
 
 
@@ -101,12 +103,12 @@ def recorded_settlements(context: HostContext, loaded: Job) -> dict[str, Settlem
         return {}
     from perstack.engine.runs.playback import played_calls
 
-    found: dict[str, Settlement] = {}
+    settlements: dict[str, Settlement] = {}
     for run in loaded.runs.values():
         provider = _recorded_provider(context, run)
         calls = () if provider is None else played_calls(provider, run, context.plugins.skills)
-        found.update({call_key(run, call): "retry" for call in calls if is_unsettled(call)})
-    return found
+        settlements.update({call_key(run, call): "retry" for call in calls if is_unsettled(call)})
+    return settlements
 
 
 def _recorded_provider(context: HostContext, run: Run) -> Provider | None:
@@ -124,16 +126,16 @@ def _recorded_answer(provider: Provider, loaded: Job, asking: OpenQuestion, run:
     if player is None:
         return None
     place = places_of(tally.start for tally in loaded.runs.values())[run.id]
-    where = (place, asking.tool_call_id, run.step)
+    call_place = (place, asking.tool_call_id, run.step)
     if asking.call_digest:
-        approval = player.answer_to(*where, SaidApproval)
+        approval = player.answer_to(*call_place, SaidApproval)
         is_offered = approval is not None and approval.rule in ("", *asking.offers)
         return approval.approval if approval is not None and is_offered else None
     if asking.requested_schema is not None:
-        form = player.answer_to(*where, SaidForm, len(run.calls[asking.tool_call_id].answers))
+        form = player.answer_to(*call_place, SaidForm, len(run.calls[asking.tool_call_id].answers))
         if form is None or form.action is None:
             return None
         question = Question(message=asking.text, requested_schema=asking.requested_schema)
         return Answer(question=question, action=form.action, content=form.content)
-    text = player.answer_to(*where, SaidText)
+    text = player.answer_to(*call_place, SaidText)
     return None if text is None else text.text

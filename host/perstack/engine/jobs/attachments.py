@@ -31,50 +31,50 @@ async def read_attachments(attachments: Sequence[Attachable]) -> tuple[Attached,
     return await asyncio.to_thread(_read_all, attachments)
 
 
-def check_supported(host: HostContext, expert_key: str, found: Sequence[Attached]) -> None:
+def check_supported(host: HostContext, expert_key: str, attachments: Sequence[Attached]) -> None:
     """Raise UsageError, naming the model and the provider, for media that the Expert's model does not take."""
-    if all(one.media_type is None for one in found):
+    if all(attachment.media_type is None for attachment in attachments):
         return
     settings = host.providers.settings(host.project, host.expert(expert_key), host.overrides)
     provider = host.providers.get(settings.provider)
-    for one in found:
-        if one.media_type is not None and not provider.takes(settings.model, one.media_type):
+    for attachment in attachments:
+        if attachment.media_type is not None and not provider.takes(settings.model, attachment.media_type):
             raise UsageError(
-                f"{one.name} cannot be attached: the model {settings.model} of provider"
-                f" {settings.provider.provider_name} takes no {one.media_type}; attach another kind of file, or choose"
-                " another model"
+                f"{attachment.name} cannot be attached: the model {settings.model} of provider"
+                f" {settings.provider.provider_name} takes no {attachment.media_type}; attach another kind of file, or"
+                " choose another model"
             )
 
 
-async def keep(storage: Storage, job_id: str, found: Sequence[Attached]) -> tuple[ResultContent, ...]:
+async def keep(storage: Storage, job_id: str, attachments: Sequence[Attached]) -> tuple[ResultContent, ...]:
     """Store the bytes, before any event names them, and return the parts of the query."""
     blobs = JobBlobs(storage, job_id)
-    for one in found:
-        if one.media_type is not None:
-            await blobs.put(one.data)
-    return tuple(one.part for one in found)
+    for attachment in attachments:
+        if attachment.media_type is not None:
+            await blobs.put(attachment.data)
+    return tuple(attachment.part for attachment in attachments)
 
 
-async def in_workspace(host: HostContext, place: str) -> Blob:
+async def in_workspace(host: HostContext, location: str) -> Blob:
     """Read a file of the workspace, by path or `file:` address."""
-    return await asyncio.to_thread(_in_workspace, host, place)
+    return await asyncio.to_thread(_in_workspace, host, location)
 
 
 def _read_all(attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
-    found: list[Attached] = []
-    for number, one in enumerate(attachments, start=1):
-        match one:
+    attached: list[Attached] = []
+    for number, attachable in enumerate(attachments, start=1):
+        match attachable:
             case bytes():
-                found.append(read_attachment(f"attachment {number}", one))
+                attached.append(read_attachment(f"attachment {number}", attachable))
             case Blob():
-                found.append(read_attachment(one.name or f"attachment {number}", one.data))
+                attached.append(read_attachment(attachable.name or f"attachment {number}", attachable.data))
             case str() | Path():
-                found.append(read_attachment(Path(one).name, _read(Path(one))))
+                attached.append(read_attachment(Path(attachable).name, _read(Path(attachable))))
             case _:
-                kind = type(one).__name__
+                kind = type(attachable).__name__
                 raise UsageError(f"attachment {number} must be a path, bytes or a Blob, and is {kind}")
-        check_together(found)
-    return tuple(found)
+        check_together(attached)
+    return tuple(attached)
 
 
 def _read(path: Path) -> bytes:
@@ -87,17 +87,17 @@ def _read(path: Path) -> bytes:
         raise UsageError(f"{str(path)!r} cannot be attached: no file has such a name") from None
 
 
-def _in_workspace(host: HostContext, place: str) -> Blob:
-    real, parts = _located(host, _path_of(place))
+def _in_workspace(host: HostContext, location: str) -> Blob:
+    real, parts = _located(host, _path_of(location))
     if parts is None:
-        raise UsageError(f"{place} cannot be attached: it is outside the workspace")
+        raise UsageError(f"{location} cannot be attached: it is outside the workspace")
     if _is_off_limits(host, real, parts):
-        raise UsageError(f"{place} cannot be attached: it is off limits to tools")
+        raise UsageError(f"{location} cannot be attached: it is off limits to tools")
     try:
         top = Path(os.path.realpath(host.workspace))
         return Blob(read_below(top, "/".join(parts), LARGEST), name=real.name)
     except OSError as error:
-        raise UsageError(f"{place} cannot be attached: {_reason(error)}") from None
+        raise UsageError(f"{location} cannot be attached: {_reason(error)}") from None
 
 
 def is_hidden(host: HostContext, path: str) -> bool:
@@ -113,14 +113,14 @@ def _located(host: HostContext, path: str) -> tuple[Path, tuple[str, ...] | None
     return real, real.relative_to(top).parts if real.is_relative_to(top) else None
 
 
-def _path_of(place: str) -> str:
-    address = urlsplit(place) if place.startswith("file:") else None
+def _path_of(location: str) -> str:
+    address = urlsplit(location) if location.startswith("file:") else None
     if address is None:
-        if "://" in place:
-            raise UsageError(f"{place} cannot be attached: name a file in the workspace")
-        return place
+        if "://" in location:
+            raise UsageError(f"{location} cannot be attached: name a file in the workspace")
+        return location
     if address.netloc not in ("", "localhost"):
-        raise UsageError(f"{place} cannot be attached: it is a file of another machine")
+        raise UsageError(f"{location} cannot be attached: it is a file of another machine")
     return unquote(address.path)
 
 
@@ -129,14 +129,14 @@ def _is_off_limits(host: HostContext, real: Path, parts: tuple[str, ...]) -> boo
     if protected_by_name(fold_case(parts)) is not None or any(map(is_variables, parts)):
         return True
     state = (host.workspace / context.state_dir,) if context.state_dir else ()
-    kept = [os.path.realpath(path) for path in (*state, *context.off_limits, *context.protected)]
+    protected_paths = [os.path.realpath(path) for path in (*state, *context.off_limits, *context.protected)]
     top = os.path.realpath(host.workspace)
-    if is_below(str(real), [path for path in kept if not is_below(top, (path,))]):
+    if is_below(str(real), [path for path in protected_paths if not is_below(top, (path,))]):
         return True
     if any(matches_pattern(real.parts, Path(pattern).parts) for pattern in context.protected_patterns):
         return True
-    named = (*kept, *(os.path.join(host.workspace, name) for name in (".env", ".env.local")))  # noqa: PTH118
-    return any(_is_same(real, path) for path in named)
+    hidden_paths = (*protected_paths, *(os.path.join(host.workspace, name) for name in (".env", ".env.local")))  # noqa: PTH118
+    return any(_is_same(real, path) for path in hidden_paths)
 
 
 def _is_same(real: Path, path: str) -> bool:

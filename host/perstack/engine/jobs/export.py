@@ -80,19 +80,19 @@ def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
 
 
 def _json(fact: Fact) -> JsonObject:
-    found: JsonObject = json.loads(fact.to_json())
-    return found
+    document: JsonObject = json.loads(fact.to_json())
+    return document
 
 
 async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> Recording:
     """Record a Job as far as it has got, without the secrets of `env` and what looks like one. Writes nothing."""
     logs: dict[str, list[StoredEvent]] = {}
-    sent: dict[str, int] = {}
+    message_counts: dict[str, int] = {}
 
     def observe(event: StoredEvent, run: Run) -> None:
         logs.setdefault(run.id, []).append(event)
         if isinstance(event, StartGeneration):
-            sent[event.id] = len(run.messages)
+            message_counts[event.id] = len(run.messages)
 
     loaded = await load_job(storage, job_id, observe)
     if not logs:
@@ -102,7 +102,7 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
         status=summarize(loaded, is_driven=False).status,
         logs=logs,
         statuses={run_id: run.status for run_id, run in loaded.runs.items()},
-        sent=sent,
+        sent=message_counts,
         tools=await _tools(storage, job_id, logs.values()),
         blobs=await _blobs(storage, job_id, blobs_in(logs.values())),
     )
@@ -115,7 +115,7 @@ async def _tools(
 ) -> dict[str, tuple[JsonObject, ...]]:
     """Return the tools of each digest; without those whose blob is lost, which are played without a description."""
     digests = {event.tools_digest for log in logs for event in log if isinstance(event, StartGeneration)}
-    found: dict[str, tuple[JsonObject, ...]] = {}
+    tools_by_digest: dict[str, tuple[JsonObject, ...]] = {}
     for digest in digests - {None}:
         name = tools_blob(digest or "")
         if name is None:
@@ -125,23 +125,23 @@ async def _tools(
         except (NotFound, ValueError):
             continue
         tools = value if isinstance(value, list) else []
-        found[digest or ""] = tuple(tool for tool in tools if isinstance(tool, dict))
-    return found
+        tools_by_digest[digest or ""] = tuple(tool for tool in tools if isinstance(tool, dict))
+    return tools_by_digest
 
 
 async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    blobs: dict[str, bytes] = {}
     size = 0
     for name in sorted(names):
         try:
-            found[name] = await storage.blob(job_id, name)
+            blobs[name] = await storage.blob(job_id, name)
         except NotFound as error:
             words = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is gone"
             raise Damaged(words, readable=0) from error
-        size += len(found[name])
+        size += len(blobs[name])
         if size > MOST_BLOB_BYTES:
             break  # too much already: `recording_of` refuses it
-    return found
+    return blobs
 
 
 # The part of a Host.

@@ -59,10 +59,10 @@ class JobFiles:
 
         job_id = job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.resolve(job_id)
         if what is not None and ".." in what:
-            of, changes = await self._between(job_id, *_split_range(what), run_id)
+            subject, changes = await self._between(job_id, *_split_range(what), run_id)
         else:
-            of, changes = await self._done(job_id, what, run_id)
-        return FilesDiff(job_id, of, await file_diffs(Trees(self._reader.storage, job_id), changes))
+            subject, changes = await self._done(job_id, what, run_id)
+        return FilesDiff(job_id, subject, await file_diffs(Trees(self._reader.storage, job_id), changes))
 
     async def plan_rewind(
         self, job_id: str, checkpoint_id: str, *, only: Sequence[str] = (), elsewhere: bool = False
@@ -72,8 +72,8 @@ class JobFiles:
         `only` are globs of paths. A Job that worked in another folder is refused unless `elsewhere`. Raises UsageError
         if there is no snapshot, Conflict while a Job is driven in the workspace, NotFound and StorageError.
         """
-        at = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
-        return await self._rewinder().preview(job_id, at, checkpoint_id, only)
+        run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
+        return await self._rewinder().preview(job_id, run, checkpoint_id, only)
 
     async def rewind(
         self,
@@ -90,9 +90,9 @@ class JobFiles:
         The current files are recorded first: `undo` of the result names them. `expected` is the `digest` of the plan:
         any other change is refused. Raises as `plan_rewind`.
         """
-        at = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
-        who = by or this_user()
-        return await self._rewinder().rewind(job_id, at, checkpoint_id, only, who, expected)
+        run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
+        author = by or this_user()
+        return await self._rewinder().rewind(job_id, run, checkpoint_id, only, author, expected)
 
     async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
         """Write a checkpoint's files to a new or empty folder; return their number.
@@ -100,8 +100,8 @@ class JobFiles:
         Raises UsageError, NotFound and StorageError.
         """
         job_id = place_of(checkpoint_id)[0] if job_id is None else job_id
-        at = await self._reader.state_at(checkpoint_id, job_id)
-        return await self._rewinder(_make_folder(Path(folder))).write(job_id, at, checkpoint_id)
+        run = await self._reader.state_at(checkpoint_id, job_id)
+        return await self._rewinder(_make_folder(Path(folder))).write(job_id, run, checkpoint_id)
 
     async def is_recorded(self, job_id: str) -> bool:
         """Return whether the latest snapshot has all current files that are not ignored.
@@ -137,13 +137,19 @@ class JobFiles:
             return  # too many files, which the next snapshot reports, or a storage whose next write fails too
         trees, latest = Trees(self._reader.storage, job_id), shots[-1].tree
         # a Job that has changed nothing yet is recognized by the files that it began with
-        made = await trees.changes(shots[0].tree, latest) or await trees.changes(None, latest)
-        done = [
-            one for one in made if isinstance(one.old, File | Link | None) and isinstance(one.new, File | Link | None)
+        changes = await trees.changes(shots[0].tree, latest) or await trees.changes(None, latest)
+        file_changes = [
+            change
+            for change in changes
+            if isinstance(change.old, File | Link | None) and isinstance(change.new, File | Link | None)
         ]
         differing = {change.path: change.old for change in await trees.changes(now, latest)}
-        missing = [one for one in done if one.path in differing and differing[one.path] in (None, one.old)]
-        if done and len(missing) == len(done):
+        missing = [
+            change
+            for change in file_changes
+            if change.path in differing and differing[change.path] in (None, change.old)
+        ]
+        if file_changes and len(missing) == len(file_changes):
             name = missing[0].path.decode("utf-8", "replace")
             more = f" and of {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UsageError(
@@ -183,12 +189,12 @@ class JobFiles:
         return self._source.current.workspace
 
     async def _state_at(self, job_id: str, checkpoint_id: str, *, elsewhere: bool) -> Run:
-        at = await self._reader.state_at(checkpoint_id, job_id)
-        if not elsewhere and not _works_in(at.start, self._workspace):
+        run = await self._reader.state_at(checkpoint_id, job_id)
+        if not elsewhere and not _works_in(run.start, self._workspace):
             raise UsageError(
                 f"Job {job_id} did not work in {self._workspace}: go to its folder, or name this one as the workspace"
             )
-        return at
+        return run
 
     async def _check_not_driven(self) -> None:
         """Raise Conflict, naming the Job, while one is driven in this workspace, or may be."""
@@ -214,24 +220,24 @@ class JobFiles:
         shots = snapshots_of(job_id, logs)
         if not shots:
             raise _no_snapshot(f"Job {job_id}")
-        of, step = f"Job {job_id}", None
+        subject, step = f"Job {job_id}", None
         if run_id is not None and run_id not in {log.run_id for log in logs}:
             await self._reader.logs(job_id, run_id=check_id(run_id, "run"))  # raises an error that lists the Runs
         if what is not None and is_place(what):
-            at = await self._reader.state_at(what, job_id)
-            run_id, step = at.id, at.step
+            run = await self._reader.state_at(what, job_id)
+            run_id, step = run.id, run.step
         elif what is not None:
             if not what.isdigit():
                 raise UsageError(f"{what} is neither a step nor a checkpoint", next_steps=(Inspect("log", job_id),))
             run_id, step = run_id or (await self._reader.job(job_id)).coordinator_run_id, int(what)
         if run_id is not None:
-            of = f"Run {run_id}" if step is None else f"step {step} of {run_id}"
-        wanted = [
+            subject = f"Run {run_id}" if step is None else f"step {step} of {run_id}"
+        selected = [
             delta
             for delta in deltas_of(shots)
             if delta.shot.by is not None and run_id in (None, delta.shot.by[0]) and step in (None, delta.shot.by[1])
         ]
-        return of, await changes_in(Trees(self._reader.storage, job_id), wanted)
+        return subject, await changes_in(Trees(self._reader.storage, job_id), selected)
 
     async def _between(self, job_id: str, first: str, last: str, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
         from perstack.engine.files.changes import snapshots_of
@@ -247,14 +253,14 @@ class JobFiles:
             if not shots:
                 raise _no_snapshot(f"Run {run_id}")
             old, new = shots[0].tree, await self._tree_at(job_id, last) if last else await self._tree_now(job_id)
-        of = f"{first or 'the beginning'} to {last or 'now'}"
-        return of, await Trees(self._reader.storage, job_id).changes(old, new)
+        subject = f"{first or 'the beginning'} to {last or 'now'}"
+        return subject, await Trees(self._reader.storage, job_id).changes(old, new)
 
     async def _tree_at(self, job_id: str, checkpoint_id: str) -> str:
-        found = (await self._reader.state_at(checkpoint_id, job_id)).snapshot
-        if found is None:
+        tree = (await self._reader.state_at(checkpoint_id, job_id)).snapshot
+        if tree is None:
             raise _no_snapshot(checkpoint_id)
-        return found
+        return tree
 
     async def _tree_now(self, job_id: str) -> str:
         return await self._rewinder().present(job_id)

@@ -43,26 +43,28 @@ class InboxItem:
 
 async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
     """Return the open questions of Jobs, and Jobs that cannot be read and may have asked something, oldest first."""
-    return tuple(sorted((item for one in await reader.needing_attention() for item in _of_job(one)), key=_age))
+    return tuple(sorted((item for job in await reader.needing_attention() for item in _of_job(job)), key=_age))
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
     """Return the open questions of tasks, and tasks that wait for one which will not be completed; oldest first."""
-    found: list[InboxItem] = []
+    items: list[InboxItem] = []
     async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
         for task in page.tasks:
             if task.pause_reason in _ASKING and not task.answered:
-                found.append(_of_task(task))
-            elif any(one.is_stuck for one in task.blocked_by):
-                found.append(_stuck_item(task))
-    return tuple(sorted(found, key=_age))
+                items.append(_of_task(task))
+            elif any(blocker.is_stuck for blocker in task.blocked_by):
+                items.append(_stuck_item(task))
+    return tuple(sorted(items, key=_age))
 
 
 async def damaged_tasks(memory: ExecutionMemory) -> tuple[InboxItem, ...]:
     """Return tasks that cannot be read and may have asked something."""
     return tuple(
-        InboxItem(one.task_id, one.agent_id, one.error or "", one.updated_at, False, task_id=one.task_id, damaged=True)
-        for one in await memory.damaged_tasks()
+        InboxItem(
+            task.task_id, task.agent_id, task.error or "", task.updated_at, False, task_id=task.task_id, damaged=True
+        )
+        for task in await memory.damaged_tasks()
     )
 
 
@@ -90,8 +92,8 @@ def _of_job(job: JobNeedingAttention) -> Iterator[InboxItem]:
         )
     if damaged is not None:
         steps = (Inspect("damage", job_id),)
-        who, text, since = damaged.expert_key, damaged.error or "", damaged.updated_at
-        yield InboxItem(job_id, who, text, since, False, job_id=job_id, damaged=True, next_steps=steps)
+        expert_key, text, since = damaged.expert_key, damaged.error or "", damaged.updated_at
+        yield InboxItem(job_id, expert_key, text, since, False, job_id=job_id, damaged=True, next_steps=steps)
 
 
 def _of_task(task: TaskSummary) -> InboxItem:
@@ -101,14 +103,14 @@ def _of_task(task: TaskSummary) -> InboxItem:
 
 
 def _stuck_item(task: TaskSummary) -> InboxItem:
-    stuck = [one for one in task.blocked_by if one.is_stuck]
-    helps = [TryAgain(one.task_id) for one in stuck if one.status == "failed" and not one.archived]
+    blockers = [blocker for blocker in task.blocked_by if blocker.is_stuck]
+    retries = [TryAgain(blocker.task_id) for blocker in blockers if blocker.status == "failed" and not blocker.archived]
     return InboxItem(
         task.task_id,
         task.agent_id,
-        in_words(stuck),
+        in_words(blockers),
         task.updated_at,
         is_approval=False,
         task_id=task.task_id,
-        next_steps=(*helps[:1], ResumeWithoutDependencies(task.task_id)),
+        next_steps=(*retries[:1], ResumeWithoutDependencies(task.task_id)),
     )

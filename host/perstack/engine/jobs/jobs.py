@@ -170,8 +170,8 @@ class Jobs(JobReader):
             base = await self._base(loaded, resume_from)
             check_same_expert(base, expert, job_id)
             contents = await self.runner.store_attachments(job_id, added)
-            place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
-            return NewRun(expert, query, labels, contents, continued_from=place, base=base)
+            origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
+            return NewRun(expert, query, labels, contents, continued_from=origin, base=base)
 
         job = await self.runner.run_existing(context, job_id, decide, on_event)
         return job if model is None else model.read(job)
@@ -203,12 +203,12 @@ class Jobs(JobReader):
         """
         if question is not None:
             question_id = question if isinstance(question, str) else question.id
-        named = question_id or (resume_from if job_id is None else None)
-        job_id = place_of(named)[0] if named is not None else await self.resolve(job_id)
+        event_id = question_id or (resume_from if job_id is None else None)
+        job_id = place_of(event_id)[0] if event_id is not None else await self.resolve(job_id)
         from perstack.core.jobs.answers import GivenAnswer
         from perstack.engine.jobs.answers import answer_current, answer_in_branch
 
-        given, context = GivenAnswer(text, by or this_user(), question_id, signal), self.source.current
+        given_answer, context = GivenAnswer(text, by or this_user(), question_id, signal), self.source.current
         model = _model_output(output)
         if model is not None:
             context = model.checking(context) if resume_from is None else model.add_to(context)
@@ -217,9 +217,9 @@ class Jobs(JobReader):
             if resume_from is None:
                 if model is not None:
                     model.check_recorded(loaded.coordinator)
-                return answer_current(loaded, loaded.coordinator, given, context.overrides)
+                return answer_current(loaded, loaded.coordinator, given_answer, context.overrides)
             base = await self._base(loaded, resume_from)
-            return await answer_in_branch(self, base, resume_from, context.expert(base.start.expert_key), given)
+            return await answer_in_branch(self, base, resume_from, context.expert(base.start.expert_key), given_answer)
 
         queue, resumes = self.queue.requests(context, by, drive), resume_from is None
         job = await self.runner.run_existing(context, job_id, decide, on_event, resumes=resumes, queue=queue)
@@ -267,7 +267,7 @@ class Jobs(JobReader):
         """
         job_id, context, model = await self.resolve(job_id), self.source.current, _model_output(output)
         context = context if model is None else model.checking(context)
-        asked = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
+        overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
 
         async def decide(loaded: Job) -> ResumedRun:
             from perstack.engine.jobs.answers import recorded_answer, recorded_settlements
@@ -280,15 +280,15 @@ class Jobs(JobReader):
             if (recorded := recorded_answer(context, loaded)) is not None:
                 return recorded
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            again = recorded_settlements(context, loaded)
-            calls = tuple(call for call in unsettled_calls(loaded.runs.values()) if call.key not in again)
-            wanted = with_one_model(context.project, asked, run.start.provider)
+            retried = recorded_settlements(context, loaded)
+            calls = tuple(call for call in unsettled_calls(loaded.runs.values()) if call.key not in retried)
+            run_overrides = with_one_model(context.project, overrides, run.start.provider)
             reason, limits = resumption(
-                loaded, run, wanted, max_steps=max_steps, signal=signal, calls=calls, settled=settled
+                loaded, run, run_overrides, max_steps=max_steps, signal=signal, calls=calls, settled=settled
             )
             if calls:
                 on_unsettled(calls)
-            decisions = PersonDecisions(settled={**again, **settled}, signal=signal, limited_by=by)
+            decisions = PersonDecisions(settled={**retried, **settled}, signal=signal, limited_by=by)
             return ResumedRun(run, reason, limits, decisions=decisions)
 
         queue = None if drive else self.queue.requests(context, by, drive)
@@ -304,17 +304,17 @@ class Jobs(JobReader):
         Its context is not reduced until compaction is turned on again. Raises UsageError without a compaction.
         """
         job_id, context = await self.resolve(job_id), self.source.current
-        asked = context.overrides
-        context = replace(context, overrides=replace(asked, compaction=asked.compaction or "off"))
+        overrides = context.overrides
+        context = replace(context, overrides=replace(overrides, compaction=overrides.compaction or "off"))
 
         async def decide(loaded: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
             run = loaded.coordinator
             expert = context.expert(run.start.expert_key)
-            place = await before_compaction(self, run)
-            base = await self.state_at(place.checkpoint_id, job_id)
-            return NewRun(expert, run.start.query, continued_from=place, base=base)
+            origin = await before_compaction(self, run)
+            base = await self.state_at(origin.checkpoint_id, job_id)
+            return NewRun(expert, run.start.query, continued_from=origin, base=base)
 
         return await self.runner.run_existing(context, job_id, decide, on_event)
 
@@ -336,9 +336,11 @@ class Jobs(JobReader):
             return await self.job(job_id)
         if job.question is None:
             return await self.resume(job_id, signal=event.key, drive=drive, on_event=on_event)
-        asked = job.question.id
+        question_id = job.question.id
         by = (by or this_user()).bringing(event.source)
-        return await self.answer(event.text, question_id=asked, signal=event.key, by=by, drive=drive, on_event=on_event)
+        return await self.answer(
+            event.text, question_id=question_id, signal=event.key, by=by, drive=drive, on_event=on_event
+        )
 
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
         """Stop a Job, in whichever process it is driven. On return its Runs are recorded as interrupted.
@@ -434,8 +436,8 @@ class Jobs(JobReader):
         retention = context.project.retention
         if retention is None:
             return []
-        every = [job async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for job in page.jobs]
-        return not_retained(every, retention, context.clock.now())
+        all_jobs = [job async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for job in page.jobs]
+        return not_retained(all_jobs, retention, context.clock.now())
 
     async def attachment(self, place: str) -> Blob:
         """Read a file of the workspace, by its path or a `file:` address, for a caller who may read no others.
@@ -481,14 +483,16 @@ def _model_output(output: type[BaseModel] | None) -> ModelOutput[BaseModel] | No
 async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
     """Return the place before the latest compaction of a Coordinator's Run. Raises UsageError without one."""
     events = [line.event for line in await reader.events(run.id, job_id=run.start.job_id)]
-    last = next((place for place in range(len(events) - 1, 0, -1) if isinstance(events[place], CompactHistory)), None)
-    if last is None:
+    compaction = next(
+        (index for index in range(len(events) - 1, 0, -1) if isinstance(events[index], CompactHistory)), None
+    )
+    if compaction is None:
         words = f"{run.id} has no compaction to go back before; those of delegates are not undone"
         raise UsageError(words, next_steps=(Inspect("log", run.start.job_id),))
-    place = last
-    while _is_of_summary(events[place - 1]):
-        place -= 1
-    return ContinuedFrom(run_id=run.id, checkpoint_id=events[place - 1].id, as_it_was=True)
+    index = compaction
+    while _is_of_summary(events[index - 1]):
+        index -= 1
+    return ContinuedFrom(run_id=run.id, checkpoint_id=events[index - 1].id, as_it_was=True)
 
 
 def _is_of_summary(event: StoredEvent) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from perstack.engine.jobs.queued_definition import QueueRequest
     from perstack.ports.dispatcher import Order
 
-_MOST_PRIORITY = 1_000_000
+_MAX_PRIORITY = 1_000_000
 _LAST_DUE = 253_402_300_800_000  # milliseconds since 1970: the start of the year 10000
 
 
@@ -72,7 +72,7 @@ class JobQueue:
 
     async def requeue_lost(self) -> tuple[str, ...]:
         """Order recorded Jobs without an order, and return their ids: a process may end between record and order."""
-        dispatcher, ordered = self._source.current.dispatching.require(), list[str]()
+        dispatcher, requeued = self._source.current.dispatching.require(), list[str]()
         for job_id in await self._queued_jobs():
             try:
                 if not await self._is_left(job_id) or await dispatcher.order(job_id) is not None:
@@ -80,8 +80,8 @@ class JobQueue:
                 await self._order(await self._reader.job(job_id))
             except (StorageError, NotFound):
                 continue  # another process has handled it; or it cannot be read, which `verify` reports
-            ordered.append(job_id)
-        return tuple(ordered)
+            requeued.append(job_id)
+        return tuple(requeued)
 
     async def interrupt_queued(self, job_id: str) -> bool:
         """Interrupt a Job that waits for a worker, and withdraw its order. Returns False if it does not wait."""
@@ -117,7 +117,7 @@ class JobQueue:
         runs: tuple[RunSummary, ...] = ()
         with suppress(NotFound, StorageError):  # an unreadable Job can be deleted
             runs = (await self._reader.job(job_id)).runs
-        return (None, *(one.id for one in runs if one.delegated_by is not None and one.status in (*ACTIVE, "queued")))
+        return (None, *(run.id for run in runs if run.delegated_by is not None and run.status in (*ACTIVE, "queued")))
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> None:
         """Withdraw the order of a Job, or of a delegate of it, as far as the dispatcher can be reached."""
@@ -126,7 +126,7 @@ class JobQueue:
 
     async def _queued_jobs(self) -> list[str]:
         summaries = await self._reader.storage.summaries()
-        return [job_id for job_id, written in summaries.items() if _may_be_queued(written)]
+        return [job_id for job_id, data in summaries.items() if _may_be_queued(data)]
 
     async def _is_left(self, job_id: str) -> bool:
         if await self._reader.storage.lease_info(job_id) is not None:
@@ -182,9 +182,9 @@ class JobQueue:
             raise DispatcherError(words, next_steps=error.next_steps) from error
 
 
-def _may_be_queued(written: bytes) -> bool:
+def _may_be_queued(summary: bytes) -> bool:
     """Return whether a summary may be of a queued Job. It is not parsed: there are thousands."""
-    return b'"queued":' in written or b'"status":"running"' in written
+    return b'"queued":' in summary or b'"status":"running"' in summary
 
 
 def _order_of(job: JobSummary, now: int) -> Order:
@@ -198,5 +198,5 @@ def _order_of(job: JobSummary, now: int) -> Order:
 def _check_order(at: int | None, priority: int) -> None:
     if at is not None and not 0 <= at < _LAST_DUE:
         raise UsageError(f"at = {at} is not a time: give milliseconds since 1970")
-    if abs(priority) > _MOST_PRIORITY:
-        raise UsageError(f"priority {priority}: use -{_MOST_PRIORITY:,} to {_MOST_PRIORITY:,}")
+    if abs(priority) > _MAX_PRIORITY:
+        raise UsageError(f"priority {priority}: use -{_MAX_PRIORITY:,} to {_MAX_PRIORITY:,}")

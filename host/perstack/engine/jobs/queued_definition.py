@@ -65,20 +65,20 @@ async def enqueue(job: JobContext, session: RunSession, request: QueueRequest) -
     return await job.summary_file.write(is_driven=False)
 
 
-async def _record_answer_of(job: JobContext, asks: Run) -> None:
+async def _record_answer_of(job: JobContext, asking_run: Run) -> None:
     """Record the answer to a delegate's question in its log; the Coordinator's says already that the Job continues."""
-    parent = asks if asks.start.delegated_by is None else job.runs[asks.start.delegated_by.run_id]
-    session = RunStarter(job).resume(ResumedRun(asks, "parent", above=parent.permissions))
+    parent = asking_run if asking_run.start.delegated_by is None else job.runs[asking_run.start.delegated_by.run_id]
+    session = RunStarter(job).resume(ResumedRun(asking_run, "parent", above=parent.permissions))
     await session.flush()
     await session.write_checkpoint()
 
 
 async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDefinition:
-    known = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
-    carried: tuple[BundledSkill, ...] = ()
+    fields = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
+    bundled: tuple[BundledSkill, ...] = ()
     if any(agent_skills(expert.skills) for expert in definition.experts):
-        carried = await bundle_skills(job.host.storage, job.job.id, job.knowledge, definition.experts)
-    return QueuedDefinition(**known, lock=job.lock.of_team(definition.experts), agent_skills=carried)
+        bundled = await bundle_skills(job.host.storage, job.job.id, job.knowledge, definition.experts)
+    return QueuedDefinition(**fields, lock=job.lock.of_team(definition.experts), agent_skills=bundled)
 
 
 async def load_queued_context(context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.checkpoints import Checkpoint
     from perstack.core.jobs.summary import PlacedRun
 
-_AT_ONCE = 16  # Jobs that are read concurrently: on a server each read waits for an answer
+_MAX_CONCURRENT_READS = 16  # Jobs that are read concurrently: on a server each read waits for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,17 @@ class JobReader:
     async def job(self, job_id: str | None = None) -> JobSummary:
         """Return the summary of a Job, or of the latest one. Raises NotFound."""
         job_id = await self.resolve(job_id)
-        kept = await read_summary(self.storage, job_id, JobSummary)
-        if kept is None or kept.id != job_id:  # copied from another Job
+        cached = await read_summary(self.storage, job_id, JobSummary)
+        if cached is None or cached.id != job_id:  # copied from another Job
             return await self._derive(job_id)
-        if kept.status != "running" and not _may_be_behind(kept):
-            return kept
+        if cached.status != "running" and not _may_be_behind(cached):
+            return cached
         try:
             return await self._derive(job_id)
         except NotFound:
             if await self.storage.lease_info(job_id) is None:
                 raise
-            return kept  # it is about to begin
+            return cached  # it is about to begin
 
     async def list(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
@@ -98,13 +98,13 @@ class JobReader:
 
         With `labels` only Jobs that have all of them; such a page may have more than `limit`.
         """
-        found: list[JobSummary] = []
+        jobs: list[JobSummary] = []
         while True:
             page = await self.storage.jobs(limit=limit, after=after)
-            found += [job for job in await self._summaries(page.ids) if has_labels(job.labels, labels or {})]
+            jobs += [job for job in await self._summaries(page.ids) if has_labels(job.labels, labels or {})]
             after = page.next
-            if after is None or not labels or len(found) >= limit:
-                return JobPage(tuple(found), after)
+            if after is None or not labels or len(jobs) >= limit:
+                return JobPage(tuple(jobs), after)
 
     @overload
     async def find(self, typed: str, kinds: Sequence[OwnerKind] = ...) -> str: ...
@@ -122,17 +122,17 @@ class JobReader:
 
         The logs of a Job with an intact summary are not read: `verify` finds their damage.
         """
-        found: list[JobNeedingAttention] = []
-        for job_id, written in (await self.storage.summaries()).items():
-            kept = _read_summary(job_id, written)
-            found += map(_as_needing_attention, (kept,) if kept is not None else await self._summaries((job_id,)))
-        return [one for one in found if one.asking is not None or one.damaged is not None]
+        jobs: list[JobNeedingAttention] = []
+        for job_id, data in (await self.storage.summaries()).items():
+            cached = _read_summary(job_id, data)
+            jobs += map(_as_needing_attention, (cached,) if cached is not None else await self._summaries((job_id,)))
+        return [job for job in jobs if job.asking is not None or job.damaged is not None]
 
     async def _summaries(self, job_ids: Sequence[str]) -> Sequence[JobSummary]:
-        found: list[JobSummary | None] = []
-        for first in range(0, len(job_ids), _AT_ONCE):
-            found += await asyncio.gather(*map(self.row, job_ids[first : first + _AT_ONCE]))
-        return [one for one in found if one is not None]
+        summaries: list[JobSummary | None] = []
+        for start in range(0, len(job_ids), _MAX_CONCURRENT_READS):
+            summaries += await asyncio.gather(*map(self.row, job_ids[start : start + _MAX_CONCURRENT_READS]))
+        return [summary for summary in summaries if summary is not None]
 
     async def row(self, job_id: str) -> JobSummary | None:
         """Return the summary of a Job for a list: a damaged one if it cannot be read, None if it was deleted."""
@@ -189,27 +189,27 @@ class JobReader:
         """
         if job_id is None:
             return await self._all_runs(limit, after)
-        every = (await self.job(job_id)).runs
-        begin = 0 if after is None else next((n for n, run in enumerate(every, 1) if run.id == after), None)
-        if begin is None:
+        all_runs = (await self.job(job_id)).runs
+        start = 0 if after is None else next((n for n, run in enumerate(all_runs, 1) if run.id == after), None)
+        if start is None:
             raise NotFound(f"Job {job_id} has no Run {after} to list after")
-        page = every[begin : begin + limit]
-        return RunPage(page, page[-1].id if begin + limit < len(every) else None)
+        page = all_runs[start : start + limit]
+        return RunPage(page, page[-1].id if start + limit < len(all_runs) else None)
 
     async def _all_runs(self, limit: int, after: str | None) -> RunPage:
-        place, run_id = _cursor(after)
-        found: list[RunSummary] = []
+        cursor, run_id = _cursor(after)
+        collected: list[RunSummary] = []
         while True:
-            page = await self.storage.jobs(limit=1, after=place)
+            page = await self.storage.jobs(limit=1, after=cursor)
             for job in await self._summaries(page.ids):
                 runs = _runs_after(job.runs, run_id)
-                room = limit - len(found)
-                found += [run.model_copy(update={"job_id": job.id}) for run in runs[:room]]
+                room = limit - len(collected)
+                collected += [run.model_copy(update={"job_id": job.id}) for run in runs[:room]]
                 if len(runs) > room:
-                    return RunPage(tuple(found), f"{place or ''}/{found[-1].id}" if found else after)
-            place, run_id = page.next, None
-            if place is None or len(found) >= limit:
-                return RunPage(tuple(found), None if place is None else f"{place}/")
+                    return RunPage(tuple(collected), f"{cursor or ''}/{collected[-1].id}" if collected else after)
+            cursor, run_id = page.next, None
+            if cursor is None or len(collected) >= limit:
+                return RunPage(tuple(collected), None if cursor is None else f"{cursor}/")
 
     async def run_state(self, job_id: str, run_id: str, *, through: str | None = None) -> Run | None:
         """Return a Run's state at its end, or after the event `through`; None without events. Raises StorageError."""
@@ -238,23 +238,23 @@ class JobReader:
         ids = await run_ids(self.storage, job_id)
         if run_id is not None and run_id not in ids:
             raise NotFound(f"Job {job_id} has no Run {run_id}; it has: {', '.join(ids) or 'none'}")
-        wanted = ids if run_id is None else [run_id]
-        return [RunLog(one, *await readable(self.storage, RunRef(job_id, one))) for one in wanted]
+        selected_ids = ids if run_id is None else [run_id]
+        return [RunLog(run_id, *await readable(self.storage, RunRef(job_id, run_id))) for run_id in selected_ids]
 
     async def last_lines(self, job_id: str | None = None, *, count: int) -> Sequence[RunLog]:
         """Return the last lines of each log, at most `count`, unparsed and possibly unchecked."""
         job_id = await self.resolve(job_id)
         ids = await run_ids(self.storage, job_id)
-        return [RunLog(one, await self.storage.end(RunRef(job_id, one), count)) for one in ids]
+        return [RunLog(run_id, await self.storage.end(RunRef(job_id, run_id), count)) for run_id in ids]
 
     async def visibility(self, run_id: str, *, job_id: str | None = None) -> Visibility:
         """Return which events of a Run its model no longer sees in full, or at all, as far as its log can be read."""
-        found = Visibility()
+        seen_events = Visibility()
         with suppress(Damaged):
             await load_run(
-                self.storage, RunRef(job_id or job_of_run(run_id), check_id(run_id, "run")), observe=found.observe
+                self.storage, RunRef(job_id or job_of_run(run_id), check_id(run_id, "run")), observe=seen_events.observe
             )
-        return found
+        return seen_events
 
     async def watch(
         self,
@@ -269,16 +269,18 @@ class JobReader:
         `queued`: also wait for a Job without a driver that a worker may claim. `after`: the number of events of each
         Run that are known already. `on_caught_up` is called each time all stored events were yielded.
         """
-        watched = await self.resolve(job_id)
+        watched_id = await self.resolve(job_id)
 
         async def is_over() -> bool:
-            job = await self.job(watched)
+            job = await self.job(watched_id)
             return (
-                job.status not in ("queued", "running") if job.queued is None else await self._needs_no_worker(watched)
+                job.status not in ("queued", "running")
+                if job.queued is None
+                else await self._needs_no_worker(watched_id)
             )
 
         end = is_over if queued else None
-        async for line in watch_job(self.storage, watched, end, after=after, on_caught_up=on_caught_up):
+        async for line in watch_job(self.storage, watched_id, end, after=after, on_caught_up=on_caught_up):
             yield line
 
     async def follow(
@@ -316,26 +318,32 @@ class JobReader:
                 start = parse_event(open_line(line).payload)
                 if isinstance(start, StartRun) and start.continued_from is not None:
                     return start.continued_from
-        place = run.continued_from or ""
-        return ContinuedFrom(run_id=place_of(place)[1] if is_place(place) else "", checkpoint_id=place)
+        checkpoint_id = run.continued_from or ""
+        return ContinuedFrom(
+            run_id=place_of(checkpoint_id)[1] if is_place(checkpoint_id) else "", checkpoint_id=checkpoint_id
+        )
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Return the ids of a Job's checkpoints after `after`, Run by Run, oldest first."""
         ids = await run_ids(self.storage, check_job_id(job_id))
         ref = None if after is None else (await self._place_of(after, job_id))[0]
-        found: list[str] = []
+        checkpoint_ids: list[str] = []
         for run_id in ids if ref is None else ids[ids.index(ref.run_id) :]:
-            found += [one for line in await self.events(run_id, job_id=job_id) if (one := checkpoint_at(line.event))]
-            if after in found:
-                found = found[found.index(after) + 1 :]
-            if len(found) > limit:
-                return Page(tuple(found[:limit]), found[limit - 1])
-        return Page(tuple(found))
+            checkpoint_ids += [
+                checkpoint_id
+                for line in await self.events(run_id, job_id=job_id)
+                if (checkpoint_id := checkpoint_at(line.event))
+            ]
+            if after in checkpoint_ids:
+                checkpoint_ids = checkpoint_ids[checkpoint_ids.index(after) + 1 :]
+            if len(checkpoint_ids) > limit:
+                return Page(tuple(checkpoint_ids[:limit]), checkpoint_ids[limit - 1])
+        return Page(tuple(checkpoint_ids))
 
     async def state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
         """Return the state of a Run at a checkpoint. Raises NotFound."""
-        ref, place = await self._place_of(checkpoint_id, job_id)
-        run = await load_run(self.storage, ref, through=place)
+        ref, event_id = await self._place_of(checkpoint_id, job_id)
+        run = await load_run(self.storage, ref, through=event_id)
         if run is None:
             raise NotFound(f"there is no checkpoint {checkpoint_id}")
         return run
@@ -373,17 +381,17 @@ class JobReader:
 
     async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """Return the summary of the readable part of the logs, as a failed Job: a list of Jobs must not end at it."""
-        job, known = Job(job_id), dict[str, Run]()
+        job, runs = Job(job_id), dict[str, Run]()
         for run_id in await run_ids(self.storage, job_id):
-            found = await run_logs(self.storage, known).readable(RunRef(job_id, run_id))
-            if found.loaded is not None:
-                known[run_id] = found.loaded.state
-                job.take(known[run_id])
+            reading = await run_logs(self.storage, runs).readable(RunRef(job_id, run_id))
+            if reading.loaded is not None:
+                runs[run_id] = reading.loaded.state
+                job.take(runs[run_id])
         if not job.coordinators:
             return _unreadable_job(job_id, damage)
-        failed = _unreadable_job(job_id, damage).model_dump(include={"status", "lifecycle", "error", "damaged"})
+        failure = _unreadable_job(job_id, damage).model_dump(include={"status", "lifecycle", "error", "damaged"})
         unset = {"pause_reason": None, "text": None, "question": None, "finished_at": None}
-        return summarize(job, is_driven=False).model_copy(update={**failed, **unset})
+        return summarize(job, is_driven=False).model_copy(update={**failure, **unset})
 
     async def _place_of(self, checkpoint_id: str, job_id: str | None) -> tuple[RunRef, str]:
         check_id(checkpoint_id, "checkpoint")
@@ -392,35 +400,35 @@ class JobReader:
             if job_id is None or run_id in await run_ids(self.storage, check_job_id(job_id)):
                 return RunRef(job_id or owner, run_id), checkpoint_id
         else:
-            of = None if job_id is None else check_job_id(job_id)
-            if (found := await self.storage.foreign_checkpoint(checkpoint_id, of)) is not None:
-                owner, place = found
-                return RunRef(owner, place_of(place)[1]), place
-        within = f" in Job {job_id}" if job_id else ""
-        raise NotFound(f"there is no checkpoint {checkpoint_id}{within}", next_steps=(Inspect("log", job_id),))
+            owner_id = None if job_id is None else check_job_id(job_id)
+            if (foreign := await self.storage.foreign_checkpoint(checkpoint_id, owner_id)) is not None:
+                owner, event_id = foreign
+                return RunRef(owner, place_of(event_id)[1]), event_id
+        suffix = f" in Job {job_id}" if job_id else ""
+        raise NotFound(f"there is no checkpoint {checkpoint_id}{suffix}", next_steps=(Inspect("log", job_id),))
 
 
-def _may_be_behind(kept: JobSummary) -> bool:
-    if kept.status != "queued":
+def _may_be_behind(summary: JobSummary) -> bool:
+    if summary.status != "queued":
         return False
-    return any(run.delegated_by is not None and run.status in (*ACTIVE, "queued") for run in kept.runs)
+    return any(run.delegated_by is not None and run.status in (*ACTIVE, "queued") for run in summary.runs)
 
 
 def _cursor(after: str | None) -> tuple[str | None, str | None]:
     if after is None:
         return None, None
-    place, separator, run_id = after.partition("/")
+    job_cursor, separator, run_id = after.partition("/")
     if not separator:
         raise UsageError(f"{after!r} is not a place in the list of Runs: use `next` of the page before")
-    return place or None, run_id or None
+    return job_cursor or None, run_id or None
 
 
 def _runs_after(runs: tuple[RunSummary, ...], run_id: str | None) -> tuple[RunSummary, ...]:
-    begin = next((n for n, run in enumerate(runs, 1) if run.id == run_id), 0)
-    return runs[begin:]
+    start = next((n for n, run in enumerate(runs, 1) if run.id == run_id), 0)
+    return runs[start:]
 
 
-class _Kept(Fact):
+class _InboxSummary(Fact):
     """The part of job.json that the inbox needs: with thousands of Jobs the rest is not worth making objects of."""
 
     id: str
@@ -430,13 +438,13 @@ class _Kept(Fact):
     unpriced_tokens: int = 0
 
 
-def _read_summary(job_id: str, written: bytes) -> _Kept | None:
+def _read_summary(job_id: str, data: bytes) -> _InboxSummary | None:
     """Return what job.json says; None if the logs must be read."""
     try:
-        kept = _Kept.model_validate_json(written)
+        summary = _InboxSummary.model_validate_json(data)
     except ValueError:
         return None
-    return kept if kept.id == job_id and kept.status != "running" else None
+    return summary if summary.id == job_id and summary.status != "running" else None
 
 
 def _unreadable_job(job_id: str, error: StorageError | NotFound) -> JobSummary:
@@ -452,7 +460,7 @@ def _unreadable_job(job_id: str, error: StorageError | NotFound) -> JobSummary:
     )
 
 
-def _as_needing_attention(job: JobSummary | _Kept) -> JobNeedingAttention:
+def _as_needing_attention(job: JobSummary | _InboxSummary) -> JobNeedingAttention:
     if isinstance(job, JobSummary) and job.damaged:
         return JobNeedingAttention(job.id, damaged=job)
     return JobNeedingAttention(job.id, job.asking, cost=cost(job.usage, job.unpriced_tokens))

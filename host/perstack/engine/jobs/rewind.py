@@ -46,27 +46,27 @@ async def paths_ignored_then(trees: Trees, tree: str, changes: Sequence[Change])
     rules = rules_at(
         [(b"", await _content(trees, top, _RULES[0]))], perstackignore=await _content(trees, top, _RULES[1])
     )
-    found: set[bytes] = set()
+    paths: set[bytes] = set()
     for change in changes:
         if change.new is None and await _is_ignored(trees, top, rules, change):
-            found.add(change.path)
-    return frozenset(found)
+            paths.add(change.path)
+    return frozenset(paths)
 
 
 async def _is_ignored(trees: Trees, folder: TreeFolder, rules: IgnoreRules, change: Change) -> bool:
-    *above, name = change.path.split(b"/")
-    for part in above:
+    *parents, name = change.path.split(b"/")
+    for part in parents:
         if rules.ignores(part, is_folder=True):
             return True
-        inner = next((one for one in folder.entries if one.name == part), None)
-        folder = await trees.folder(inner.digest) if isinstance(inner, Subfolder) else TreeFolder()
+        subfolder = next((entry for entry in folder.entries if entry.name == part), None)
+        folder = await trees.folder(subfolder.digest) if isinstance(subfolder, Subfolder) else TreeFolder()
         rules = rules.for_subfolder(part, await _content(trees, folder, _RULES[0]))
     return rules.ignores(name, is_folder=isinstance(change.old, Subfolder))
 
 
 async def _content(trees: Trees, folder: TreeFolder, name: bytes) -> bytes | None:
-    found = next((one for one in folder.entries if one.name == name), None)
-    return await trees.content(found.digest) if isinstance(found, File) else None
+    entry = next((entry for entry in folder.entries if entry.name == name), None)
+    return await trees.content(entry.digest) if isinstance(entry, File) else None
 
 
 _BATCH_BYTES = 32 << 20
@@ -123,14 +123,14 @@ class Rewinder:
         await self._check_not_driven()
         loaded = await load_job(self._storage, job_id)
         present = await self._present(loaded)
-        changes, _, found = await self._look(job_id, at, checkpoint_id, present, only)
-        return await self._result_of(job_id, checkpoint_id, present, changes, found)
+        changes, _, plan = await self._plan_steps(job_id, at, checkpoint_id, present, only)
+        return await self._result_of(job_id, checkpoint_id, present, changes, plan)
 
     async def rewind(
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
     ) -> Rewind:
         """Restore the files and record it, or nothing. Raises as `seen`, and Conflict unless it is as `expected`."""
-        with self._alone():
+        with self._exclusive():
             await self._check_not_driven()
             async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
                 return await shield_until_done(self._restore(job_id, at, checkpoint_id, only, by, expected))
@@ -144,14 +144,14 @@ class Rewinder:
 
         Records nothing. Raises UsageError, Conflict and StorageError.
         """
-        with self._alone():
+        with self._exclusive():
             if any(self._workspace.iterdir()):
                 raise UsageError(f"{self._workspace} is not empty: files of a snapshot are written to a new folder")
             trees = Trees(self._storage, job_id)
             changes = await trees.changes(None, _tree_of(at, checkpoint_id))
-            looked = await asyncio.to_thread(self._looked, rewind_plan(changes, path_filter(()), frozenset()))
-            await shield_until_done(self._put(looked.steps, looked.plan.changes, trees, None))
-        return len(looked.plan.changes)
+            steps = await asyncio.to_thread(self._steps_for, rewind_plan(changes, path_filter(()), frozenset()))
+            await shield_until_done(self._put(steps.steps, steps.plan.changes, trees, None))
+        return len(steps.plan.changes)
 
     async def settle(self) -> str | None:
         """Finish or undo a killed rewind of this workspace. Returns a message, or None if there was none.
@@ -160,7 +160,7 @@ class Rewinder:
         """
         if not self._journal.is_there():
             return None
-        with self._alone():
+        with self._exclusive():
             return await shield_until_done(self._recover())
 
     async def _restore(
@@ -170,12 +170,12 @@ class Rewinder:
         async with self._audit.anchored(loaded):
             session = self._session(loaded)
             tree = await self._present(loaded)
-            changes, looked, found = await self._look(job_id, at, checkpoint_id, tree, only)
-            told = await self._result_of(job_id, checkpoint_id, tree, changes, found)
-            if expected is not None and told.digest != expected:
+            changes, steps, plan = await self._plan_steps(job_id, at, checkpoint_id, tree, only)
+            result = await self._result_of(job_id, checkpoint_id, tree, changes, plan)
+            if expected is not None and result.digest != expected:
                 raise Conflict("files have changed since you were shown what would be done: look at it again")
             if not changes:
-                return told
+                return result
             await JobSummaryFile(self._storage, loaded).mark_stale()
             start = session.record(
                 StartRewind(**session.stamp(), to_checkpoint=checkpoint_id, tree=tree, only=tuple(only), by=by)
@@ -186,7 +186,7 @@ class Rewinder:
                 run_id=session.ref.run_id,
                 start=start.id,
                 files=len(changes),
-                kept=len(found.kept),
+                kept=len(plan.kept),
             )
             trees = Trees(self._storage, job_id)
 
@@ -194,11 +194,17 @@ class Rewinder:
                 await self._record(rewound, loaded, session)
 
             try:
-                await self._put(looked.steps, changes, trees, rewound, record)
+                await self._put(steps.steps, changes, trees, rewound, record)
             finally:
                 await self._summarize(loaded)
         return Rewind(
-            told.job_id, told.checkpoint_id, told.workspace, told.files, told.kept, told.digest, undo=start.id
+            result.job_id,
+            result.checkpoint_id,
+            result.workspace,
+            result.files,
+            result.kept,
+            result.digest,
+            undo=start.id,
         )
 
     async def _put(
@@ -221,27 +227,27 @@ class Rewinder:
                 if record is not None:
                     await record()
             except BaseException as error:
-                await self._undone(restorer)
+                await self._undo(restorer)
                 if isinstance(error, OSError):
                     raise self._failed(error) from error
                 raise
             with suppress(OSError):  # done and recorded: the next opening of the workspace cleans up
                 await asyncio.to_thread(restorer.finish)
 
-    async def _undone(self, restorer: StagedRewind) -> None:
+    async def _undo(self, restorer: StagedRewind) -> None:
         with suppress(OSError):  # the next opening of the workspace continues
             await asyncio.to_thread(restorer.undo)
 
     async def _stage(
         self, restorer: StagedRewind, steps: Sequence[Step], changes: Sequence[Change], trees: Trees
     ) -> None:
-        wanted = {change.path: change.new for change in changes}
+        entries = {change.path: change.new for change in changes}
         files: list[tuple[Step, bytes, int]] = []
         links: list[tuple[Step, bytes]] = []
         size = 0
         for step in steps:
             path = parse_spelling(step.path)
-            entry = wanted.get(path)
+            entry = entries.get(path)
             if step.act != "put":
                 continue
             if isinstance(entry, Link):
@@ -255,17 +261,17 @@ class Rewinder:
                 files, links, size = [], [], 0
         await asyncio.to_thread(restorer.stage, files, links)
 
-    async def _look(
+    async def _plan_steps(
         self, job_id: str, at: Run, checkpoint_id: str, present: str, only: Sequence[str]
     ) -> tuple[tuple[Change, ...], RewindSteps, RewindPlan]:
         trees, tree = Trees(self._storage, job_id), _tree_of(at, checkpoint_id)
         changes = await trees.changes(present, tree)
         left_out = await paths_ignored_then(trees, tree, changes)
         plan = rewind_plan(changes, path_filter(only), left_out)
-        looked = await asyncio.to_thread(self._looked, plan)
-        return looked.plan.changes, looked, looked.plan
+        steps = await asyncio.to_thread(self._steps_for, plan)
+        return steps.plan.changes, steps, steps.plan
 
-    def _looked(self, plan: RewindPlan) -> RewindSteps:
+    def _steps_for(self, plan: RewindPlan) -> RewindSteps:
         try:
             with StagedRewind(self._journal) as restorer:
                 return RewindSteps(restorer.root, plan)
@@ -276,7 +282,7 @@ class Rewinder:
         self, job_id: str, checkpoint_id: str, present: str, changes: Sequence[Change], plan: RewindPlan
     ) -> Rewind:
         files = await file_diffs(Trees(self._storage, job_id), changes)
-        kept = tuple(KeptPath(spell(one.path), one.why) for one in plan.kept)
+        kept = tuple(KeptPath(spell(item.path), item.why) for item in plan.kept)
         digest = sha256(repr((present, checkpoint_id, changes, plan.kept)).encode()).hexdigest()
         return Rewind(job_id, checkpoint_id, str(self._workspace), files, kept, digest)
 
@@ -288,10 +294,10 @@ class Rewinder:
         return event.tree
 
     async def _record(self, rewound: Rewound, loaded: Job, session: RunSession) -> None:
-        after = await self._snapshots(rewound.job_id).record(session.run, session.stamp)
+        snapshot = await self._snapshots(rewound.job_id).record(session.run, session.stamp)
         session.record(
             FinishRewind(
-                **session.stamp(), start=rewound.start, tree=after.tree, files=rewound.files, kept=rewound.kept
+                **session.stamp(), start=rewound.start, tree=snapshot.tree, files=rewound.files, kept=rewound.kept
             )
         )
         await session.flush()
@@ -323,7 +329,7 @@ class Rewinder:
             loaded = await load_job(self._storage, rewound.job_id)
             ref = RunRef(rewound.job_id, rewound.run_id)
             lines = (await run_logs(self._storage).readable(ref)).or_raise().lines
-            if any(isinstance(one.event, FinishRewind) and one.event.start == rewound.start for one in lines):
+            if any(isinstance(line.event, FinishRewind) and line.event.start == rewound.start for line in lines):
                 return
             async with self._audit.anchored(loaded):
                 await self._record(rewound, loaded, self._session(loaded))
@@ -333,7 +339,7 @@ class Rewinder:
         run = loaded.coordinator
         return RunSession.of(self._storage, loaded, run, self._emit, clock=self._clock)
 
-    def _alone(self) -> AbstractContextManager[None]:
+    def _exclusive(self) -> AbstractContextManager[None]:
         return rewound_in(self._workspace, self._lock)
 
     def _failed(self, error: OSError) -> StorageError:

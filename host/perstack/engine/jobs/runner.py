@@ -115,13 +115,13 @@ class JobRunner:
             from perstack.engine.runs.beginning import NewRun
 
             async with job_slots().hold():
-                made = await self._new_job(job_id)
-                async with self._leased(made) as stop:
-                    if made == job_id:
-                        await self._check_not_begun(made)  # check again under the lease
-                    contents = await self.store_attachments(made, added)
+                created_id = await self._new_job(job_id)
+                async with self._leased(created_id) as stop:
+                    if created_id == job_id:
+                        await self._check_not_begun(created_id)  # check again under the lease
+                    contents = await self.store_attachments(created_id, added)
                     new = NewRun(expert, query, labels, contents)
-                    return await self.drive(runnable, Job(made), new, listener, stop, queue=queue)
+                    return await self.drive(runnable, Job(created_id), new, listener, stop, queue=queue)
 
         return await in_own_task(work())
 
@@ -322,10 +322,10 @@ class JobRunner:
 
     async def _check_not_begun(self, job_id: str) -> None:
         """Raise UsageError for a Job with an event, or whose logs were removed: its id must not be used again."""
-        begun = await self._reader.has_begun(job_id)
-        if begun == "begun":
+        state = await self._reader.has_begun(job_id)
+        if state == "begun":
             raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), SetOption("job_id")))
-        if begun == "removed":
+        if state == "removed":
             words = f"Job {job_id} had events, and its logs are gone: put them back"
             raise UsageError(words, next_steps=(SetOption("job_id"),))
 
@@ -338,6 +338,6 @@ async def read_attachments(
         return ()
     from perstack.engine.jobs.attachments import check_supported, read_attachments
 
-    found = await read_attachments(attachments)
-    check_supported(context, expert_key, found)
-    return found
+    attached = await read_attachments(attachments)
+    check_supported(context, expert_key, attached)
+    return attached

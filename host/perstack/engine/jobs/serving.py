@@ -58,8 +58,8 @@ class _Service:
         from perstack.engine.runs.job_context import WorkerRole
 
         workers = self.context.project.workers
-        wants = self.apart and workers is not None and workers.delegates == "distributed"
-        distributes = wants and self.context.dispatching.dispatcher is not None
+        wants_distribution = self.apart and workers is not None and workers.delegates == "distributed"
+        distributes = wants_distribution and self.context.dispatching.dispatcher is not None
         if self.on_waiting is None:
             return WorkerRole(self.worker, distributes)
         return WorkerRole(self.worker, distributes, self.on_waiting)
@@ -145,8 +145,8 @@ class JobServer:
         async with self._leased_run(job_id, run_id) as stop:
             loaded = await self._reader.load(job_id)
             run = loaded.runs.get(run_id)
-            wanted = run is not None and not run.is_coordinator and is_wanted(run, loaded.runs)
-            reason = due_of(run, service.context.clock.now()) if run is not None and wanted else None
+            is_awaited = run is not None and not run.is_coordinator and is_wanted(run, loaded.runs)
+            reason = due_of(run, service.context.clock.now()) if run is not None and is_awaited else None
             if run is None or reason is None:
                 return loaded
             head = run.head
@@ -170,9 +170,9 @@ class JobServer:
             await self._files.check_present(loaded.id)
         loaded.root = number_of_run(run.id)
         job = self._runner.job_context(runnable, loaded, service.on_event, stop, worker=service.role())
-        above = () if by is None else loaded.runs[by.run_id].permissions
+        parent_permissions = () if by is None else loaded.runs[by.run_id].permissions
         reason = due_of(run, clock.now()) or "crash"
-        session = RunStarter(job).resume(ResumedRun(run, reason, above=above))
+        session = RunStarter(job).resume(ResumedRun(run, reason, above=parent_permissions))
         start, limits = session.run.start, session.run.limits
         job.emit.display(runtime_begins(start, limits, self._reader.storage.location, clock.now()))
         try:
@@ -219,10 +219,10 @@ def _check_skills(context: HostContext, expert: Expert) -> None:
 
 def _check_program(context: HostContext, skill: McpStdioSkill) -> None:
     check_known((*skill.args, *skill.env.values()), skill.name)
-    named = {*skill.required_env, *variables_in((*skill.args, *skill.env.values()))}
-    missing = ", ".join(sorted(name for name in named if not context.env.without_stored.get(name)))
+    variable_names = {*skill.required_env, *variables_in((*skill.args, *skill.env.values()))}
+    missing = ", ".join(sorted(name for name in variable_names if not context.env.without_stored.get(name)))
     if missing:
         raise UsageError(f"skill {skill.name!r} needs {missing}: set it in the environment or in a .env file")
-    found = shutil.which(skill.command, path=context.env.get("PATH", os.defpath))
-    if found is None and not (context.workspace / skill.command).is_file():
+    program = shutil.which(skill.command, path=context.env.get("PATH", os.defpath))
+    if program is None and not (context.workspace / skill.command).is_file():
         raise UsageError(f"skill {skill.name!r} needs the program {skill.command}, which is not installed here")

@@ -57,8 +57,8 @@ class _Feed:
         if questions is not None:
             questions.on_asked = self.ask
             self.begun.set()
-        for one in self.reader.read(event):
-            self.queue.put_nowait(one)
+        for stream_event in self.reader.read(event):
+            self.queue.put_nowait(stream_event)
 
     def ask(self, question: OpenQuestion) -> None:
         """Queue a question of a delegate, which is asked while other Runs are active."""
@@ -201,13 +201,13 @@ class JobStream:
         self._feed.open.pop(question_id, None)
         return await jobs.job(job_id)
 
-    async def _resume(self, drive: Drive, also: EventListener | None) -> None:
+    async def _resume(self, drive: Drive, extra_listener: EventListener | None) -> None:
         feed = self._feed
 
         def listener(event: Event, line: bytes) -> None:
             feed(event, line)
-            if also is not None:
-                also(event, line)
+            if extra_listener is not None:
+                extra_listener(event, line)
 
         task = feed.start(drive, listener)
         try:
@@ -265,7 +265,7 @@ class Streams:
 
     def asking(self, question_id: str) -> JobStream | None:
         """Return the stream that waits for the answer to this question; None without one."""
-        return next((one for one in self._streams if one.is_asking(question_id)), None)
+        return next((stream for stream in self._streams if stream.is_asking(question_id)), None)
 
     def leave(self, task: _DriveTask) -> None:
         """Cancel the task of a stream that was collected, in any thread."""
