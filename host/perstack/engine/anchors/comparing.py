@@ -45,10 +45,10 @@ class AnchorComparison:
         try:
             # read the logs after the anchor: the logs of a running Job then contain at least what was anchored
             logs = await log_hashes(self._storage, owner)
-            waits = await AnchorOutbox(self._storage, owner.kind).has(owner.id)
+            is_waiting = await AnchorOutbox(self._storage, owner.kind).has(owner.id)
         except StorageError as error:
             return with_unchecked(report, f"the anchor {name} is not compared with what cannot be read: {error}")
-        if waits:
+        if is_waiting:
             report = with_unchecked(report, f"the anchor {name} has not taken the latest heads yet")
         if unread:
             report = with_unchecked(report, f"lines of the anchor {name} that are not records: {unread:,}")
@@ -59,18 +59,18 @@ class AnchorComparison:
         try:
             absent = [owner for owner in await self._owners() if not await self._has(owner)]
             self._reader = None  # read again: an owner removed in the meantime has a record of its removal by now
-            findings, unchecked, others = list[Finding](), list[Unchecked](), 0
+            findings, unchecked, foreign = list[Finding](), list[Unchecked](), 0
             for owner in absent:
-                found = await self._check_missing(owner)
-                findings += found.findings
-                unchecked += found.unchecked
-                others += found.elsewhere
+                result = await self._check_missing(owner)
+                findings += result.findings
+                unchecked += result.unchecked
+                foreign += result.elsewhere
         except AnchorUnreadable as error:
             words = f"{error}; whether anything was removed is not known"
-            findings, unchecked, others = [], [Unchecked("anchor", "", 1, words)], 0
-        if others:
+            findings, unchecked, foreign = [], [Unchecked("anchor", "", 1, words)], 0
+        if foreign:
             words = f"the anchor {self._anchor.name} has heads of others too, of another store or from another place"
-            unchecked.append(Unchecked("anchor", "", others, f"{words}: {others:,}"))
+            unchecked.append(Unchecked("anchor", "", foreign, f"{words}: {foreign:,}"))
         if not findings and not unchecked:
             return None
         return Report(self._storage.location, 0, 0, tuple(findings), tuple(unchecked), kind="store")
@@ -79,28 +79,28 @@ class AnchorComparison:
         """Return a report on an id that is not in the store; None unless the anchor has it without a removal."""
         for kind in OWNER_KINDS:
             try:
-                found = await self._check_missing(Owner(kind, owner_id))
+                result = await self._check_missing(Owner(kind, owner_id))
             except AnchorUnreadable:
                 return None
-            if found.findings:
-                return Report(owner_id, 0, 0, tuple(found.findings), tuple(found.unchecked), kind=kind)
+            if result.findings:
+                return Report(owner_id, 0, 0, tuple(result.findings), tuple(result.unchecked), kind=kind)
         return None
 
     async def _check_missing(self, owner: Owner) -> _MissingOwner:
         records, _ = await self._records(owner)
         source = f"the anchor {self._anchor.name}"
         trusted, findings = trusted_records(owner, self._anchor.name, records, self._key)
-        findings = [Finding(owner.id, 0, one.message) for one in findings]
-        gone = ended_lives(trusted)
-        left = [record for record in trusted if record.life not in gone]
-        if not left:
+        findings = [Finding(owner.id, 0, finding.message) for finding in findings]
+        removed_lives = ended_lives(trusted)
+        remaining = [record for record in trusted if record.life not in removed_lives]
+        if not remaining:
             return _MissingOwner(findings)
-        if not any(self._is_ours(record) for record in left):
+        if not any(self._is_ours(record) for record in remaining):
             return _MissingOwner(findings, elsewhere=1)
-        if not _is_left(left, ended_lives([*trusted, *await self._records_in_outbox(owner)])):
+        if not _has_live_record(remaining, ended_lives([*trusted, *await self._records_in_outbox(owner)])):
             words = f"it is not here, and a record of its removal waits to be sent to {source}"
             return _MissingOwner(findings, [Unchecked("anchor", owner.id, 0, words)])
-        latest = left[-1].statement.predicate.created_on
+        latest = remaining[-1].statement.predicate.created_on
         words = f"{source} has heads of this {OWNER_KINDS[owner.kind].singular}, the last of {latest}, and it is gone"
         return _MissingOwner(
             [*findings, Finding(owner.id, 0, f"{words}: somebody removed it; put it back from a copy")]
@@ -114,13 +114,13 @@ class AnchorComparison:
         return await space_of(self._storage, owner.kind).has_job(owner.id)
 
     async def _records_in_outbox(self, owner: Owner) -> list[AnchorRecord]:
-        found: list[AnchorRecord] = []
+        records: list[AnchorRecord] = []
         for data in await AnchorOutbox(self._storage, owner.kind).of(owner.id):
             try:
-                found.append(read_record(data))
+                records.append(read_record(data))
             except ValueError:
                 continue
-        return trusted_records(owner, "", found, self._key)[0]
+        return trusted_records(owner, "", records, self._key)[0]
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -170,5 +170,5 @@ class _MissingOwner:
         self.elsewhere = elsewhere
 
 
-def _is_left(records: Sequence[AnchorRecord], gone: frozenset[str]) -> bool:
-    return any(record.life not in gone for record in records)
+def _has_live_record(records: Sequence[AnchorRecord], removed_lives: frozenset[str]) -> bool:
+    return any(record.life not in removed_lives for record in records)

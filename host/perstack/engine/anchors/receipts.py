@@ -88,13 +88,13 @@ def read_signer(setting: str, env: Mapping[str, str]) -> Signer:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    place, pem = _private_pem(setting, env)
+    label, pem = _private_pem(setting, env)
     try:
         key = load_pem_private_key(pem, None)
     except (ValueError, TypeError):  # TypeError: it is encrypted
-        raise UsageError(f"{place} is not an unencrypted private key in PEM; {_HOW_TO_MAKE_KEY}") from None
+        raise UsageError(f"{label} is not an unencrypted private key in PEM; {_HOW_TO_MAKE_KEY}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{place} is a key of another algorithm than Ed25519; {_HOW_TO_MAKE_KEY}")
+        raise UsageError(f"{label} is a key of another algorithm than Ed25519; {_HOW_TO_MAKE_KEY}")
     return Signer(key, _id_of(key.public_key()))
 
 
@@ -103,11 +103,11 @@ def read_public_key(path: Path) -> PublicKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    how = "write it with: openssl pkey -in KEY.pem -pubout -out PUBLIC.pem"
+    remedy = "write it with: openssl pkey -in KEY.pem -pubout -out PUBLIC.pem"
     try:
         key = load_pem_public_key(_read(path, f"the key {path}"))
     except ValueError:
-        raise UsageError(f"the key {path} is not a public key in PEM; {how}") from None
+        raise UsageError(f"the key {path} is not a public key in PEM; {remedy}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise UsageError(f"the key {path} is of another algorithm than Ed25519")
     return PublicKey(key, _id_of(key))
@@ -126,22 +126,22 @@ def key_variable(setting: str | None) -> str | None:
 def _private_pem(setting: str, env: Mapping[str, str]) -> tuple[str, bytes]:
     file, variable = key_file(setting), key_variable(setting)
     if file is not None:
-        place = f"[audit] signingKey {file}"
-        return place, _read(file, place)
-    place = f"[audit] signingKey {setting}"
+        label = f"[audit] signingKey {file}"
+        return label, _read(file, label)
+    label = f"[audit] signingKey {setting}"
     if variable is None:
         raise UsageError("[audit] signingKey: name a file, `file:PATH`, or a variable, `env:NAME`")
     if not env.get(variable):
-        raise UsageError(f"{place}: there is no variable {variable}; set it to the key in PEM")
+        raise UsageError(f"{label}: there is no variable {variable}; set it to the key in PEM")
     # a .env file may contain the lines separated by a literal \n
-    return place, env[variable].replace("\\n", "\n").encode()
+    return label, env[variable].replace("\\n", "\n").encode()
 
 
-def _read(path: Path, place: str) -> bytes:
+def _read(path: Path, label: str) -> bytes:
     try:
         return read_regular(path, _MAX_KEY_BYTES)
     except OSError as error:
-        raise UsageError(f"{place} cannot be read: {error.strerror or type(error).__name__}") from None
+        raise UsageError(f"{label} cannot be read: {error.strerror or type(error).__name__}") from None
 
 
 def _id_of(key: Ed25519PublicKey) -> str:
@@ -183,9 +183,9 @@ async def checked_ends(storage: Storage, job_id: str) -> list[LogEnd]:
         lines = await storage.read(RunRef(job_id, run_id))
         places = _hashes(lines)
         if len(places.hashes) < len(lines):
-            good = len(places.hashes)
-            words = f"{run_id}, event {good + 1}: the log does not hold"
-            raise Damaged(words, readable=good, next_steps=(Inspect("damage", job_id),))
+            valid_count = len(places.hashes)
+            words = f"{run_id}, event {valid_count + 1}: the log does not hold"
+            raise Damaged(words, readable=valid_count, next_steps=(Inspect("damage", job_id),))
         if lines:
             ends.append(LogEnd(run_id, len(lines), places.hashes[-1], places.first))
     if not ends:
@@ -244,9 +244,11 @@ def with_receipt(
         )
     elif key is None:
         unchecked.append(_unchecked_entry("receipt", 1, "the signature of the receipt: no public key was given"))
-    after = count_events_after((statement,), logs)
-    if after:
-        unchecked.append(_unchecked_entry("receipt", after, f"{after:,} of its events were appended after the receipt"))
+    later_count = count_events_after((statement,), logs)
+    if later_count:
+        unchecked.append(
+            _unchecked_entry("receipt", later_count, f"{later_count:,} of its events were appended after the receipt")
+        )
     stated = statement.predicate.lock
     if stated is not None and (lock is None or stated.digest.sha256 != lock.hex()):
         words = "perstack.lock is another than when the receipt was written, or gone"
@@ -269,9 +271,9 @@ def with_records(
     trusted, findings = trusted_records(owner, source, records, key)
     in_force = records_in_force(trusted, owner, logs)
     for record in in_force:
-        found = compare_with_receipt(record.statement, logs, f"the anchor {source}")
+        log_findings = compare_with_receipt(record.statement, logs, f"the anchor {source}")
         # only a Job has several logs: for others the Run's id is left out
-        findings += found if owner.kind == "job" else [replace(one, run_id="") for one in found]
+        findings += log_findings if owner.kind == "job" else [replace(finding, run_id="") for finding in log_findings]
     unchecked: list[Unchecked] = []
     signed = sum(record.envelope is not None for record in records)
     if key is None and signed:
@@ -280,11 +282,11 @@ def with_records(
     if ended_lives(in_force):
         words = f"the anchor {source} says that it was deleted: the deletion was cut short, or it was put back"
         unchecked.append(_unchecked_entry("anchor", 1, words))
-    after = count_events_after([record.statement for record in in_force], logs)
-    if after:
-        words = f"{after:,} of its events are later than the last record in the anchor {source}"
-        unchecked.append(_unchecked_entry("anchor", after, words))
-    heads = report.checked.heads + sum(len(one.statement.subject) for one in in_force)
+    later_count = count_events_after([record.statement for record in in_force], logs)
+    if later_count:
+        words = f"{later_count:,} of its events are later than the last record in the anchor {source}"
+        unchecked.append(_unchecked_entry("anchor", later_count, words))
+    heads = report.checked.heads + sum(len(record.statement.subject) for record in in_force)
     return replace(
         report,
         findings=_with_findings(report, findings),

@@ -132,8 +132,8 @@ class AnchorSender:
 
         async def send() -> None:
             for kind in OWNER_KINDS:
-                for one in await self._pending(kind).jobs():
-                    await self._send_remaining(Owner(kind, one))
+                for owner_id in await self._pending(kind).jobs():
+                    await self._send_remaining(Owner(kind, owner_id))
 
         await self._try("the heads of earlier stops", send)
 

@@ -135,7 +135,7 @@ def _read(path: Path, only: Owner | None = None) -> _RecordLines:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return _RecordLines()
-    found = _RecordLines()
+    records = _RecordLines()
     with os.fdopen(fd, "rb") as file:
         _check_file(fd)
         if os.fstat(fd).st_size > _MAX_FILE_BYTES:
@@ -145,11 +145,11 @@ def _read(path: Path, only: Owner | None = None) -> _RecordLines:
                 owner = read_record(line).owner
                 check_job_id(owner.id)
             except (ValueError, UsageError):
-                found.unread += 1
+                records.unread += 1
                 continue
             if only in (None, owner):
-                found.of_owner.setdefault(owner, []).append(line)
-    return found
+                records.of_owner.setdefault(owner, []).append(line)
+    return records
 
 
 def _check_file(fd: int) -> None:
@@ -228,12 +228,12 @@ class ProgramAnchor:
         """Run the program with a reduced environment. Any exit status but 0 is an error."""
         env = inherit_variables(self.env) | {"PERSTACK_JOB_ID": job_id}
         try:
-            said = await run_program("it", self.argv, self.directory, env, TIMEOUT_S * 1000, record + b"\n")
+            result = await run_program("it", self.argv, self.directory, env, TIMEOUT_S * 1000, record + b"\n")
         except SkillError as error:
             raise AnchorError(str(error)) from error
-        if said.status:
-            words = said.last_words and f": {said.last_words}"
-            raise AnchorError(f"it ended with exit status {said.status}{words}")
+        if result.status:
+            words = result.last_words and f": {result.last_words}"
+            raise AnchorError(f"it ended with exit status {result.status}{words}")
 
 
 def anchor_of(setting: str | tuple[str, ...], directory: Path, env: Mapping[str, str]) -> Anchor:

@@ -127,24 +127,24 @@ class AuditTrail:
             return
         owner = Owner("job", job.id)
         await sending.expect(owner)
-        earlier = asyncio.create_task(sending.send_backlog())
+        backlog = asyncio.create_task(sending.send_backlog())
 
         async def at_stop() -> None:
             # otherwise the process of a short Job would end before earlier records are sent
-            await asyncio.wait({earlier}, timeout=_BACKLOG_GRACE_S)
-            earlier.cancel()
-            await asyncio.wait({earlier})
+            await asyncio.wait({backlog}, timeout=_BACKLOG_GRACE_S)
+            backlog.cancel()
+            await asyncio.wait({backlog})
             await sending.send_heads(owner, job.heads)
 
-        doubtful = False
+        is_doubtful = False
         try:
             yield
         except StorageError:
-            doubtful = True
+            is_doubtful = True
             raise
         finally:
             await shield_until_done(at_stop())
-            if doubtful:  # a failed write may have reached the disk: a later process sends the actual heads
+            if is_doubtful:  # a failed write may have reached the disk: a later process sends the actual heads
                 await shield_until_done(sending.expect(owner))
 
     async def expect(self, owner: Owner) -> None:
@@ -215,14 +215,14 @@ class AuditTrail:
             raise UsageError(f"the receipt: {error}") from error
         if record.owner.kind != "job":
             raise UsageError("the receipt is a record of a task or of iterations: compare those with the anchor")
-        named = check_job_id(record.owner.id)
-        if job_id not in (None, named):
-            raise UsageError(f"the receipt is of Job {named}, not of {job_id}: give the one of that Job")
+        receipt_job_id = check_job_id(record.owner.id)
+        if job_id not in (None, receipt_job_id):
+            raise UsageError(f"the receipt is of Job {receipt_job_id}, not of {job_id}: give the one of that Job")
         try:
-            report = await check(named)
+            report = await check(receipt_job_id)
         except NotFound:
-            gone = Finding("", 0, "there is no such Job here, and the receipt says that there was")
-            report = Report(named, 0, 0, (gone,))
+            finding = Finding("", 0, "there is no such Job here, and the receipt says that there was")
+            report = Report(receipt_job_id, 0, 0, (finding,))
         logs = await log_hashes(self._storage, record.owner)
         return with_receipt(report, record, key, logs, lock_digest(self._lock))
 

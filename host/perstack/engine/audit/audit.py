@@ -60,16 +60,16 @@ if TYPE_CHECKING:
 async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner_id: str) -> Report:
     """Check the log of a task, a series or a schedule, and its stored summary against it. Raises NotFound."""
     space, ref, name = space_of(storage, definition.kind), log_of(owner_id), definition.store.name
-    kept = await definition.store.read(space, owner_id)  # before the log, which may grow meanwhile
-    others = [run_id for run_id in await run_ids(space, owner_id) if run_id != ref.run_id]
-    findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in others]
+    stored = await definition.store.read(space, owner_id)  # before the log, which may grow meanwhile
+    extra_run_ids = [run_id for run_id in await run_ids(space, owner_id) if run_id != ref.run_id]
+    findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in extra_run_ids]
     events = EventLog(space, definition)
-    then: S | None = None
+    state_at_head: S | None = None
 
     def observe(line: StoredLine[E], _: Sealed, state: S | None) -> None:
-        nonlocal then
-        if kept.head is None or line.seq == kept.head.seq:
-            then = state
+        nonlocal state_at_head
+        if stored.head is None or line.seq == stored.head.seq:
+            state_at_head = state
 
     log = await events.check(ref, observe)
     if isinstance(log.first_invalid, InvalidTransition):  # other problems are in `log.wrong` already
@@ -77,49 +77,49 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner
     if log.damage is not None:
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
     findings += [Finding("", seq, words) for seq, words in sorted(log.wrong)]
-    if len(log.chain) < kept.floor and not findings:
-        words = f"the log ends at {len(log.chain)}, and {name} names {kept.floor} events"
+    if len(log.chain) < stored.floor and not findings:
+        words = f"the log ends at {len(log.chain)}, and {name} names {stored.floor} events"
         findings.append(Finding("", 0, words))
-    elif kept.head is not None:
-        findings += compare_with_head("", kept.head, log.chain)
-    unchecked = _unchecked_parts(name, kept, log)
+    elif stored.head is not None:
+        findings += compare_with_head("", stored.head, log.chain)
+    unchecked = _unchecked_parts(name, stored, log)
     compared = 0
     if log.state is not None and not findings and not log.unknown:
         # a process that was killed right after an append leaves the summary of the previous state
-        compared = int(kept.text is not None)
-        if kept.text is None or then is None:
+        compared = int(stored.text is not None)
+        if stored.text is None or state_at_head is None:
             words = f"{name} is not there, or was being written; what is shown is from the log"
             unchecked.append(Unchecked("summary", "", 1, words))
         else:
-            findings += _compare_with_summary(name, kept.text, definition.summary(then))
+            findings += _compare_with_summary(name, stored.text, definition.summary(state_at_head))
         unchecked += await _missing_jobs(storage, definition.jobs(log.state))
-    checked = Checked(len(log.chain), int(kept.head is not None or kept.floor > 0), compared)
+    checked = Checked(len(log.chain), int(stored.head is not None or stored.floor > 0), compared)
     return Report(owner_id, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
 
 
-def _unchecked_parts(name: str, kept: StoredSummary, log: CheckedLog[S]) -> list[Unchecked]:
+def _unchecked_parts(name: str, stored: StoredSummary, log: CheckedLog[S]) -> list[Unchecked]:
     unchecked: list[Unchecked] = []
     if log.unknown:
         first = log.unknown[0]
         words = f"from event {first} on: a newer version has written what this one cannot read"
         unchecked.append(Unchecked("content", "", len(log.lines) - first + 1, words))
-    vouched = 0 if kept.head is None else kept.head.seq
-    if not vouched or vouched < len(log.chain):
+    covered = 0 if stored.head is None else stored.head.seq
+    if not covered or covered < len(log.chain):
         words = f"{name} has no head of these: a log rewritten from there on would not be seen"
-        unchecked.append(Unchecked("heads", "", len(log.chain) - vouched, words))
+        unchecked.append(Unchecked("heads", "", len(log.chain) - covered, words))
     return unchecked
 
 
-def _compare_with_summary(name: str, kept: bytes, summary: Fact) -> list[Finding]:
+def _compare_with_summary(name: str, stored: bytes, summary: Fact) -> list[Finding]:
     try:
-        return [Finding("", 0, f"{name} {words}") for words in cache_contradictions(kept, summary)]
+        return [Finding("", 0, f"{name} {words}") for words in cache_contradictions(stored, summary)]
     except ValueError:
         return [Finding("", 0, f"{name} does not read: what it says is in the log")]
 
 
 async def _missing_jobs(storage: Storage, job_ids: Iterable[str]) -> list[Unchecked]:
     words = "it names Job {}, which is not there: it was deleted, or never began"
-    return [Unchecked("runs", "", 0, words.format(one)) for one in job_ids if not await storage.has_job(one)]
+    return [Unchecked("runs", "", 0, words.format(job_id)) for job_id in job_ids if not await storage.has_job(job_id)]
 
 
 async def verify_lost(storage: Storage) -> list[Finding]:
@@ -154,11 +154,11 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
     """Check everything in a storage; yield a report for each owner, also an unreadable one, and for lost tasks."""
     for kind, verify in _CHECKS.items():
         # sorted and each once: an owner that is written to during the listing changes its place in the list
-        for of in sorted(set(await job_ids(space_of(storage, kind)))):
+        for owner_id in sorted(set(await job_ids(space_of(storage, kind)))):
             try:
-                yield await verify(storage, of)
+                yield await verify(storage, owner_id)
             except StorageError as error:
-                yield Report(of, 0, 0, (Finding("", 0, str(error)),), kind=kind)
+                yield Report(owner_id, 0, 0, (Finding("", 0, str(error)),), kind=kind)
     lost = await verify_lost(storage)
     if lost:
         yield Report(storage.location, 0, 0, tuple(lost), kind="store")
@@ -195,14 +195,14 @@ class Auditor:
 
         public = None if key is None else read_public_key(Path(key))
         comparing = (self._trail if anchor is None else self._trail.with_anchor(anchor)).comparing(public)
-        of = await self._reader.resolve(job_id)
+        owner_id = await self._reader.resolve(job_id)
         try:
-            report = await verify_any(self._reader.storage, of)
+            report = await verify_any(self._reader.storage, owner_id)
         except NotFound:
-            absent = None if comparing is None else await comparing.missing(of)
-            if absent is None:
+            missing_report = None if comparing is None else await comparing.missing(owner_id)
+            if missing_report is None:
                 raise
-            return absent
+            return missing_report
         return report if comparing is None else await comparing.compared(report)
 
     async def verify_all(self, *, key: str | Path | None = None, anchor: str | None = None) -> AsyncGenerator[Report]:
@@ -213,9 +213,9 @@ class Auditor:
         comparing = (self._trail if anchor is None else self._trail.with_anchor(anchor)).comparing(public, whole=True)
         async for report in verify_store(self._reader.storage):
             yield report if comparing is None else await comparing.compared(report)
-        lost = None if comparing is None else await comparing.missing_owners()
-        if lost is not None:
-            yield lost
+        missing_report = None if comparing is None else await comparing.missing_owners()
+        if missing_report is not None:
+            yield missing_report
 
     async def backtest(
         self, project: Project, workspace: Path, *, rules: tuple[str, Permissions] | None = None, since: int = 0
@@ -226,10 +226,10 @@ class Auditor:
         """
         from perstack.engine.permissions.rule_testing import Backtest
 
-        async for tested in Backtest(project, self._source.current.plugins.skills, workspace, rules).of(
+        async for result in Backtest(project, self._source.current.plugins.skills, workspace, rules).of(
             self._reader.storage, since
         ):
-            yield tested
+            yield result
 
     async def verify_receipt(
         self, receipt: bytes, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None
@@ -281,7 +281,7 @@ class Auditor:
 
         job = Job(place_of(event_id)[0])
         async with self._trail.anchored(job):
-            done = await redact_event(
+            redaction = await redact_event(
                 self._reader.storage,
                 event_id,
                 fields=fields,
@@ -290,4 +290,4 @@ class Auditor:
                 clock=self._source.current.clock,
             )
             job.heads.update((await self._reader.load(job.id)).heads)
-        return done
+        return redaction

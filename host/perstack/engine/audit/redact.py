@@ -53,20 +53,20 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
     """
     texts = frozenset(text for text in texts_to_blank(event, fields) if len(text) >= _MIN_SEARCHED_CHARACTERS)
     forms = tuple(form for text in texts for form in _forms(text))
-    found: list[str] = []
+    copies: list[str] = []
     raw = _raw(texts)
-    looked: dict[str, bool] = {}
+    blob_hits: dict[str, bool] = {}
     if forms:
         for job_id in await job_ids(storage):
-            found += await _in_job(storage, job_id, texts, forms, event)
-            found += await _in_snapshots(storage, job_id, raw, looked)
+            copies += await _in_job(storage, job_id, texts, forms, event)
+            copies += await _in_snapshots(storage, job_id, raw, blob_hits)
         for kind in OWNER_KINDS:
             if kind != "job":
                 space = space_of(storage, kind)
-                for of in await job_ids(space):
-                    found += [f"{kind} {of}, event {seq}" for seq in await _places(space, of, forms)]
+                for owner_id in await job_ids(space):
+                    copies += [f"{kind} {owner_id}, event {seq}" for seq in await _places(space, owner_id, forms)]
     blobs, shared = await _blobs(storage, event, raw, forms)
-    return Traces(tuple(dict.fromkeys((*found, *shared)))[:_MAX_COPIES], tuple(blobs))
+    return Traces(tuple(dict.fromkeys((*copies, *shared)))[:_MAX_COPIES], tuple(blobs))
 
 
 def _forms(text: str) -> tuple[bytes, ...]:
@@ -83,23 +83,23 @@ def _json_text(text: str) -> str:
 async def _in_job(
     storage: Storage, job_id: str, texts: Iterable[str], forms: Sequence[bytes], event: StoredEvent
 ) -> list[str]:
-    found: list[str] = []
+    event_ids: list[str] = []
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
         lines, _ = await readable(storage, ref)
         for seq in await asyncio.to_thread(_places_with, lines, forms):
             other = _parsed(ref, seq, lines[seq - 1])
             if other is not None and other.id != event.id and _contains_text(other, texts):
-                found.append(event_id_of(run_id, seq))
-    return found
+                event_ids.append(event_id_of(run_id, seq))
+    return event_ids
 
 
 async def _places(space: Storage, owner_id: str, forms: Sequence[bytes]) -> list[int]:
-    found: list[int] = []
+    places: list[int] = []
     for run_id in await run_ids(space, owner_id):
         lines, _ = await readable(space, RunRef(owner_id, run_id))
-        found += await asyncio.to_thread(_places_with, lines, forms)
-    return found
+        places += await asyncio.to_thread(_places_with, lines, forms)
+    return places
 
 
 def _places_with(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
@@ -107,10 +107,12 @@ def _places_with(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
 
 
 def _contains_text(event: StoredEvent, texts: Iterable[str]) -> bool:
-    own = texts_to_blank(event, fields_to_blank(event))
-    whole = (text for text in texts if len(text) < _MIN_CONTAINED_CHARACTERS)
-    within = [text for text in texts if len(text) >= _MIN_CONTAINED_CHARACTERS]
-    return not own.isdisjoint(whole) or any(text in one or _json_text(text) in one for text in within for one in own)
+    event_texts = texts_to_blank(event, fields_to_blank(event))
+    short_texts = (text for text in texts if len(text) < _MIN_CONTAINED_CHARACTERS)
+    long_texts = [text for text in texts if len(text) >= _MIN_CONTAINED_CHARACTERS]
+    return not event_texts.isdisjoint(short_texts) or any(
+        text in event_text or _json_text(text) in event_text for text in long_texts for event_text in event_texts
+    )
 
 
 def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
@@ -121,12 +123,12 @@ def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
     return None if isinstance(event, RedactEvent) else event
 
 
-async def _in_snapshots(storage: Storage, job_id: str, raw: Sequence[bytes], looked: dict[str, bool]) -> list[str]:
-    held = await _blobs_in_snapshots(storage, job_id) if raw else {}
-    for name in held:
-        if name not in looked:
-            looked[name] = await _blob_contains(storage, job_id, name, raw)
-    return [f"the snapshot of {at}" for at in dict.fromkeys(at for name, at in held.items() if looked[name])]
+async def _in_snapshots(storage: Storage, job_id: str, raw: Sequence[bytes], blob_hits: dict[str, bool]) -> list[str]:
+    locations = await _blobs_in_snapshots(storage, job_id) if raw else {}
+    for name in locations:
+        if name not in blob_hits:
+            blob_hits[name] = await _blob_contains(storage, job_id, name, raw)
+    return [f"the snapshot of {at}" for at in dict.fromkeys(at for name, at in locations.items() if blob_hits[name])]
 
 
 async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
@@ -153,12 +155,12 @@ def _raw(texts: Iterable[str]) -> tuple[bytes, ...]:
 async def _blobs(
     storage: Storage, event: StoredEvent, raw: Sequence[bytes], forms: Sequence[bytes]
 ) -> tuple[list[str], list[str]]:
-    named = _refers_to(event)
+    referenced = _refers_to(event)
     mentioned = b"\n".join(forms)
     names: list[str] = []
     for name in await storage.blobs(event.job_id):
         if (
-            name in named
+            name in referenced
             or b"blob:" + name.encode() in mentioned
             or await _blob_contains(storage, event.job_id, name, raw)
         ):
@@ -168,7 +170,7 @@ async def _blobs(
     for name, at in (await _blobs_in_snapshots(storage, event.job_id) if names else {}).items():
         if name in names:
             users.setdefault(name, []).append(f"the snapshot of {at}")
-    return [name for name in names if name not in users], [one for ids in users.values() for one in ids]
+    return [name for name in names if name not in users], [event_id for ids in users.values() for event_id in ids]
 
 
 async def _blob_contains(storage: Storage, job_id: str, name: str, raw: Sequence[bytes]) -> bool:
@@ -180,7 +182,7 @@ async def _blob_contains(storage: Storage, job_id: str, name: str, raw: Sequence
 
 
 async def _events_by_blob(storage: Storage, event: StoredEvent, names: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    event_ids: dict[str, list[str]] = {}
     forms = [name.encode() for name in names]
     for run_id in await run_ids(storage, event.job_id) if names else ():
         ref = RunRef(event.job_id, run_id)
@@ -189,8 +191,8 @@ async def _events_by_blob(storage: Storage, event: StoredEvent, names: Sequence[
             other = _parsed(ref, seq, lines[seq - 1])
             if other is not None and other.id != event.id:
                 for name in _refers_to(other).intersection(names):
-                    found.setdefault(name, []).append(other.id)
-    return found
+                    event_ids.setdefault(name, []).append(other.id)
+    return event_ids
 
 
 def _refers_to(event: StoredEvent) -> frozenset[str]:
@@ -224,20 +226,22 @@ async def redact_event(
         raise NotFound(f"there is no Job {job_id} in {storage.location}")
     if run_id in await storage.unsealed_runs(job_id):
         raise UsageError(f"{run_id} was written by another program, in whose files its content would stay")
-    holder, apart = f"a redaction ({this_process()})", () if number_of_run(run_id) == 1 else (run_id,)
-    async with storage.lease(job_id, holder), DelegateLeases(storage).lease_all_idle(job_id, holder, apart):
+    holder, delegate_ids = f"a redaction ({this_process()})", () if number_of_run(run_id) == 1 else (run_id,)
+    async with storage.lease(job_id, holder), DelegateLeases(storage).lease_all_idle(job_id, holder, delegate_ids):
         log = run_logs(storage)
-        found = (await log.readable(ref)).or_raise()
-        if found.loaded is None or not 0 < seq <= len(found.lines):
+        readable_log = (await log.readable(ref)).or_raise()
+        if readable_log.loaded is None or not 0 < seq <= len(readable_log.lines):
             raise NotFound(f"there is no event {event_id}", next_steps=(Inspect("log", job_id),))
-        line, events = found.lines[seq - 1], [one.event for one in found.lines]
+        line, events = readable_log.lines[seq - 1], [stored.event for stored in readable_log.lines]
         sealed = open_line(line.line)
-        decided = next((one for one in events if isinstance(one, RedactEvent) and one.event_id == event_id), None)
-        if decided is None:
-            taken = check_fields(line.event, fields)
+        redaction_event = next(
+            (event for event in events if isinstance(event, RedactEvent) and event.event_id == event_id), None
+        )
+        if redaction_event is None:
+            checked_fields = check_fields(line.event, fields)
             traces = await traces_of(storage, line.event, fields)
-            decided = RedactEvent(
-                id=event_id_of(run_id, found.loaded.head.seq + 1),
+            redaction_event = RedactEvent(
+                id=event_id_of(run_id, readable_log.loaded.head.seq + 1),
                 timestamp=clock.now(),
                 job_id=job_id,
                 run_id=run_id,
@@ -246,22 +250,22 @@ async def redact_event(
                 event_id=event_id,
                 event_type=line.event.type,
                 digest=sealed.digest,
-                fields=taken,
+                fields=checked_fields,
                 remains=remains_of(line.event),
                 blobs=traces.blobs,
                 copies=traces.copies,
                 by=by,
                 reason=cleaned(reason),
             )
-            await log.append(ref, found.loaded, [decided])
+            await log.append(ref, readable_log.loaded, [redaction_event])
         if read_remains(sealed.payload) is None:
             await storage.redact(ref, seq, remove_payload(line.line, line.event.type, event_id))
-        await _clean_up(storage, job_id, decided)
-    return redaction_of(decided, seq)
+        await _clean_up(storage, job_id, redaction_event)
+    return redaction_of(redaction_event, seq)
 
 
-async def _clean_up(storage: Storage, job_id: str, decided: RedactEvent) -> None:
-    for name in decided.blobs:
+async def _clean_up(storage: Storage, job_id: str, redaction_event: RedactEvent) -> None:
+    for name in redaction_event.blobs:
         await storage.remove_blob(job_id, name)
     await _write_caches(storage, job_id)
     await storage.erase_traces(job_id)

@@ -28,15 +28,15 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
     tools = KeptToolsCheck(storage, job_id)
     ids = await run_ids(storage, job_id)
     approvals = JobApprovals(storage, job_id)
-    ruled = 0
+    ruling_count = 0
     for run_id in ids:
         ref = RunRef(job_id, run_id)
         lines, damage = await readable(storage, ref)
         rules = RulingReplay(factories, workspace, approvals)
         requests = RequestCheck(inherits_redacted=await _inherits_redacted(storage, ref))
         replayed, wrong = await _replay(storage, ref, lines, requests, rules, tools)
-        ruled += rules.ruled
-        unchecked += [Unchecked("rules", run_id, number, why) for why, number in rules.unchecked.items()]
+        ruling_count += rules.ruled
+        unchecked += [Unchecked("rules", run_id, number, reason) for reason, number in rules.unchecked.items()]
         count += replayed
         compared += requests.compared
         if requests.uncompared:
@@ -49,7 +49,9 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
             words = f"what was decided from event {replayed + 1} on rests on events that were redacted"
             unchecked.append(Unchecked("content", run_id, len(lines) - replayed, words))
         findings += wrong
-    return Report(job_id, len(ids), count, tuple(findings), tuple(unchecked), Checked(requests=compared, rulings=ruled))
+    return Report(
+        job_id, len(ids), count, tuple(findings), tuple(unchecked), Checked(requests=compared, rulings=ruling_count)
+    )
 
 
 async def _replay(
@@ -64,10 +66,10 @@ async def _replay(
     missing: list[Finding] = []
     definition = RunLogFormat(storage)
     run: Run | None = None
-    head, opened = EMPTY_LOG, opener_of(lines)
+    head, open_next = EMPTY_LOG, opener_of(lines)
     for seq, line in enumerate(lines, 1):
         try:
-            sealed, head = opened(head, line)
+            sealed, head = open_next(head, line)
             event = await definition.event(ref, seq, sealed)
             if read_remains(sealed.payload) is not None:
                 return seq - 1, missing
@@ -89,18 +91,18 @@ async def _replay(
 
 async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
     """Return whether a Run begins with messages that were redacted, possibly after they were sent."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     while True:
-        lines, _ = await readable(storage, ref, limit=None if seen else 1)
-        if seen and any(read_remains(open_line(line).payload) for line in lines):
+        lines, _ = await readable(storage, ref, limit=None if visited else 1)
+        if visited and any(read_remains(open_line(line).payload) for line in lines):
             return True
-        seen.add(ref.run_id)
+        visited.add(ref.run_id)
         try:
             start = await RunLogFormat(storage).event(ref, 1, open_line(lines[0])) if lines else None
         except Damaged:
             return False
         base = start.continued_from if isinstance(start, StartRun) else None
-        if base is None or base.run_id in seen:
+        if base is None or base.run_id in visited:
             return False
         ref = RunRef(ref.job_id, base.run_id)
 

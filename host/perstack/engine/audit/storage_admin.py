@@ -44,16 +44,16 @@ class DiskUsage:
 
 async def disk_usage(storage: Storage, ids: Sequence[str] = ()) -> DiskUsage:
     """Return the disk usage of these ids, or of all. Raises NotFound."""
-    found: list[tuple[Owner, JobSize]] = []
+    owner_sizes: list[tuple[Owner, JobSize]] = []
     for kind in OWNER_KINDS:
         space = space_of(storage, kind)
         sizes = await space.sizes(ids or None)
-        found += [(Owner(kind, of), size) for of, size in sizes.items()]
-    missing = [one for one in ids if one not in {owner.id for owner, _ in found}]
+        owner_sizes += [(Owner(kind, owner_id), size) for owner_id, size in sizes.items()]
+    missing = [owner_id for owner_id in ids if owner_id not in {owner.id for owner, _ in owner_sizes}]
     if missing:
         raise NotFound(f"there is no Job, task or series {', '.join(missing)} in {storage.location}")
-    found.sort(key=lambda one: (-one[1].total, one[0]))
-    return DiskUsage(tuple(found), await storage.size())
+    owner_sizes.sort(key=lambda item: (-item[1].total, item[0]))
+    return DiskUsage(tuple(owner_sizes), await storage.size())
 
 
 # Checks by the storage itself; without any, whether it can be read.
@@ -61,24 +61,24 @@ async def disk_usage(storage: Storage, ids: Sequence[str] = ()) -> DiskUsage:
 
 async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
     """Return what a storage needs, and whether each is there. Changes nothing permanently."""
-    if own := await storage.checks():
-        return own
+    if checks := await storage.checks():
+        return checks
     try:
         await storage.jobs(limit=1)
     except StorageError as error:
         return (StorageCheck("state", False, error.message),)
-    found = [StorageCheck("state", True, storage.location)]
+    results = [StorageCheck("state", True, storage.location)]
     for place in storage.places[:1]:
-        there = _nearest_existing(place)
-        if os.access(there, os.W_OK):
-            found.append(StorageCheck("rights", True, "this user may write there"))
+        folder = _nearest_existing(place)
+        if os.access(folder, os.W_OK):
+            results.append(StorageCheck("rights", True, "this user may write there"))
         else:
-            found.append(StorageCheck("rights", False, f"{there} may not be written", f"chown or chmod {there}"))
-    return tuple(found)
+            results.append(StorageCheck("rights", False, f"{folder} may not be written", f"chown or chmod {folder}"))
+    return tuple(results)
 
 
 def _nearest_existing(path: Path) -> Path:
-    return next(one for one in (path, *path.parents) if one.exists())
+    return next(ancestor for ancestor in (path, *path.parents) if ancestor.exists())
 
 
 _RECORDS_PER_READ = 500
@@ -107,21 +107,21 @@ async def copy_storage(
     """
     if source.location == target.location:
         raise UsageError(f"{source.location} would be copied to itself: name another storage to copy to")
-    wanted = [one for kind in OWNER_KINDS for one in await _all_of(source, kind) if not ids or one.id in ids]
-    missing = sorted(set(ids) - {owner.id for owner in wanted})
+    owners = [owner for kind in OWNER_KINDS for owner in await _all_of(source, kind) if not ids or owner.id in ids]
+    missing = sorted(set(ids) - {owner.id for owner in owners})
     if missing:
         raise NotFound(f"there is no Job, task or series {', '.join(missing)} in {source.location}")
-    for owner in wanted:
-        one = _Copying(space_of(source, owner.kind), space_of(target, owner.kind), owner)
-        if since is None or await one.last_event() >= since:
-            yield await one.done()
+    for owner in owners:
+        copying = _OwnerCopy(space_of(source, owner.kind), space_of(target, owner.kind), owner)
+        if since is None or await copying.last_event() >= since:
+            yield await copying.run()
 
 
 async def _all_of(storage: Storage, kind: OwnerKind) -> list[Owner]:
-    return [Owner(kind, of) for of in reversed(await job_ids(space_of(storage, kind)))]
+    return [Owner(kind, owner_id) for owner_id in reversed(await job_ids(space_of(storage, kind)))]
 
 
-class _Copying:
+class _OwnerCopy:
     def __init__(self, source: Storage, target: Storage, owner: Owner) -> None:
         self._source = source
         self._target = target
@@ -129,7 +129,7 @@ class _Copying:
         self._records = 0
         self._blobs = 0
 
-    async def done(self) -> CopyResult:
+    async def run(self) -> CopyResult:
         try:
             await self._check_own()
             async with AsyncExitStack() as stack:
@@ -180,19 +180,19 @@ class _Copying:
             raise Conflict(f"{words}: copy it when it has ended")
 
     async def _copy(self) -> None:
-        of = self._owner.id
+        owner_id = self._owner.id
         await self._copy_blobs()
         # delegates before their parent Runs: a copy that is cut short refers to nothing missing
-        runs = sorted(await run_ids(self._source, of), key=number_of_run, reverse=True)
+        runs = sorted(await run_ids(self._source, owner_id), key=number_of_run, reverse=True)
         for run_id in runs:
-            await self._copy_log(RunRef(of, run_id))
+            await self._copy_log(RunRef(owner_id, run_id))
         await self._copy_caches(runs)
 
     async def _copy_blobs(self) -> None:
-        there = set(await self._target.blobs(self._owner.id))
-        missing = [name for name in await self._source.blobs(self._owner.id) if name not in there]
-        for first in range(0, len(missing), _MAX_BLOBS_IN_MEMORY):
-            names = missing[first : first + _MAX_BLOBS_IN_MEMORY]
+        existing = set(await self._target.blobs(self._owner.id))
+        missing = [name for name in await self._source.blobs(self._owner.id) if name not in existing]
+        for start in range(0, len(missing), _MAX_BLOBS_IN_MEMORY):
+            names = missing[start : start + _MAX_BLOBS_IN_MEMORY]
             await self._target.put_blobs(
                 self._owner.id, [await self._source.blob(self._owner.id, name) for name in names]
             )
@@ -200,23 +200,23 @@ class _Copying:
 
     async def _copy_log(self, run: RunRef) -> None:
         seq = 0
-        while there := await self._target.read(run, seq, _RECORDS_PER_READ):
-            here = await self._source.read(run, seq, len(there))
-            for at, (old, new) in enumerate(zip(there, here, strict=False), seq + 1):
+        while target_records := await self._target.read(run, seq, _RECORDS_PER_READ):
+            source_records = await self._source.read(run, seq, len(target_records))
+            for number, (old, new) in enumerate(zip(target_records, source_records, strict=False), seq + 1):
                 if old != new:
-                    await self._redact(run, at, old, new)
-            seq += len(there)
-            if len(here) < len(there):
-                raise self._other_records(run, seq - len(there) + len(here))
+                    await self._redact(run, number, old, new)
+            seq += len(target_records)
+            if len(source_records) < len(target_records):
+                raise self._other_records(run, seq - len(target_records) + len(source_records))
         while True:
             records = await self._source.read(run, seq, _RECORDS_PER_READ)
             if not records:
                 return
-            whole = _whole_appends(records)
-            if not whole:  # a single append has more records than `_RECORDS_PER_READ`
+            appends = _whole_appends(records)
+            if not appends:  # a single append has more records than `_RECORDS_PER_READ`
                 records = await self._source.read(run, seq, open_line(records[0]).batch)
-                whole = [records]
-            for append in whole:
+                appends = [records]
+            for append in appends:
                 await self._target.append(run, seq, append)
                 seq += len(append)
                 self._records += len(append)
@@ -234,32 +234,32 @@ class _Copying:
         )
 
     async def _copy_caches(self, runs: Sequence[str]) -> None:
-        of = self._owner.id
+        owner_id = self._owner.id
         source, target = self._source, self._target
-        entry = await source.entry(of)
+        entry = await source.entry(owner_id)
         if entry is not None:
-            await target.put_entry(of, entry[0], entry[1], synced=True)
+            await target.put_entry(owner_id, entry[0], entry[1], synced=True)
         if source.keeps_copies and target.keeps_copies:
             for run_id in runs:
-                if (setting := await source.run_setting(RunRef(of, run_id))) is not None:
-                    await target.put_run_setting(RunRef(of, run_id), setting)
-            for checkpoint in await checkpoint_ids(source, of):
-                if (data := await source.checkpoint(of, checkpoint)) is not None:
-                    await target.put_checkpoint(of, checkpoint, data)
-        summary = await source.summary(of)
-        if summary is not None and (self._records or await target.summary(of) is None):
-            await target.put_summary(of, summary)
+                if (setting := await source.run_setting(RunRef(owner_id, run_id))) is not None:
+                    await target.put_run_setting(RunRef(owner_id, run_id), setting)
+            for checkpoint in await checkpoint_ids(source, owner_id):
+                if (data := await source.checkpoint(owner_id, checkpoint)) is not None:
+                    await target.put_checkpoint(owner_id, checkpoint, data)
+        summary = await source.summary(owner_id)
+        if summary is not None and (self._records or await target.summary(owner_id) is None):
+            await target.put_summary(owner_id, summary)
 
 
 def _whole_appends(records: Sequence[bytes]) -> list[list[bytes]]:
     appends: list[list[bytes]] = []
-    at = 0
-    while at < len(records):
-        length = open_line(records[at]).batch
-        if at + length > len(records):
+    start = 0
+    while start < len(records):
+        length = open_line(records[start]).batch
+        if start + length > len(records):
             break
-        appends.append(list(records[at : at + length]))
-        at += length
+        appends.append(list(records[start : start + length]))
+        start += length
     return appends
 
 
@@ -268,8 +268,8 @@ def _time_of(record: bytes) -> int:
         event = read_json(open_line(record).payload)
     except ValueError:
         return 0
-    at = event.get("timestamp") if isinstance(event, dict) else None
-    return at if isinstance(at, int) else 0
+    timestamp = event.get("timestamp") if isinstance(event, dict) else None
+    return timestamp if isinstance(timestamp, int) else 0
 
 
 # The part of a Host.
@@ -289,9 +289,9 @@ class StorageAdmin:
 
         Selects by `ids` or `since` (milliseconds since 1970). Raises NotFound, and UsageError for one storage.
         """
-        async with aclosing(copy_storage(self._storage, target, ids, since)) as copied:
-            async for one in copied:
-                yield one
+        async with aclosing(copy_storage(self._storage, target, ids, since)) as results:
+            async for result in results:
+                yield result
 
     async def check(self) -> Sequence[StorageCheck]:
         """Check that the storage can be reached and has what it needs. Creates no Job, and returns failures."""

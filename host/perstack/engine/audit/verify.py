@@ -104,7 +104,7 @@ class JobCheck:
     """Calls of the base skill's `exec`, as pairs of Run and call: only the host writes the names in their results."""
     trees: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
     definitions: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
-    naming: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, "list[tuple[str, int]]"])
+    blob_references: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, "list[tuple[str, int]]"])
     """All Runs and positions that name a blob."""
     removed: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
     """Blobs that a redaction removed: the Run and position of the redaction."""
@@ -125,7 +125,7 @@ class JobCheck:
     def names_blob(self, name: str, run_id: str, seq: int, size: int | None = None) -> None:
         """Record that an event names a blob, with its size if given."""
         self.blobs.setdefault(name, (run_id, seq, size))
-        self.naming.setdefault(name, []).append((run_id, seq))
+        self.blob_references.setdefault(name, []).append((run_id, seq))
 
     def add_finding(self, run_id: str, seq: int, message: str) -> None:
         """Add a finding."""
@@ -165,20 +165,20 @@ async def checkpoint_files(storage: Storage, job_id: str) -> Files:
 
 def checkpoint_anchors(files: Files) -> list[tuple[str, Head]]:
     """Return the heads of logs that checkpoints record."""
-    found: list[tuple[str, Head]] = []
+    anchors: list[tuple[str, Head]] = []
     for checkpoint_id, data in files.items():
         try:
             messages = CheckpointFile.model_validate_json(data).messages
         except ValidationError:
             continue
         if is_place(checkpoint_id):
-            found.append((place_of(checkpoint_id)[1], Head(messages.through, messages.sha256)))
-    return found
+            anchors.append((place_of(checkpoint_id)[1], Head(messages.through, messages.sha256)))
+    return anchors
 
 
 async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None, checkpoints: Files) -> None:
     """Compare summary, settings and checkpoints with the logs, if there is no finding about the logs."""
-    read = _read_summary(check, summary)
+    stored_summary = _read_summary(check, summary)
     if check.findings:
         return
     if isinstance(check.misfit, InvalidTransition):
@@ -189,11 +189,13 @@ async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None,
         check.add_unchecked("summary", "", 1, f"job.json: {words}")
         check.add_unchecked("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
         return
-    if summary is not None and read is not None:
-        apart = any(may_have_own_driver(run, check.states) for run in check.states.values())
-        is_driven = apart or await storage.lease_info(check.job_id) is not None
+    if summary is not None and stored_summary is not None:
+        has_own_driver = any(may_have_own_driver(run, check.states) for run in check.states.values())
+        is_driven = has_own_driver or await storage.lease_info(check.job_id) is not None
         # a worker may have driven the Job to its end since the summary was read
-        _check_summary(check, summary, read, is_driven=is_driven or await storage.summary(check.job_id) != summary)
+        _check_summary(
+            check, summary, stored_summary, is_driven=is_driven or await storage.summary(check.job_id) != summary
+        )
     if storage.keeps_copies:
         await _check_copies(check, storage, checkpoints)
 
@@ -222,12 +224,12 @@ def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Fac
         check.add_finding(run_id, 0, f"{name} does not read; delete it: what it says is in the log")
 
 
-def _read_summary(check: JobCheck, written: bytes | None) -> JobSummary | None:
-    if written is None:
+def _read_summary(check: JobCheck, data: bytes | None) -> JobSummary | None:
+    if data is None:
         check.add_unchecked("summary", "", 1, "there is no job.json; what is shown is from the logs")
         return None
     try:
-        return JobSummary.model_validate_json(written)
+        return JobSummary.model_validate_json(data)
     except ValidationError:
         if check.unsealed:
             check.add_unchecked("summary", "", 1, "job.json is of another shape; nothing is taken from it")
@@ -236,7 +238,7 @@ def _read_summary(check: JobCheck, written: bytes | None) -> JobSummary | None:
         return None
 
 
-def _check_summary(check: JobCheck, written: bytes, summary: JobSummary, *, is_driven: bool) -> None:
+def _check_summary(check: JobCheck, data: bytes, summary: JobSummary, *, is_driven: bool) -> None:
     job = Job(check.job_id)
     for run in check.states.values():
         job.take(run)
@@ -247,7 +249,7 @@ def _check_summary(check: JobCheck, written: bytes, summary: JobSummary, *, is_d
         check.add_unchecked("summary", "", 1, "job.json was written while the Job ran; what is shown is from the logs")
         return
     check.summaries += 1
-    for words in compare_summary_with_logs(written, job):
+    for words in compare_summary_with_logs(data, job):
         check.add_finding("", 0, f"job.json {words}")
 
 
@@ -297,7 +299,9 @@ async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints
         check.add_finding(ref.run_id, seq, words)
     redactions = redactions_in(ref, log.lines)
     for event_id, seq in redacted.items():
-        check.redactions += [redaction_of(one, seq) for one in redactions if one.event_id == event_id][:1]
+        check.redactions += [
+            redaction_of(redaction, seq) for redaction in redactions if redaction.event_id == event_id
+        ][:1]
     for redaction in redactions:
         _check_redaction(check, ref, redaction, log.lines)
         check.removed.update((name, (ref.run_id, place_of(redaction.id)[2])) for name in redaction.blobs)
@@ -327,13 +331,13 @@ def _collect(check: JobCheck, ref: RunRef, seq: int, event: StoredEvent) -> None
         check.add_finding(ref.run_id, 1, "the log does not begin with startRun")
     match event:
         case CallDelegate():
-            for one in event.delegates:
-                check.named[one.run_id] = (ref.run_id, seq, one.tool_call_id)
+            for delegate in event.delegates:
+                check.named[delegate.run_id] = (ref.run_id, seq, delegate.tool_call_id)
         case StartGeneration() if event.tools_digest is not None:
             check.offers.append((ref.run_id, seq, event))
         case CallTools():
-            base = (call for call in event.calls if call.skill_name == BASE_SKILL and call.tool_name == "exec")
-            check.programs.update((ref.run_id, call.id) for call in base)
+            exec_calls = (call for call in event.calls if call.skill_name == BASE_SKILL and call.tool_name == "exec")
+            check.programs.update((ref.run_id, call.id) for call in exec_calls)
         case FinishToolCall():
             _collect_result(check, ref, seq, event)
         case QueueRun() if event.definition is not None:
@@ -367,18 +371,22 @@ def _collect_blobs(check: JobCheck, ref: RunRef, seq: int, contents: Iterable[Re
 
 
 def _check_redaction(check: JobCheck, ref: RunRef, redaction: RedactEvent, lines: Sequence[bytes]) -> None:
-    _, _, at = place_of(redaction.id)
+    _, _, redaction_seq = place_of(redaction.id)
     try:
         _, run_id, seq = place_of(redaction.event_id)
     except UsageError:
         run_id, seq = "", 0
-    if run_id != ref.run_id or not 0 < seq < at:
-        check.add_finding(ref.run_id, at, f"it redacts {redaction.event_id}, which is not an earlier event of this log")
+    if run_id != ref.run_id or not 0 < seq < redaction_seq:
+        check.add_finding(
+            ref.run_id, redaction_seq, f"it redacts {redaction.event_id}, which is not an earlier event of this log"
+        )
     elif parse_remains(redaction) is None:
-        check.add_finding(ref.run_id, at, "it puts something in the place of an event that a redaction does not leave")
+        check.add_finding(
+            ref.run_id, redaction_seq, "it puts something in the place of an event that a redaction does not leave"
+        )
     elif not lines[seq - 1].startswith(b'{"type":"%b","id":"%b","redacted":' % (_ids_of(redaction))):
         words = f"the redaction of event {seq} was decided on and not carried out: its content is there still"
-        check.add_finding(ref.run_id, at, f"{words}; redact it again")
+        check.add_finding(ref.run_id, redaction_seq, f"{words}; redact it again")
 
 
 def _ids_of(redaction: RedactEvent) -> tuple[bytes, bytes]:
@@ -392,8 +400,8 @@ def _check_relations(check: JobCheck) -> None:
     for run_id, start in check.starts.items():
         by, base = start.delegated_by, start.continued_from
         if by is not None and run_id not in check.unsealed:
-            place = check.named.get(run_id)
-            if place is None or (place[0], place[2]) != (by.run_id, by.tool_call_id):
+            caller = check.named.get(run_id)
+            if caller is None or (caller[0], caller[2]) != (by.run_id, by.tool_call_id):
                 check.add_finding(run_id, 1, f"it says that {by.run_id} started it, and the log of that Run does not")
         if base is not None and base.run_id not in check.starts:
             check.add_finding(run_id, 1, f"it continues from {base.run_id}, which has no log")
@@ -404,10 +412,10 @@ def _check_relations(check: JobCheck) -> None:
         if run_id not in check.heads and run_id not in anchored and not is_over:
             words = f"{parent}, event {seq}, has decided on it; it has no log: it never began, or the log was removed"
             check.add_unchecked("runs", run_id, 0, words)
-    known = check.heads.keys() | check.named.keys() | anchored
+    named_runs = check.heads.keys() | check.named.keys() | anchored
     for number in _numbers_below(number_of_run(run_id) for run_id in check.heads):
         run_id = run_id_of(check.job_id, number)
-        if run_id not in known:
+        if run_id not in named_runs:
             words = "no log names it, and it has none: it never began, or the log was removed"
             check.add_unchecked("runs", run_id, 0, words)
 
@@ -416,44 +424,44 @@ def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
     """Yield the numbers given before these in each block: the block of the Job, or of a delegate's driver."""
     last: dict[int, int] = {}
     for number in numbers:
-        of = 0 if number in OWN else number // BLOCK
-        last[of] = max(last.get(of, 0), number)
-    for of, highest in sorted(last.items()):
-        yield from range(block_of(of).start, highest)
+        block = 0 if number in OWN else number // BLOCK
+        last[block] = max(last.get(block, 0), number)
+    for block, highest in sorted(last.items()):
+        yield from range(block_of(block).start, highest)
 
 
 def _report_unvouched(check: JobCheck) -> None:
     """Report the ends of logs without a head in another place: a chain alone does not show a cut or a rewrite."""
     for run_id, chain in check.heads.items():
-        vouched = max((anchor.seq for one, anchor in check.anchors if one == run_id), default=0)
-        if run_id not in check.unsealed and len(chain) > vouched:
+        covered = max((anchor.seq for anchored_id, anchor in check.anchors if anchored_id == run_id), default=0)
+        if run_id not in check.unsealed and len(chain) > covered:
             words = "no head kept elsewhere is of these: a cut, or a log rewritten from there on, would not be seen"
-            check.add_unchecked("heads", run_id, len(chain) - vouched, words)
+            check.add_unchecked("heads", run_id, len(chain) - covered, words)
 
 
 async def _check_blobs(check: JobCheck, storage: Storage) -> None:
     tools = KeptToolsCheck(storage, check.job_id)
-    right: set[str | None] = {event.tools_digest for _, _, event in check.offers}
+    valid_digests: set[str | None] = {event.tools_digest for _, _, event in check.offers}
     for run_id, seq, event in check.offers:
         problem = await tools.problem(event)
         if problem is not None:
             check.add_finding(run_id, seq, problem)
-            right.discard(event.tools_digest)
-    check.right_blobs += len(right)
+            valid_digests.discard(event.tools_digest)
+    check.right_blobs += len(valid_digests)
     await _check_trees(check, storage)
     await _collect_skills(check, storage)
     for name, (run_id, seq, size) in check.blobs.items():
         try:
-            found = len(await storage.blob(check.job_id, name))
+            actual_size = len(await storage.blob(check.job_id, name))
         except NotFound:
             if name not in check.removed:
                 check.add_finding(run_id, seq, f"the blob {name}, which it names, is missing")
         except (StorageError, UsageError) as error:
             check.add_finding(run_id, seq, str(error))
         else:
-            check.right_blobs += size in (None, found)
-            if size is not None and found != size:
-                check.add_finding(run_id, seq, f"the blob {name} has {found:,} bytes, and it says {size:,}")
+            check.right_blobs += size in (None, actual_size)
+            if size is not None and actual_size != size:
+                check.add_finding(run_id, seq, f"the blob {name} has {actual_size:,} bytes, and it says {size:,}")
     await _check_mentions(check, storage)
     await _check_removed(check, storage)
 
@@ -505,7 +513,7 @@ async def _collect_skills(check: JobCheck, storage: Storage) -> None:
 async def _check_removed(check: JobCheck, storage: Storage) -> None:
     """Check that blobs removed by a redaction are gone; blobs that were named again later are skipped."""
     for name, (run_id, seq) in check.removed.items():
-        if any(run != run_id or at > seq for run, at in check.naming.get(name, ())):
+        if any(run != run_id or at > seq for run, at in check.blob_references.get(name, ())):
             continue
         with suppress(UsageError, StorageError):
             await storage.blob(check.job_id, name)

@@ -61,13 +61,13 @@ async def measure_by_command(
         "PWD": str(artifact.workspace),
         "PERSTACK_ITERATION": str(artifact.iteration),
     }
-    given = artifact.artefact.encode()
-    said = await run_program(name, argv, artifact.workspace, child_env, timeout, given, programs, ground.runtime)
+    stdin = artifact.artefact.encode()
+    result = await run_program(name, argv, artifact.workspace, child_env, timeout, stdin, programs, ground.runtime)
     try:
-        return measurement_in(said.out.decode("utf-8", "replace"))
+        return measurement_in(result.out.decode("utf-8", "replace"))
     except ValueError as error:
-        words = said.last_words and f", stderr: {said.last_words}"
-        raise SkillError(f"{name}: its output: {error}; exit status {said.status}{words}") from error
+        words = result.last_words and f", stderr: {result.last_words}"
+        raise SkillError(f"{name}: its output: {error}; exit status {result.status}{words}") from error
 
 
 async def measure_by_function(
@@ -91,39 +91,39 @@ async def measure_by_function(
     if ground.confines:
         start = directory = artifact.workspace
         readable = tuple(path for path in map(Path, (*sys.path, sys.prefix, sys.base_prefix)) if path.is_absolute())
-    argv, asked = (
+    argv, stdin = (
         python_argv("perstack.engine.context.evaluator_process"),
         request(evaluator.entry, artifact, directory),
     )
-    said = await run_program(name, argv, start, child_env, timeout, asked, programs, ground.runtime, readable)
+    result = await run_program(name, argv, start, child_env, timeout, stdin, programs, ground.runtime, readable)
     try:
-        found = json.loads(said.out)
+        answer = json.loads(result.out)
     except ValueError as error:
-        words = said.last_words and f", stderr: {said.last_words}"
-        raise SkillError(f"{name} ended with exit status {said.status} and no answer{words}") from error
-    if "missing" in found:
-        raise SkillError(f"{name} is not available: {found['missing']}")
-    if "raised" in found:
-        raise SkillError(f"{name}: {found['raised']}")
-    return measurement_of(found["measured"])
+        words = result.last_words and f", stderr: {result.last_words}"
+        raise SkillError(f"{name} ended with exit status {result.status} and no answer{words}") from error
+    if "missing" in answer:
+        raise SkillError(f"{name} is not available: {answer['missing']}")
+    if "raised" in answer:
+        raise SkillError(f"{name}: {answer['raised']}")
+    return measurement_of(answer["measured"])
 
 
 # Commands that test what a Job has left, by their exit status.
 
-_MOST_WORDS = 400
+_MAX_REASON_CHARS = 400
 
 
 async def failure_reason(
     setup: HostContext,
     expert_key: str,
     command: str | tuple[str, ...],
-    given: str,
+    stdin: str,
     timeout: int,
     variables: Mapping[str, str],
 ) -> str:
     """Run a test command in the Expert's sandbox. Returns "" for exit status 0, else the reason.
 
-    `given` is its stdin, `timeout` is in milliseconds. None of its processes is left when this returns.
+    `stdin` is its input, `timeout` is in milliseconds. None of its processes is left when this returns.
     """
     name = f"`{masked_line(command) if isinstance(command, str) else ' '.join(masked_args(command))}`"
     argv = argv_of(command)
@@ -132,21 +132,21 @@ async def failure_reason(
             env = inherit_variables(setup.env.without_stored, (*variables_in(argv), *ground.variables))
             env = {**env, "PWD": str(setup.workspace), **variables}
             programs = setup.storage.programs
-            said = await run_program(
-                name, argv, setup.workspace, env, timeout, given.encode("utf-8", "replace"), programs, ground.runtime
+            result = await run_program(
+                name, argv, setup.workspace, env, timeout, stdin.encode("utf-8", "replace"), programs, ground.runtime
             )
     except PerstackError as error:
         return str(error)
-    if said.status == 0:
+    if result.status == 0:
         return ""
-    lines = said.out.decode("utf-8", "replace").strip().splitlines()
-    words = said.last_words or (lines[-1][-_MOST_WORDS:] if lines else "")
-    return f"{name} ended with exit status {said.status}" + (f": {words}" if words else "")
+    lines = result.out.decode("utf-8", "replace").strip().splitlines()
+    words = result.last_words or (lines[-1][-_MAX_REASON_CHARS:] if lines else "")
+    return f"{name} ended with exit status {result.status}" + (f": {words}" if words else "")
 
 
 # Commands that poll for an event.
 
-_PATIENCE = 60_000  # maximum milliseconds that a command may take
+_POLL_TIMEOUT_MS = 60_000  # maximum milliseconds that a command may take
 
 
 async def ask_command(
@@ -161,17 +161,19 @@ async def ask_command(
     Raises SkillError if it cannot be started, takes longer than a minute, or prints more than a task can hold.
     """
     name = f"command `{masked_command(command)}`"
-    said = await run_program(name, command, directory, env, _PATIENCE, records=programs, runtime=runtime)
-    if said.status != 0:
+    result = await run_program(name, command, directory, env, _POLL_TIMEOUT_MS, records=programs, runtime=runtime)
+    if result.status != 0:
         return PollResult(has_come=False)
-    if len(said.out) > MOST_STATE:
-        raise SkillError(f"{name} wrote {len(said.out):,} bytes to stdout, and a task's input may have {MOST_STATE:,}")
-    return PollResult(has_come=True, value=_value(said.out))
+    if len(result.out) > MOST_STATE:
+        raise SkillError(
+            f"{name} wrote {len(result.out):,} bytes to stdout, and a task's input may have {MOST_STATE:,}"
+        )
+    return PollResult(has_come=True, value=_value(result.out))
 
 
-def _value(said: bytes) -> JsonValue:
+def _value(out: bytes) -> JsonValue:
     try:
-        value: JsonValue = from_json(said)
+        value: JsonValue = from_json(out)
     except ValueError:
-        return said.decode(errors="replace").strip() or None
+        return out.decode(errors="replace").strip() or None
     return value

@@ -43,8 +43,8 @@ def open_state(
     setting = project.storage_setting
     if named is not None:
         address = storage_address(plugins, named, env)
-        same = address.partition(":")[0] == project.storage.partition(":")[0]
-        return plugins.open_storage(address, place.folder, setting if same else {})
+        is_same_kind = address.partition(":")[0] == project.storage.partition(":")[0]
+        return plugins.open_storage(address, place.folder, setting if is_same_kind else {})
     (agreement or Agreement(project)).check(storage_items(project))
     address = storage_address(plugins, project.storage, env)
     storage = plugins.open_storage(address, place.state_root, setting)
@@ -92,15 +92,15 @@ def dispatcher_address(plugins: Plugins, address: str, env: Mapping[str, str]) -
     filled = fill_address(address, env, "dispatcher")
     if variables_in([address]):
         factory, _ = find_by_address(address, plugins.dispatcher_at, filled)
-        sent = factory.credentials
-        _refuse_redirected(address, env, sent)
+        credentials = factory.credentials
+        _refuse_redirected(address, env, credentials)
     return filled
 
 
-def _refuse_redirected(address: str, env: Mapping[str, str], sent: Sequence[str]) -> None:
+def _refuse_redirected(address: str, env: Mapping[str, str], credentials: Sequence[str]) -> None:
     names = variables_in([address])
     for name in sorted(names):
-        refuse_redirected(env, name, (*sorted(names - {name}), *sent))
+        refuse_redirected(env, name, (*sorted(names - {name}), *credentials))
 
 
 # The dispatcher that queues Jobs for workers.
@@ -125,11 +125,11 @@ class Dispatching:
 
     def require(self) -> Dispatcher:
         """Return the dispatcher. Raises UsageError without one."""
-        found = self.dispatcher
-        if found is None:
+        dispatcher = self.dispatcher
+        if dispatcher is None:
             words = "nothing says which worker drives a Job: set `dispatcher` in [workers] of perstack.toml"
             raise UsageError(words, next_steps=(SetOption("dispatcher"),))
-        return found
+        return dispatcher
 
     async def submit(self, order: Order, storage: Storage, *, once: bool = False) -> bool:
         """Queue an order for this storage; with `once`, unless there is one. Returns whether it was queued.
@@ -167,18 +167,18 @@ def dispatching_of(
     `storage` is its address, or empty. Opening one that the project names raises UsageError if it is not trusted.
     """
     if named is not None and not isinstance(named, str):
-        given = named
-        return Dispatching(lambda: given, is_chosen=True)
-    written = project.workers.dispatcher if project.workers is not None else None
+        dispatcher = named
+        return Dispatching(lambda: dispatcher, is_chosen=True)
+    configured = project.workers.dispatcher if project.workers is not None else None
     if named:
         return Dispatching(lambda: _open_dispatcher(plugins, named, env), is_chosen=True)
-    if written is not None:
+    if configured is not None:
 
-        def open_written() -> Dispatcher:
+        def open_configured() -> Dispatcher:
             agreement.check(dispatcher_items(project))
-            return _open_dispatcher(plugins, written, env)
+            return _open_dispatcher(plugins, configured, env)
 
-        return Dispatching(open_written, is_chosen=True)
+        return Dispatching(open_configured, is_chosen=True)
     if storage.partition(":")[0] in plugins.dispatchers:
         return Dispatching(lambda: _open_dispatcher(plugins, storage, env), is_chosen=project.workers is not None)
     return Dispatching()

@@ -23,14 +23,14 @@ from perstack.ports.evaluator import Artifact, EvaluatorFunction
 
 def main() -> None:
     """Measure, write the answer, and exit, even if the function has left threads running."""
-    answers = os.dup(1)
+    answer_fd = os.dup(1)
     os.dup2(2, 1)
-    given = json.load(sys.stdin)
-    os.chdir(given["directory"])
-    answer = json.dumps(_answer(given)).encode()
+    message = json.load(sys.stdin)
+    os.chdir(message["directory"])
+    answer = json.dumps(_answer(message)).encode()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with os.fdopen(answers, "wb") as out:
+    with os.fdopen(answer_fd, "wb") as out:
         out.write(answer)
     os._exit(0)
 
@@ -42,24 +42,24 @@ def request(entry: str, artifact: Artifact, directory: Path) -> bytes:
     return json.dumps({"entry": entry, **fields, **folders}).encode()
 
 
-def _answer(given: dict[str, object]) -> JsonObject:
-    made = Artifact(
-        artefact=str(given["artefact"]),
-        query=str(given["query"]),
-        iteration=cast("int", given["iteration"]),
-        workspace=Path(str(given["workspace"])),
+def _answer(message: dict[str, object]) -> JsonObject:
+    artifact = Artifact(
+        artefact=str(message["artefact"]),
+        query=str(message["query"]),
+        iteration=cast("int", message["iteration"]),
+        workspace=Path(str(message["workspace"])),
     )
     try:
-        function = cast("EvaluatorFunction", EntryPoint("evaluator", str(given["entry"]), "perstack").load())
+        function = cast("EvaluatorFunction", EntryPoint("evaluator", str(message["entry"]), "perstack").load())
     except (ImportError, AttributeError) as error:
         return {"missing": str(error)}
     try:
-        answer = function(made)
-        found = measurement_of(asyncio.run(_await(answer)) if inspect.isawaitable(answer) else answer)
+        answer = function(artifact)
+        measurement = measurement_of(asyncio.run(_await(answer)) if inspect.isawaitable(answer) else answer)
     except Exception as error:  # noqa: BLE001 - whatever it raises is reported
         return {"raised": f"{type(error).__name__}: {error}"}
-    cases: list[JsonObject] = [{"name": case.name, "passed": case.passed} for case in found.cases]
-    return {"measured": {"metrics": dict(found.metrics), "analysis": found.analysis, "cases": list(cases)}}
+    cases: list[JsonObject] = [{"name": case.name, "passed": case.passed} for case in measurement.cases]
+    return {"measured": {"metrics": dict(measurement.metrics), "analysis": measurement.analysis, "cases": list(cases)}}
 
 
 async def _await(answer: Awaitable[object]) -> object:

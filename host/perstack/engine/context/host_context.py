@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
 
 
-_MOST_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
+_MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
 
 
 def not_attended() -> bool:
@@ -102,10 +102,10 @@ class HostContext:
         """
         if remaining is None:
             return self
-        own = resolve_settings(self.project, self.expert(expert_key), chosen or self.overrides).limits.budget
-        most = lower_budget(own, remaining) or remaining
-        asked = replace(self.overrides, max_cost=most.max_cost, max_tokens=most.max_tokens)
-        return replace(self, overrides=asked)
+        own_budget = resolve_settings(self.project, self.expert(expert_key), chosen or self.overrides).limits.budget
+        budget = lower_budget(own_budget, remaining) or remaining
+        overrides = replace(self.overrides, max_cost=budget.max_cost, max_tokens=budget.max_tokens)
+        return replace(self, overrides=overrides)
 
     def with_model(self, model: str | None) -> HostContext:
         """Return this context with that model for Runs that begin; None for the configured one."""
@@ -120,8 +120,8 @@ class HostContext:
         if expert is None:
             self.project.check_broken(key)
             names = ", ".join(sorted(self.project.experts)) or "none"
-            where = self.project.path or "the project"
-            raise UsageError(f"there is no Expert {key!r} in {where}; there are: {names}{hint_for_scoped_key(key)}")
+            source = self.project.path or "the project"
+            raise UsageError(f"there is no Expert {key!r} in {source}; there are: {names}{hint_for_scoped_key(key)}")
         return expert
 
     def check_ready(self, expert_key: str) -> Expert:
@@ -134,14 +134,14 @@ class HostContext:
         self.providers.check(settings, self.project, expert)
         if self.providers.get(settings.provider).player is None:
             self.check_agreed(expert)
-            for one in with_delegates(self.project, expert.delegates):
-                self.providers.check_tools(self.project, one, self.overrides)
+            for delegate in with_delegates(self.project, expert.delegates):
+                self.providers.check_tools(self.project, delegate, self.overrides)
         return expert
 
     def check_agreed(self, expert: Expert) -> None:
         """Raise UsageError if no person has trusted what skills of the Expert or its delegates execute or reach."""
-        for one in with_delegates(self.project, (expert.key,)):
-            self.agreement.check(skill_items(one))
+        for member in with_delegates(self.project, (expert.key,)):
+            self.agreement.check(skill_items(member))
 
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
         """Return the sandbox policy of programs of an Expert's tools; None for programs that belong to no Expert."""
@@ -151,7 +151,7 @@ class HostContext:
 
     def policies(self, expert: Expert) -> list[SandboxPolicy | None]:
         """Return the sandbox policies of the Expert and of all that it may delegate to."""
-        return [self.policy(one) for one in with_delegates(self.project, (expert.key,))]
+        return [self.policy(member) for member in with_delegates(self.project, (expert.key,))]
 
     def emitter(self, on_event: EventListener | None = None) -> Emitter:
         """Return what shows events to the listeners of plugins, and to `on_event`."""
@@ -163,8 +163,8 @@ class HostContext:
 
     async def check_policies(self, policies: Iterable[SandboxPolicy | None]) -> None:
         """Raise UsageError if this machine cannot apply one of these policies."""
-        here = [relocate_policy(policy, self.laid_out or ()) for policy in policies]
-        await check_policies(self.plugins, here, lambda: self.surroundings(""))
+        local_policies = [relocate_policy(policy, self.laid_out or ()) for policy in policies]
+        await check_policies(self.plugins, local_policies, lambda: self.surroundings(""))
 
     def runtimes(self, job_id: str) -> Runtimes:
         """Return the runtimes for programs of a Job."""
@@ -202,7 +202,7 @@ class HostContext:
         """Return the secrets that this process has seen of a Job that masks them."""
         from perstack.engine.plugins.secret_masking import SecretVault
 
-        if len(self.vaults) > _MOST_VAULTS:
+        if len(self.vaults) > _MAX_VAULTS:
             self.vaults.pop(next(iter(self.vaults)))
         return self.vaults.setdefault((job_id, block), SecretVault(self.env))
 
@@ -220,21 +220,21 @@ class HostContext:
         from perstack.config.source import TooMuch, matches  # few definitions have includes
 
         folders = sorted({str(Path(name).absolute().parent) for name in self.project.files}, key=len, reverse=True)
-        found: list[Path] = []
+        paths: list[Path] = []
         for pattern in self.project.includes:
             # the name of the folder may contain characters that are special in patterns
-            folder = next((one for one in folders if is_below(pattern, (one,))), "/")
+            folder = next((candidate for candidate in folders if is_below(pattern, (candidate,))), "/")
             try:
-                found += (Path(folder, name) for name in matches(os.path.relpath(pattern, folder), Path(folder)))
+                paths += (Path(folder, name) for name in matches(os.path.relpath(pattern, folder), Path(folder)))
             except TooMuch as error:
                 notice(f"`{pattern}` of `include` {error}; look at what programs have made there")
-        return found
+        return paths
 
     @property
     def _secret_files(self) -> tuple[Path, ...]:
-        named = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
+        configured = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
         of_user = (TrustStore.of_user().folder, KeyStore.of_user().path, ProjectGrants.place_of_user())
-        return (*(path.absolute() for path in named), *of_user)
+        return (*(path.absolute() for path in configured), *of_user)
 
     def definition(self, expert_key: str) -> SeriesDefinition:
         """Return the definition to record for an Expert that begins now. Raises as `check_ready`."""
@@ -254,9 +254,9 @@ class HostContext:
 
     async def knowledge(self, expert_key: str, lock: Lock | None = None) -> SkillLibrary:
         """Read the Agent Skills and AGENTS.md files of an Expert and of all that it may delegate to."""
-        found = SkillLibrary(self.project, self.lock() if lock is None else lock, self.workspace, self.laid_out)
-        await found.read(with_delegates(self.project, (expert_key,)))
-        return found
+        library = SkillLibrary(self.project, self.lock() if lock is None else lock, self.workspace, self.laid_out)
+        await library.read(with_delegates(self.project, (expert_key,)))
+        return library
 
     def skill_context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
         """Return the context that skills are opened with."""
@@ -293,16 +293,16 @@ class JobSnapshots:
 
     def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Sequence[Path]) -> None:
         """Record this workspace without the files and folders in `keep_off`."""
-        self._given = storage, job_id, workspace, tuple(keep_off)
-        self._made: WorkspaceSnapshots | None = None
+        self._arguments = storage, job_id, workspace, tuple(keep_off)
+        self._recorder: WorkspaceSnapshots | None = None
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
         """Take a snapshot and return its event; its blobs are on disk. Raises StorageError."""
-        if self._made is None:
+        if self._recorder is None:
             from perstack.engine.files.snapshots import WorkspaceSnapshots
 
-            self._made = WorkspaceSnapshots(*self._given)
-        return await self._made.record(run, stamp)
+            self._recorder = WorkspaceSnapshots(*self._arguments)
+        return await self._recorder.record(run, stamp)
 
     async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
         """Note unfinished calls' changes when a worker leaves: the next may have other files.

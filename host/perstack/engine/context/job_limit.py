@@ -10,26 +10,26 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from threading import Lock
 
-_A_JOB_S = 12
+_FILES_PER_JOB = 12
 """Files that one Job opens: lease, log, workspace, a program with its pipes, servers, the model's connection."""
-_FEWEST = 4
-_MOST = 5_000
+_MIN_SLOTS = 4
+_MAX_SLOTS = 5_000
 
 _IS_INSIDE: ContextVar[bool] = ContextVar("is_inside_a_slot", default=False)
 
 
 def slots_for(files: int) -> int:
     """Return how many Jobs a process that may open `files` files may drive; a quarter, at most 256, stays free."""
-    return max(_FEWEST, min(_MOST, (files - min(256, files // 4)) // _A_JOB_S))
+    return max(_MIN_SLOTS, min(_MAX_SLOTS, (files - min(256, files // 4)) // _FILES_PER_JOB))
 
 
 class Slots:
     """Limit on concurrent Jobs, with a first-in, first-out queue. One instance serves any number of event loops."""
 
-    def __init__(self, most: int) -> None:
-        """Start with `most` free slots."""
-        self.most = most
-        self._free = most
+    def __init__(self, limit: int) -> None:
+        """Start with `limit` free slots."""
+        self.limit = limit
+        self._free = limit
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._turn = Lock()
 
@@ -52,16 +52,16 @@ class Slots:
             if self._free:
                 self._free -= 1
                 return
-            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(mine)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
         try:
-            await mine
+            await waiter
         except asyncio.CancelledError:
             with self._turn:
-                was_given = mine not in self._waiting
-                if not was_given:
-                    self._waiting.remove(mine)
-            if was_given:
+                was_granted = waiter not in self._waiting
+                if not was_granted:
+                    self._waiting.remove(waiter)
+            if was_granted:
                 self._give_back()
             raise
 
@@ -70,20 +70,20 @@ class Slots:
             if not self._waiting:
                 self._free += 1
                 return
-            next_one = self._waiting.popleft()
-        next_one.get_loop().call_soon_threadsafe(_wake, next_one)
+            waiter = self._waiting.popleft()
+        waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
 
-def _wake(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
-_OF_THIS_PROCESS: list[Slots] = []
+_PROCESS_SLOTS: list[Slots] = []
 
 
 def job_slots() -> Slots:
     """Return the limit of this process, computed from its limit of open files when the first Job began."""
-    if not _OF_THIS_PROCESS:
-        _OF_THIS_PROCESS.append(Slots(slots_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])))
-    return _OF_THIS_PROCESS[0]
+    if not _PROCESS_SLOTS:
+        _PROCESS_SLOTS.append(Slots(slots_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])))
+    return _PROCESS_SLOTS[0]

@@ -55,9 +55,12 @@ class RuntimeState:
 async def runtimes(setup: HostContext) -> tuple[RuntimeState, ...]:
     """Return the state of each installed runtime, sorted by name."""
     policies = [setup.policy(expert) or SandboxPolicy() for expert in setup.project.experts.values()]
-    found = sorted(setup.plugins.runtimes.values(), key=lambda one: one.name)
+    factories = sorted(setup.plugins.runtimes.values(), key=lambda factory: factory.name)
     return tuple(
-        [await _state(setup, one, [policy for policy in policies if policy.runtime == one.name]) for one in found]
+        [
+            await _state(setup, factory, [policy for policy in policies if policy.runtime == factory.name])
+            for factory in factories
+        ]
     )
 
 
@@ -118,8 +121,10 @@ async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
     default = _default(setup, factories)
     factories = [factory for factory in factories if factory.name != RECORDED or default == RECORDED]
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(_provider_state(one, setup.env, one.name == default)) for one in factories]
-    return tuple(sorted((task.result() for task in asked), key=lambda state: not state.is_default))
+        tasks = [
+            group.create_task(_provider_state(factory, setup.env, factory.name == default)) for factory in factories
+        ]
+    return tuple(sorted((task.result() for task in tasks), key=lambda state: not state.is_default))
 
 
 async def provider_state(setup: HostContext, name: str) -> ProviderState:
@@ -155,14 +160,16 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
         default_model=factory.default_model,
         models=models,
         problem=problem,
-        credential=(await _of_provider(factory, env, lambda one: one.credential) or "") if is_configured else "",
+        credential=(await _of_provider(factory, env, lambda provider: provider.credential) or "")
+        if is_configured
+        else "",
     )
 
 
 def _models(factory: ProviderFactory, env: Mapping[str, str]) -> tuple[bool, tuple[OfferedModel, ...]]:
-    own = factory.models(env)
-    if own is not None:
-        return True, tuple(own)
+    models = factory.models(env)
+    if models is not None:
+        return True, tuple(models)
     return False, () if factory.prices is None else tuple(factory.prices.models())
 
 
@@ -204,11 +211,11 @@ def _python() -> DoctorFinding:
 
 
 def _extras() -> Iterator[DoctorFinding]:
-    needed = dict[str, list[str]]()
+    packages_by_extra = dict[str, list[str]]()
     for line in metadata.requires(_PACKAGE) or ():
-        if found := _REQUIREMENT.match(line):
-            needed.setdefault(found[2], []).append(found[1])
-    for extra, packages in needed.items():
+        if match := _REQUIREMENT.match(line):
+            packages_by_extra.setdefault(match[2], []).append(match[1])
+    for extra, packages in packages_by_extra.items():
         missing = [name for name in packages if not _is_installed(name)]
         about = f"extra {extra}"
         if missing:
@@ -250,19 +257,19 @@ def _providers(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
 async def _endpoints(setup: HostContext) -> tuple[DoctorFinding, ...]:
     """Connect, and send nothing, to each endpoint of a provider whose address a variable of the user's own sets."""
     unconfirmed = unconfirmed_in(setup.env)
-    usual = {name: value for name, value in setup.env.items() if not is_address_name(name) or name in unconfirmed}
-    found = list[DoctorFinding]()
+    default_env = {name: value for name, value in setup.env.items() if not is_address_name(name) or name in unconfirmed}
+    findings = list[DoctorFinding]()
     for factory in setup.plugins.providers.values():
         address = await _of_provider(factory, setup.env, _base_url) if factory.is_configured(setup.env) else None
-        if address is not None and address != await _of_provider(factory, usual, _base_url):
+        if address is not None and address != await _of_provider(factory, default_env, _base_url):
             problem = await _problem_of_connection(address)
             about, text = f"endpoint of {factory.name}", masked_words(address)
             if problem is None:
-                found.append(DoctorFinding(about, "ok", text))
+                findings.append(DoctorFinding(about, "ok", text))
             else:
                 remedy = "correct the variable that names it, or start the server"
-                found.append(DoctorFinding(about, "problem", f"{text} cannot be reached: {problem}", remedy))
-    return tuple(found)
+                findings.append(DoctorFinding(about, "problem", f"{text} cannot be reached: {problem}", remedy))
+    return tuple(findings)
 
 
 async def _of_provider(
@@ -299,7 +306,7 @@ async def _problem_of_connection(address: str) -> str | None:
 
 
 def _state_finding(path: Path) -> DoctorFinding:
-    folder = next(one for one in (*([path] if path.is_dir() else []), *path.parents) if one.exists())
+    folder = next(ancestor for ancestor in (*([path] if path.is_dir() else []), *path.parents) if ancestor.exists())
     if not folder.is_dir():
         return DoctorFinding(
             "state", "problem", f"{path}: {folder} is not a folder", "name another place as the storage"
@@ -320,7 +327,9 @@ def _state_finding(path: Path) -> DoctorFinding:
 async def _storage_findings(storage: Storage) -> tuple[DoctorFinding, ...]:
     checks = await storage.checks()
     states: tuple[Literal["problem", "ok"], ...] = ("problem", "ok")
-    return tuple(DoctorFinding(f"state, {one.about}", states[one.is_there], one.text, one.remedy) for one in checks)
+    return tuple(
+        DoctorFinding(f"state, {check.about}", states[check.is_there], check.text, check.remedy) for check in checks
+    )
 
 
 def _user() -> str:

@@ -96,9 +96,9 @@ class Experts:
         from perstack.engine.diagnostics.doctor import provider_state
 
         setup = self._source.current
-        provider, own = parts_of(self.model(expert_key))
-        listed = (one.name for one in (await provider_state(setup, provider)).models)
-        return tuple(dict.fromkeys((own, *(f"{NAMED}{name}" for name in setup.project.models), *listed)))
+        provider, current_model = parts_of(self.model(expert_key))
+        listed = (model.name for model in (await provider_state(setup, provider)).models)
+        return tuple(dict.fromkeys((current_model, *(f"{NAMED}{name}" for name in setup.project.models), *listed)))
 
     async def diagnosis(self) -> tuple[DoctorFinding, ...]:
         """Check whether this machine has what perstack needs; findings include remedies."""
@@ -184,8 +184,10 @@ class Skills:
         except UsageError:
             old = Lock()  # an unreadable lock is replaced
         declared = setup.project.experts.values()
-        places = {path_in_lock(setup.project.path, one) for each in declared for one in agent_skills(each.skills)}
-        locked = tuple(one for one in folders if not isinstance(one, UsageError))
+        places = {
+            path_in_lock(setup.project.path, skill) for expert in declared for skill in agent_skills(expert.skills)
+        }
+        locked = tuple(folder for folder in folders if not isinstance(folder, UsageError))
         write_lock(path, merge_locks(old, new.model_copy(update={"agent_skills": locked}), declared, places))
         return Installed(path, (*steps, *map(_step, folders)))
 

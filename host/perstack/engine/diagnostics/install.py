@@ -44,7 +44,7 @@ class Installed:
     @property
     def failed(self) -> tuple[InstallStep, ...]:
         """The skills that failed."""
-        return tuple(one for one in self.skills if one.status == "failed")
+        return tuple(step for step in self.skills if step.status == "failed")
 
 
 OnInstall = Callable[[InstallStep], None]
@@ -96,18 +96,18 @@ async def _ask(
     began = time.monotonic()
     on_step(InstallStep(name, "starting"))
 
-    def took() -> int:
+    def elapsed_ms() -> int:
         return round((time.monotonic() - began) * 1000)
 
     locked: LockedSkill | None = None
     try:
         toolset = await _toolset(factories, await context, definition, agreement)
         locked = LockedSkill.of(definition, toolset)
-        step = InstallStep(name, "ready", len(toolset.specs), took())
+        step = InstallStep(name, "ready", len(toolset.specs), elapsed_ms())
     except SkillError as error:
-        step = InstallStep(name, "failed", duration_ms=took(), problem=error.note)
+        step = InstallStep(name, "failed", duration_ms=elapsed_ms(), problem=error.note)
     except Exception as error:  # noqa: BLE001 - an error in one plugin's code must not prevent the others
-        step = InstallStep(name, "failed", duration_ms=took(), problem=Note(f"{type(error).__name__}: {error}"))
+        step = InstallStep(name, "failed", duration_ms=elapsed_ms(), problem=Note(f"{type(error).__name__}: {error}"))
     on_step(step)
     return locked, step
 
@@ -144,9 +144,9 @@ def login_of(
     if not declared:
         place = f"Expert {expert_key!r} has" if expert_key is not None else "no Expert has"
         remote = (skill for expert in experts.values() for skill in expert.skills if isinstance(skill, McpSseSkill))
-        known = sorted({skill.name for skill in remote if _login_factory(factories, skill)})
+        login_names = sorted({skill.name for skill in remote if _login_factory(factories, skill)})
         word = "no skill" if expert_key is not None else "a skill"
-        raise UsageError(f"{place} {word} {skill_name!r}; skills with a login: {', '.join(known) or 'none'}")
+        raise UsageError(f"{place} {word} {skill_name!r}; skills with a login: {', '.join(login_names) or 'none'}")
     definition = next(iter(declared.values()))
     if any(_without_tool_fields(other) != _without_tool_fields(definition) for other in declared.values()):
         raise UsageError(
@@ -160,8 +160,8 @@ def login_of(
 
 
 def _login_factory(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory | None:
-    found = next((factory for factory in factories if factory.handles(definition)), None)
-    return found if found is not None and found.has_login else None
+    factory = next((factory for factory in factories if factory.handles(definition)), None)
+    return factory if factory is not None and factory.has_login else None
 
 
 def _without_tool_fields(definition: Skill) -> Skill:

@@ -110,8 +110,8 @@ class PromptPreview:
 
     def tokens(self) -> dict[str, int]:
         """Return the estimated tokens of each part in order; about four characters are a token."""
-        found = {name: len(text) // 4 + 1 for name, text in self.parts.items()}
-        return {**found, "tools": sum(map(tokens_of, self.shown))}
+        counts = {name: len(text) // 4 + 1 for name, text in self.parts.items()}
+        return {**counts, "tools": sum(map(tokens_of, self.shown))}
 
 
 async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: bool) -> PromptPreview:
@@ -119,7 +119,7 @@ async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: boo
     knowledge = await setup.knowledge(expert.key)
     expert = knowledge.with_skill_digests(expert)
     tools = await list_offered_tools(setup, expert, is_coordinator=not as_delegate)
-    wants = wants_agents_md(setup.project, expert, is_coordinator=not as_delegate)
+    includes_agents_md = wants_agents_md(setup.project, expert, is_coordinator=not as_delegate)
     schema = result_schema(expert, setup.overrides.output, is_coordinator=not as_delegate)
     parts = instruction_parts(
         expert,
@@ -128,7 +128,7 @@ async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: boo
         directory=str(setup.workspace),
         is_coordinator=not as_delegate,
         schema=schema,
-        agents_md=knowledge.agents_md()[0] if wants else "",
+        agents_md=knowledge.agents_md()[0] if includes_agents_md else "",
         masks_secrets=masks_secrets(setup.project, expert),
     )
     if tools.guidance:
@@ -145,7 +145,7 @@ async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: boo
         model=None if settings is None else settings.model,
         knowledge=tuple(map(_skill_info, knowledge.folders(expert))),
         window=await _window(setup, expert, settings),
-        provider_tools=tuple(one.name for one in offer.tools),
+        provider_tools=tuple(tool.name for tool in offer.tools),
     )
 
 
@@ -187,6 +187,6 @@ async def _window(setup: HostContext, expert: Expert, settings: RunSettings | No
     if settings is None:
         return None
     prices = Prices(setup.providers.factories, setup.project.prices)
-    nothing = Generation(ExpertMessage(contents=()), NO_USAGE, "stop")
-    _, window = await prices.cost_and_window(settings.provider.provider_name, settings.model, nothing)
+    empty = Generation(ExpertMessage(contents=()), NO_USAGE, "stop")
+    _, window = await prices.cost_and_window(settings.provider.provider_name, settings.model, empty)
     return window

@@ -139,7 +139,7 @@ class Worker:
         self._leaving = asyncio.Event()
         self._returning = set[asyncio.Task[None]]()
         """Releases of claims under way. A cancelled `run` does not end them: nobody else knows of these claims."""
-        self._most_jobs = min(2 * settings.concurrency, job_slots().most)
+        self._most_jobs = min(2 * settings.concurrency, job_slots().limit)
         """Maximum number of Jobs held, including Jobs that wait for delegates."""
 
     def leave(self) -> None:
