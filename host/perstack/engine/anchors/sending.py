@@ -116,7 +116,7 @@ class AnchorSender:
         await self._try(_heads_of(owner), send)
 
     async def keep_removal(self, owner: Owner) -> None:
-        """Store the record of a removal, with the last heads. `left` sends it."""
+        """Store the record of a removal, with the last heads. `send_stored` sends it."""
 
         async def keep() -> None:
             await self._keep(owner, await ends_now(self._storage, owner), removed=True)

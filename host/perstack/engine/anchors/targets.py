@@ -1,4 +1,4 @@
-"""Anchors: files, addresses and programs, outside the reach of processes that write the logs, that get log heads.
+"""Anchors: files, addresses and programs that receive log heads, out of reach of the processes that write the logs.
 
 A record is one line of JSON in the format of `core.audit.receipts`. It may arrive twice, because a sender does not know
 what arrived of a record that failed. Only file anchors are read again.

@@ -56,7 +56,7 @@ async def disk_usage(storage: Storage, ids: Sequence[str] = ()) -> DiskUsage:
     return DiskUsage(tuple(owner_sizes), await storage.size())
 
 
-# Checks by the storage itself; without any, whether it can be read.
+# Checks that the storage implements; without any, only whether it can be read.
 
 
 async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:

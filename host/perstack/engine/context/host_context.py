@@ -154,7 +154,7 @@ class HostContext:
         return [self.policy(member) for member in with_delegates(self.project, (expert.key,))]
 
     def emitter(self, on_event: EventListener | None = None) -> Emitter:
-        """Return what shows events to the listeners of plugins, and to `on_event`."""
+        """Return the emitter that shows events to the listeners of plugins, and to `on_event`."""
         return Emitter(self.plugins.listeners, on_event)
 
     async def check_sandbox(self, expert: Expert) -> None:
@@ -285,7 +285,7 @@ class ContextSource:
         self.current = current
 
 
-# WorkspaceSnapshots of one Job, imported only when the first is taken.
+# Snapshots of the workspace of one Job; their module is imported when the first is taken.
 
 
 class JobSnapshots:

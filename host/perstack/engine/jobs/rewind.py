@@ -129,7 +129,7 @@ class Rewinder:
     async def rewind(
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
     ) -> Rewind:
-        """Restore the files and record it, or nothing. Raises as `seen`, and Conflict unless it is as `expected`."""
+        """Restore the files and record it, or nothing. Raises as `preview`, and Conflict unless it is as `expected`."""
         with self._exclusive():
             await self._check_not_driven()
             async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
