@@ -242,7 +242,7 @@ def test_a_late_sync_is_made_unless_a_flush_came_first_and_not_sooner_for_what_w
         session = RunSession.of(storage, loaded, loaded.runs["job-1"], lambda *_: None)
 
         def write(latest_sync_s: float) -> Awaitable[None]:
-            monkeypatch.setattr("perstack.engine.log.run_session._LATEST_SYNC_S", latest_sync_s)
+            monkeypatch.setattr("perstack.engine.log.run_session._SYNC_DELAY_S", latest_sync_s)
             session.record(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
             return session.flush_soon()
 

@@ -26,19 +26,19 @@ _MAX_INLINE_BYTES = 256 << 10  # bytes above which two files are compared in a t
 
 async def file_diffs(trees: Trees, changes: Sequence[Change]) -> tuple[FileDiff, ...]:
     """Return each change with its lines, or without if the content is no longer stored. Raises StorageError."""
-    effort, left, found = Effort(EFFORT), _MAX_DIFF_BYTES, list[FileDiff]()
+    effort, remaining_bytes, diffs = Effort(EFFORT), _MAX_DIFF_BYTES, list[FileDiff]()
     for change in changes:
         sizes = [compared_bytes(entry) for entry in (change.old, change.new)]
-        size = sum(each or 0 for each in sizes)
+        size = sum(count or 0 for count in sizes)
         old = new = None
-        if None not in sizes and size <= left and change.kind != "mode":
-            left -= size
+        if None not in sizes and size <= remaining_bytes and change.kind != "mode":
+            remaining_bytes -= size
             old, new = await _content(trees, change.old), await _content(trees, change.new)
         if size > _MAX_INLINE_BYTES:
-            found.append(await asyncio.to_thread(file_diff, change, old, new, effort))
+            diffs.append(await asyncio.to_thread(file_diff, change, old, new, effort))
         else:
-            found.append(file_diff(change, old, new, effort))
-    return tuple(found)
+            diffs.append(file_diff(change, old, new, effort))
+    return tuple(diffs)
 
 
 async def _content(trees: Trees, entry: Entry | None) -> bytes | None:
@@ -79,7 +79,7 @@ class SnapshotDelta:
 def snapshots_of(job_id: str, logs: Sequence[RunLog]) -> list[SnapshotPoint]:
     """Return all snapshots of a Job in order of time; of each log up to the first event that cannot be parsed."""
     callers = _callers(job_id, logs)
-    found: list[SnapshotPoint] = []
+    points: list[SnapshotPoint] = []
     for log in logs:
         has_worked = has_snapshot = False
         for seq, line in enumerate(log.lines, 1):
@@ -98,9 +98,9 @@ def snapshots_of(job_id: str, logs: Sequence[RunLog]) -> list[SnapshotPoint]:
                     # changes found when a delegate begins were made by its caller, in the step that called it
                     by, is_own = callers.get(log.run_id, by), log.run_id in callers
                 if event.tree is not None:
-                    found.append(SnapshotPoint(log.run_id, seq, event.timestamp, event.tree, by if is_own else None))
+                    points.append(SnapshotPoint(log.run_id, seq, event.timestamp, event.tree, by if is_own else None))
                 has_worked, has_snapshot = False, True
-    return sorted(found, key=lambda shot: (shot.at, number_of_run(shot.run_id), shot.seq))
+    return sorted(points, key=lambda shot: (shot.at, number_of_run(shot.run_id), shot.seq))
 
 
 def deltas_of(shots: Sequence[SnapshotPoint]) -> list[SnapshotDelta]:
@@ -112,18 +112,18 @@ async def changes_in(trees: Trees, deltas: Iterable[SnapshotDelta]) -> tuple[Cha
     """Return the combined changes of several deltas. Raises NotFound and StorageError."""
     from perstack.core.files.text_diff import combine_changes
 
-    found = [await trees.changes(delta.before, delta.shot.tree) for delta in deltas]
-    return combine_changes(found)
+    changes = [await trees.changes(delta.before, delta.shot.tree) for delta in deltas]
+    return combine_changes(changes)
 
 
 def _callers(job_id: str, logs: Iterable[RunLog]) -> dict[str, tuple[str, int]]:
-    found: dict[str, tuple[str, int]] = {}
+    callers: dict[str, tuple[str, int]] = {}
     for log in logs:
         for seq, line in enumerate(log.lines, 1):
             event = _event(job_id, log.run_id, seq, line) if line.startswith(_DELEGATION_EVENT) else None
             if isinstance(event, CallDelegate):
-                found.update({one.run_id: (log.run_id, event.step_number) for one in event.delegates})
-    return found
+                callers.update({delegate.run_id: (log.run_id, event.step_number) for delegate in event.delegates})
+    return callers
 
 
 def _event(job_id: str, run_id: str, seq: int, line: bytes) -> StoredEvent | None:

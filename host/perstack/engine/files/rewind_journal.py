@@ -40,10 +40,10 @@ def parent_of(root: int, path: bytes) -> Generator[tuple[int, bytes]]:
 
     Raises OSError: FileNotFoundError if a folder above is missing, and ENOTDIR if a link or file is in its place.
     """
-    *above, name = path.split(b"/")
+    *parents, name = path.split(b"/")
     handle = os.dup(root)
     try:
-        for part in above:
+        for part in parents:
             inner = os.open(part, REAL_FOLDER, dir_fd=handle)
             os.close(handle)
             handle = inner
@@ -69,11 +69,11 @@ def status_at(handle: int, name: bytes) -> os.stat_result | None:
         return None
 
 
-def read_file(handle: int, name: bytes, most: int) -> bytes | None:
-    """Return the content of a regular file; None if it has more than `most` bytes. Raises OSError."""
+def read_file(handle: int, name: bytes, max_bytes: int) -> bytes | None:
+    """Return the content of a regular file; None if it has more than `max_bytes` bytes. Raises OSError."""
     try:
         with open_for_reading(name, handle) as file:
-            return read_rest(file, most)
+            return read_rest(file, max_bytes)
     except FileTooLarge:
         return None
 

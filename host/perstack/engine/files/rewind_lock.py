@@ -112,20 +112,20 @@ async def lease_without_rewind(
     Raises Occupied if a rewind takes too long, StorageError, and the errors of `lease`.
     """
     journal, lock = journal_path(storage, workspace), lock_path(storage, workspace)
-    until = time.monotonic() + _REWIND_TIMEOUT_S
-    async with AsyncExitStack() as held:
+    deadline = time.monotonic() + _REWIND_TIMEOUT_S
+    async with AsyncExitStack() as stack:
         while True:
             try:
                 if journal.exists():
                     await _settle(settle)
-                await held.enter_async_context(lease())
+                await stack.enter_async_context(lease())
                 if not journal.exists() and not is_rewound(lock):
                     break
-                await held.aclose()
+                await stack.aclose()
                 words = f"{workspace}: its files are being rewound by another process; wait for its end"
                 raise RewindInProgress(words)
             except RewindInProgress:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(_RETRY_INTERVAL_S)
         yield
@@ -144,6 +144,6 @@ async def repair_on_open(storage: Storage, workspace: Path, settle: Settle) -> N
 
 
 async def _settle(settle: Settle) -> None:
-    done = await settle()
-    if done is not None:
-        notice(done)
+    message = await settle()
+    if message is not None:
+        notice(message)

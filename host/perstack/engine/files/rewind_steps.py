@@ -39,8 +39,8 @@ class RewindSteps:
         """Check all paths. Raises Conflict if a file differs from the present tree, and OSError."""
         self._root = root
         self._device = os.fstat(root).st_dev
-        self._gone: set[bytes] = set()  # paths that are empty once the steps so far are made
-        self._made: set[bytes] = set()
+        self._removed_paths: set[bytes] = set()  # paths that are empty once the steps so far are made
+        self._created_paths: set[bytes] = set()
         self._kept: list[KeptEntry] = []
         self._steps: list[Step] = []
         self.changes: list[Change] = []
@@ -59,19 +59,19 @@ class RewindSteps:
     def _clear(self, change: Change) -> bool:
         """Add the steps that make room for a change. Return False if something has to be kept there."""
         with parent_of(self._root, change.path) as (folder, name):
-            found = status_at(folder, name)
-            if found is not None and found.st_dev != self._device:
+            status = status_at(folder, name)
+            if status is not None and status.st_dev != self._device:
                 return self._keep(change.path, "otherFileSystem")
             if isinstance(change.old, Subfolder):
-                return self._clear_folder(change, folder, name, found)
-            self._check(change, folder, name, found)
+                return self._clear_folder(change, folder, name, status)
+            self._check(change, folder, name, status)
         if change.new is None or isinstance(change.new, Subfolder):
             self._step("remove", change.path)
-            self._gone.add(change.path)
+            self._removed_paths.add(change.path)
         return True
 
-    def _clear_folder(self, change: Change, folder: int, name: bytes, found: os.stat_result | None) -> bool:
-        if found is None or not stat.S_ISDIR(found.st_mode):
+    def _clear_folder(self, change: Change, folder: int, name: bytes, status: os.stat_result | None) -> bool:
+        if status is None or not stat.S_ISDIR(status.st_mode):
             raise _changed_meanwhile(change.path)
         handle = os.open(name, REAL_FOLDER, dir_fd=folder)
         try:
@@ -79,28 +79,28 @@ class RewindSteps:
                 names = [os.fsencode(entry.name) for entry in entries]
         finally:
             os.close(handle)
-        if any(change.path + b"/" + one not in self._gone for one in names):
+        if any(change.path + b"/" + child not in self._removed_paths for child in names):
             return self._keep(change.path, "unknownInside")
-        self._step("rmdir", change.path, mode=stat.S_IMODE(found.st_mode))
-        self._gone.add(change.path)
+        self._step("rmdir", change.path, mode=stat.S_IMODE(status.st_mode))
+        self._removed_paths.add(change.path)
         return True
 
     def _put(self, change: Change) -> bool:
         if isinstance(change.new, SkippedEntry) or change.new is None:
             return False
-        missing = [path for path in _parents(change.path) if path in self._made or not self._is_folder(path)]
+        missing = [path for path in _parents(change.path) if path in self._created_paths or not self._is_folder(path)]
         for path in missing:
-            if path in self._made:
+            if path in self._created_paths:
                 continue
-            if path not in self._gone and self._is_taken(path):
+            if path not in self._removed_paths and self._is_taken(path):
                 return self._keep(change.path, "inTheWay")
             self._mkdir(path)
-        is_free = bool(missing) or change.path in self._gone
+        is_free = bool(missing) or change.path in self._removed_paths
         replaces = not is_free and isinstance(change.old, File | Link)
         if not is_free and not replaces:
-            stands = self._find_existing(change)
-            if stands is not None:
-                return stands
+            outcome = self._find_existing(change)
+            if outcome is not None:
+                return outcome
         if isinstance(change.new, Subfolder):
             self._mkdir(change.path)
         else:
@@ -111,24 +111,24 @@ class RewindSteps:
     def _find_existing(self, change: Change) -> bool | None:
         """Return None if the path of a new entry is free; False if an entry, equal or not, is there."""
         with parent_of(self._root, change.path) as (folder, name):
-            found = status_at(folder, name)
-            if found is None:
+            status = status_at(folder, name)
+            if status is None:
                 return None
-            if change.new is not None and _matches(change.new, folder, name, found):
+            if change.new is not None and _matches(change.new, folder, name, status):
                 return False
         return self._keep(change.path, "inTheWay")
 
     def _is_folder(self, path: bytes) -> bool:
-        if path in self._gone:
+        if path in self._removed_paths:
             return False
         try:
             with parent_of(self._root, path) as (folder, name):
-                found = status_at(folder, name)
+                status = status_at(folder, name)
         except OSError as error:
             if error.errno in (errno.ENOENT, *_NOT_A_FOLDER_ERRORS):
                 return False
             raise
-        return found is not None and stat.S_ISDIR(found.st_mode) and found.st_dev == self._device
+        return status is not None and stat.S_ISDIR(status.st_mode) and status.st_dev == self._device
 
     def _is_taken(self, path: bytes) -> bool:
         try:
@@ -139,12 +139,12 @@ class RewindSteps:
                 return False  # it is below something that was checked already, or will be removed
             raise
 
-    def _check(self, change: Change, folder: int, name: bytes, found: os.stat_result | None) -> None:
-        if found is None or change.old is None or not _matches(change.old, folder, name, found):
+    def _check(self, change: Change, folder: int, name: bytes, status: os.stat_result | None) -> None:
+        if status is None or change.old is None or not _matches(change.old, folder, name, status):
             raise _changed_meanwhile(change.path)
 
     def _mkdir(self, path: bytes) -> None:
-        self._made.add(path)
+        self._created_paths.add(path)
         self._step("mkdir", path)
 
     def _step(self, act: str, path: bytes, *, replaces: bool = False, digest: str = "", mode: int = 0) -> None:
@@ -160,39 +160,39 @@ def mode_of(root: int, path: bytes, *, is_program: bool) -> int:
     """Return the permissions for a restored file: as the replaced file has them, except for the executable bits."""
     try:
         with parent_of(root, path) as (folder, name):
-            found = status_at(folder, name)
+            status = status_at(folder, name)
     except OSError:
-        found = None
-    if found is None or not stat.S_ISREG(found.st_mode):
+        status = None
+    if status is None or not stat.S_ISREG(status.st_mode):
         mask = os.umask(0o077)
         os.umask(mask)
         return (0o777 if is_program else 0o666) & ~mask
-    mode = stat.S_IMODE(found.st_mode) & 0o777
+    mode = stat.S_IMODE(status.st_mode) & 0o777
     return mode | (mode & 0o444) >> 2 if is_program else mode & ~0o111
 
 
-def _matches(entry: Entry, folder: int, name: bytes, found: os.stat_result) -> bool:
+def _matches(entry: Entry, folder: int, name: bytes, status: os.stat_result) -> bool:
     match entry:
         case File():
-            if not stat.S_ISREG(found.st_mode) or found.st_size != entry.size:
+            if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
                 return False
-            if bool(found.st_mode & stat.S_IXUSR) != entry.is_program:
+            if bool(status.st_mode & stat.S_IXUSR) != entry.is_program:
                 return False
             content = read_file(folder, name, entry.size)
             return content is not None and digest_of(content) == entry.digest
         case Link():
-            return stat.S_ISLNK(found.st_mode) and os.readlink(name, dir_fd=folder) == entry.target
+            return stat.S_ISLNK(status.st_mode) and os.readlink(name, dir_fd=folder) == entry.target
         case Subfolder():
-            return stat.S_ISDIR(found.st_mode)
+            return stat.S_ISDIR(status.st_mode)
         case _:
             return False
 
 
 def _parents(path: bytes) -> Iterator[bytes]:
-    at = path.find(b"/")
-    while at >= 0:
-        yield path[:at]
-        at = path.find(b"/", at + 1)
+    slash = path.find(b"/")
+    while slash >= 0:
+        yield path[:slash]
+        slash = path.find(b"/", slash + 1)
 
 
 def _changed_meanwhile(path: bytes) -> Conflict:
@@ -227,8 +227,8 @@ def _make(root: int, staging: int, step: Step, new: bytes, old: bytes) -> None:
             case "rmdir":
                 _remove_folder(folder, name)
             case "mkdir":
-                found = None if make_folder(folder, name) else status_at(folder, name)
-                if found is not None and not stat.S_ISDIR(found.st_mode):
+                status = None if make_folder(folder, name) else status_at(folder, name)
+                if status is not None and not stat.S_ISDIR(status.st_mode):
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), step.path)
             case "put":
                 if status_at(staging, new) is not None:
@@ -301,19 +301,19 @@ def _keep(folder: int, name: bytes, staging: int, old: bytes) -> None:
         os.rename(name, old, src_dir_fd=folder, dst_dir_fd=staging)
 
 
-def _place(source: int, name: bytes, target: int, at: bytes) -> None:
+def _place(source: int, name: bytes, target: int, target_name: bytes) -> None:
     """Move a file to a free path. Raises FileExistsError if a file was created there in the meantime."""
     try:
-        os.link(name, at, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+        os.link(name, target_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
     except FileExistsError:
-        if not _is_same(source, name, target, at):
+        if not _is_same(source, name, target, target_name):
             raise
     except OSError as error:
         if error.errno not in _NO_HARD_LINK_ERRORS:
             raise
-        if status_at(target, at) is not None:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), at) from None
-        os.rename(name, at, src_dir_fd=source, dst_dir_fd=target)
+        if status_at(target, target_name) is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target_name) from None
+        os.rename(name, target_name, src_dir_fd=source, dst_dir_fd=target)
         return
     os.unlink(name, dir_fd=source)
 
@@ -336,8 +336,8 @@ def _exchange(staging: int, new: bytes, old: bytes, folder: int, name: bytes) ->
         os.unlink(old, dir_fd=staging)
 
 
-def _is_same(one: int, name: bytes, other: int, at: bytes) -> bool:
-    first, second = status_at(one, name), status_at(other, at)
+def _is_same(folder: int, name: bytes, other_folder: int, other_name: bytes) -> bool:
+    first, second = status_at(folder, name), status_at(other_folder, other_name)
     return first is not None and second is not None and os.path.samestat(first, second)
 
 
@@ -467,20 +467,20 @@ class StagedRewind:
         return True
 
     def _sync(self) -> None:
-        done: set[bytes] = set()
+        synced: set[bytes] = set()
         for step in self._current.steps:
             path = parse_spelling(step.path)
-            above = path.rpartition(b"/")[0]
-            if above in done:
+            parent = path.rpartition(b"/")[0]
+            if parent in synced:
                 continue
-            done.add(above)
+            synced.add(parent)
             with suppress(OSError), parent_of(self._root, path) as (folder, _):
                 sync(folder)
 
     def _end(self, *, is_made: bool) -> None:
-        ended = {"phase": "clearing", "is_made": is_made, "steps": (), "rewound": None}
+        changes = {"phase": "clearing", "is_made": is_made, "steps": (), "rewound": None}
         try:
-            self._write(self._current.model_copy(update=ended))
+            self._write(self._current.model_copy(update=changes))
         except OSError:  # a full disk: removing the journal also prevents a later process from continuing
             self._file.remove()
         self._clear()

@@ -41,24 +41,24 @@ class WorkspaceSnapshots:
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
         """Take a snapshot and return its event, also if the workspace cannot be recorded. Raises StorageError."""
         try:
-            taken = await self.take(run.start.snapshots or SnapshotPolicy())
+            tree = await self.take(run.start.snapshots or SnapshotPolicy())
         except SnapshotUnavailable as error:
             return RecordSnapshot(**stamp(), base=run.snapshot, problem=str(error))
-        changes = await self._changes(run.snapshot, taken.tree)
+        changes = await self._changes(run.snapshot, tree.tree)
         lines = None if changes is None else await self._lines(changes)
         counts = None if changes is None else counts_of(changes)
         return RecordSnapshot(
             **stamp(),
-            tree=taken.tree,
+            tree=tree.tree,
             base=run.snapshot,
-            files=taken.files,
+            files=tree.files,
             added=counts and counts.added,
             removed=counts and counts.removed,
             changed=counts and counts.changed,
             lines_added=lines and lines[0],
             lines_removed=lines and lines[1],
-            left_out=taken.left_out,
-            left_out_count=taken.left_out_count,
+            left_out=tree.left_out,
+            left_out_count=tree.left_out_count,
         )
 
     async def take(self, policy: SnapshotPolicy) -> WorkspaceTree:
@@ -72,13 +72,13 @@ class WorkspaceSnapshots:
             walk = walker.walk()
             try:
                 while not isinstance(
-                    found := await shield_until_done(asyncio.to_thread(_next_batch, walk)), WorkspaceTree
+                    item := await shield_until_done(asyncio.to_thread(_next_batch, walk)), WorkspaceTree
                 ):
-                    await self._keep(found)
+                    await self._keep(item)
             finally:
                 walk.close()
             self._walkers[policy.max_file_size] = walker
-            return found
+            return item
 
     async def _keep(self, batch: Batch) -> None:
         if not batch:
@@ -100,12 +100,16 @@ class WorkspaceSnapshots:
 
     async def _lines(self, changes: Sequence[Change]) -> tuple[int, int] | None:
         """Return the added and removed lines of text files; None if there are too many files, or one cannot be read."""
-        counted = [one for one in changes if one.kind != "mode" and not isinstance(one.old or one.new, SkippedEntry)]
-        sizes = [entry.size for one in counted for entry in (one.old, one.new) if isinstance(entry, File)]
-        if len(counted) > _MAX_COUNTED_FILES or sum(sizes) > _MAX_COUNTED_BYTES:
+        text_changes = [
+            change
+            for change in changes
+            if change.kind != "mode" and not isinstance(change.old or change.new, SkippedEntry)
+        ]
+        sizes = [entry.size for change in text_changes for entry in (change.old, change.new) if isinstance(entry, File)]
+        if len(text_changes) > _MAX_COUNTED_FILES or sum(sizes) > _MAX_COUNTED_BYTES:
             return None
         try:
-            pairs = [(await self._text(one.old), await self._text(one.new)) for one in counted]
+            pairs = [(await self._text(change.old), await self._text(change.new)) for change in text_changes]
         except PerstackError:
             return None
         return await asyncio.to_thread(_count_lines, pairs) if pairs else (0, 0)
@@ -118,10 +122,10 @@ def _next_batch(walk: Generator[Batch, None, WorkspaceTree]) -> Batch | Workspac
     try:
         return next(walk)
     except StopIteration as end:
-        found: WorkspaceTree = end.value
-        return found
+        tree: WorkspaceTree = end.value
+        return tree
 
 
 def _count_lines(pairs: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:
-    found = [changed_lines(old, new) or (0, 0) for old, new in pairs]
-    return sum(added for added, _ in found), sum(removed for _, removed in found)
+    counts = [changed_lines(old, new) or (0, 0) for old, new in pairs]
+    return sum(added for added, _ in counts), sum(removed for _, removed in counts)

@@ -39,43 +39,43 @@ class Trees:
 
     async def changes(self, old: str | None, new: str | None) -> tuple[Change, ...]:
         """Return the differences of two trees, by path; None is an empty tree. Raises NotFound and StorageError."""
-        found: list[Change] = []
-        left, seen = [Pair(b"", old, new)], 0
-        while left:
-            pair = left.pop()
+        all_changes: list[Change] = []
+        pending, entry_count = [Pair(b"", old, new)], 0
+        while pending:
+            pair = pending.pop()
             self._check_place(pair.path, pair.depth)
             if pair.old == pair.new:
                 continue
             before = _EMPTY_FOLDER if pair.old is None else await self.folder(pair.old)
             after = _EMPTY_FOLDER if pair.new is None else await self.folder(pair.new)
-            seen += len(before.entries) + len(after.entries)
-            self._check_count(seen, 2 * MOST_ENTRIES)
+            entry_count += len(before.entries) + len(after.entries)
+            self._check_count(entry_count, 2 * MOST_ENTRIES)
             compared = compare(pair, before, after)
-            found += compared.changes
-            left += compared.below
-        return tuple(sorted(found, key=lambda change: change.path))
+            all_changes += compared.changes
+            pending += compared.below
+        return tuple(sorted(all_changes, key=lambda change: change.path))
 
     async def entries(self, tree: str) -> AsyncGenerator[tuple[bytes, Entry]]:
         """Yield each path and entry of a tree, folders before their content. Raises NotFound and StorageError."""
-        left, seen = [(b"", tree, 0)], 0
-        while left:
-            path, digest, depth = left.pop()
+        pending, entry_count = [(b"", tree, 0)], 0
+        while pending:
+            path, digest, depth = pending.pop()
             self._check_place(path, depth)
             folder = await self.folder(digest)
-            seen += len(folder.entries)
-            self._check_count(seen, MOST_ENTRIES)
+            entry_count += len(folder.entries)
+            self._check_count(entry_count, MOST_ENTRIES)
             for entry in folder.entries:
                 inner = path + b"/" + entry.name if path else entry.name
                 yield inner, entry
                 if isinstance(entry, Subfolder):
-                    left.append((inner, entry.digest, depth + 1))
+                    pending.append((inner, entry.digest, depth + 1))
 
     def _check_place(self, path: bytes, depth: int) -> None:
         if depth > DEEPEST or len(path) >= LONGEST_PATH:
             raise StorageError(f"job {self._job_id}: a snapshot has folders too far down: {spell(path[:80])}…")
 
-    def _check_count(self, seen: int, most: int) -> None:
-        if seen > most:
+    def _check_count(self, count: int, limit: int) -> None:
+        if count > limit:
             raise StorageError(f"job {self._job_id}: a snapshot has more than {MOST_ENTRIES} files")
 
 
@@ -97,9 +97,9 @@ async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[S
     """Yield every folder and file of these trees once. The content of a folder that cannot be read is unknown."""
     seen: set[str] = set()
     for root in dict.fromkeys(roots):
-        left, entries = [(root, 0)], 0
-        while left:
-            digest, depth = left.pop()
+        pending, entries = [(root, 0)], 0
+        while pending:
+            digest, depth = pending.pop()
             if digest in seen:
                 continue
             seen.add(digest)
@@ -118,7 +118,7 @@ async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[S
             yield SnapshotBlob(digest, root)
             for entry in folder.entries:
                 if isinstance(entry, Subfolder):
-                    left.append((entry.digest, depth + 1))
+                    pending.append((entry.digest, depth + 1))
                 elif isinstance(entry, File) and entry.digest not in seen:
                     seen.add(entry.digest)
                     yield SnapshotBlob(entry.digest, root, entry.size)
@@ -129,8 +129,8 @@ async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[S
 
 async def blobs_of_snapshots(storage: Storage, job_id: str, events: Iterable[StoredEvent]) -> dict[str, str]:
     """Return the blobs of these events' snapshots, each with the id of the first event whose snapshot contains it."""
-    first: dict[str, str] = {}
+    first_events: dict[str, str] = {}
     for event in events:
         if event.named_tree is not None:
-            first.setdefault(event.named_tree, event.id)
-    return {part.digest: first[part.tree] async for part in blobs_of_trees(Trees(storage, job_id), first)}
+            first_events.setdefault(event.named_tree, event.id)
+    return {part.digest: first_events[part.tree] async for part in blobs_of_trees(Trees(storage, job_id), first_events)}

@@ -67,13 +67,13 @@ class UnreadFile:
     size: int | None = None
 
 
-def stamp_of(found: os.stat_result) -> Stamp:
+def stamp_of(status: os.stat_result) -> Stamp:
     """Return the stamp of a file or folder."""
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_dev
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode, status.st_dev
 
 
-def read_file(name: bytes, folder: int, most: int) -> Content | UnreadFile:
-    """Read a file of an open folder, of at most `most` bytes. Raises StorageError if the system lacks resources."""
+def read_file(name: bytes, folder: int, max_bytes: int) -> Content | UnreadFile:
+    """Read a file of an open folder, of at most `max_bytes`. Raises StorageError if the system lacks resources."""
     try:
         file = os.open(name, _FILE_FLAGS, dir_fd=folder)
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def read_file(name: bytes, folder: int, most: int) -> Content | UnreadFile:
         check_system(error)
         return UnreadFile("unreadable", _stamp(name, folder))
     try:
-        return _read(file, most)
+        return _read(file, max_bytes)
     except OSError as error:
         check_system(error)
         return UnreadFile("unreadable", _stamp(name, folder))
@@ -105,18 +105,18 @@ def read_link(name: bytes, folder: int) -> bytes | None:
         return None
 
 
-def _read(file: int, most: int) -> Content | UnreadFile:
+def _read(file: int, max_bytes: int) -> Content | UnreadFile:
     content: Content | None = None
     for _ in range(_MAX_READS):
         before = os.fstat(file)
         if not stat.S_ISREG(before.st_mode):
             return UnreadFile(None)
-        if before.st_size > most:
+        if before.st_size > max_bytes:
             return UnreadFile("tooLarge", stamp_of(before), before.st_size)
         os.lseek(file, 0, os.SEEK_SET)
-        data = _all(file, most, before.st_size)
+        data = _read_all(file, max_bytes, before.st_size)
         after = os.fstat(file)
-        if len(data) > most:
+        if len(data) > max_bytes:
             return UnreadFile("tooLarge", stamp_of(after), after.st_size)
         content = Content(data, stamp_of(after), stamp_of(before) == stamp_of(after) and len(data) == after.st_size)
         if content.is_steady:
@@ -124,13 +124,13 @@ def _read(file: int, most: int) -> Content | UnreadFile:
     return content or UnreadFile("changing")
 
 
-def _all(file: int, most: int, expected: int) -> bytes:
-    first = os.read(file, min(expected, most) + 1)
+def _read_all(file: int, max_bytes: int, expected: int) -> bytes:
+    first = os.read(file, min(expected, max_bytes) + 1)
     if len(first) == expected:
         return first
     data = bytearray(first)
-    while len(data) <= most and (piece := os.read(file, min(_READ_BYTES, most + 1 - len(data)))):
-        data += piece
+    while len(data) <= max_bytes and (chunk := os.read(file, min(_READ_BYTES, max_bytes + 1 - len(data)))):
+        data += chunk
     return bytes(data)
 
 
@@ -167,7 +167,7 @@ class WorkspaceTree:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownEntry:
     """An entry that an earlier walk has seen."""
 
     entry: Entry
@@ -182,7 +182,7 @@ class _KnownFolder:
     digest: str
     stamp: Stamp | None
     rules: IgnoreRules
-    children: dict[bytes, _Known]
+    children: dict[bytes, _KnownEntry]
 
 
 class Walker:
@@ -192,7 +192,7 @@ class Walker:
         """Create without reading the workspace; `keep_off` are paths that are never recorded."""
         self._top = top
         self._keep_off = tuple(keep_off)
-        self._most = policy.max_file_size
+        self._max_bytes = policy.max_file_size
         self._known: _KnownFolder | None = None
 
     def walk(self) -> Generator[Batch, None, WorkspaceTree]:
@@ -207,53 +207,53 @@ class Walker:
             check_system(error)
             raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         try:
-            walk = _WalkState(self._most, top, _places(self._keep_off))
-            known = yield from walk.folder(handle, b"", self._known, _top_rules(top, handle), 0)
+            walk = _WalkState(self._max_bytes, top, _excluded_paths(self._keep_off))
+            root_folder = yield from walk.folder(handle, b"", self._known, _top_rules(top, handle), 0)
             yield walk.batch
         except OSError as error:
             check_system(error)
             raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         finally:
             os.close(handle)
-        self._known = known
-        left_out = tuple(sorted(walk.left_out, key=lambda one: one.path))
-        return WorkspaceTree(known.digest, walk.files, left_out, walk.left_out_count)
+        self._known = root_folder
+        left_out = tuple(sorted(walk.left_out, key=lambda item: item.path))
+        return WorkspaceTree(root_folder.digest, walk.files, left_out, walk.left_out_count)
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _ExcludedPaths:
     """Files and folders that are never recorded, by path and by device and inode."""
 
     paths: frozenset[bytes]
     numbers: frozenset[tuple[int, int]]
 
 
-def _places(paths: Iterable[Path]) -> _Places:
+def _excluded_paths(paths: Iterable[Path]) -> _ExcludedPaths:
     names: set[bytes] = set()
     numbers: set[tuple[int, int]] = set()
     for path in paths:
         name = os.fsencode(path)
         names |= {os.path.normpath(name), os.path.realpath(name)}
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             continue
-        numbers.add((found.st_dev, found.st_ino))
-    return _Places(frozenset(names), frozenset(numbers))
+        numbers.add((status.st_dev, status.st_ino))
+    return _ExcludedPaths(frozenset(names), frozenset(numbers))
 
 
 class _WalkState:
-    def __init__(self, most: int, top: bytes, keep_off: _Places) -> None:
+    def __init__(self, max_bytes: int, top: bytes, keep_off: _ExcludedPaths) -> None:
         self.batch: Batch = []
         self.files = 0
         self.left_out: list[NotRecorded] = []
         self.left_out_count = 0
-        self._most = most
+        self._max_bytes = max_bytes
         self._top = top
         self._keep_off = keep_off
         self._began = SYSTEM.now() * 1_000_000
         self._entries = 0
-        self._waiting = 0
+        self._batch_bytes = 0
         self._since = time.monotonic()
 
     def folder(
@@ -261,21 +261,21 @@ class _WalkState:
     ) -> Generator[Batch, None, _KnownFolder]:
         stamp: Stamp | None = stamp_of(os.fstat(handle))
         is_same = known is not None and known.stamp == stamp and known.rules == rules
-        before = {} if known is None else known.children
-        children, to_look_at = _unchanged_entries(
-            before if is_same else self._names(handle, path, rules), before, handle
+        previous_children = {} if known is None else known.children
+        children, names_to_examine = _unchanged_entries(
+            previous_children if is_same else self._names(handle, path, rules), previous_children, handle
         )
-        for name in to_look_at:
-            was = before.get(name)
-            now = yield from self._look(name, handle, path, was, rules, depth)
-            if now is None:
+        for name in names_to_examine:
+            previous = previous_children.get(name)
+            current = yield from self._examine(name, handle, path, previous, rules, depth)
+            if current is None:
                 stamp = None
                 continue
-            is_same = is_same and was is not None and now.entry is was.entry
-            children[name] = now
-        self._take_down(path, children)
+            is_same = is_same and previous is not None and current.entry is previous.entry
+            children[name] = current
+        self._record_entries(path, children)
         yield from self._pause()
-        if known is not None and is_same and len(children) == len(before):
+        if known is not None and is_same and len(children) == len(previous_children):
             return _KnownFolder(known.digest, stamp, rules, children)
         blob = folder_blob(folder_of(child.entry for child in children.values()))
         digest = digest_of(blob)
@@ -283,7 +283,7 @@ class _WalkState:
             yield from self._keep(digest, blob)
         return _KnownFolder(digest, self._steady(stamp), rules, children)
 
-    def _take_down(self, path: bytes, children: dict[bytes, _Known]) -> None:
+    def _record_entries(self, path: bytes, children: dict[bytes, _KnownEntry]) -> None:
         self._count(len(children))
         for name, child in children.items():
             if child.is_file:
@@ -292,7 +292,7 @@ class _WalkState:
                 self._name(path + name, child.entry.reason, child.size)
 
     def _names(self, handle: int, path: bytes, rules: IgnoreRules) -> list[bytes]:
-        found: list[bytes] = []
+        names: list[bytes] = []
         with os.scandir(handle) as entries:
             for entry in entries:
                 name = os.fsencode(entry.name)
@@ -304,67 +304,71 @@ class _WalkState:
                     continue
                 if rules.ignores(name, is_folder=entry.is_dir(follow_symlinks=False)):
                     continue
-                found.append(name)
-                if self._entries + len(found) > MOST_ENTRIES:
-                    raise _too_many()
-        return found
+                names.append(name)
+                if self._entries + len(names) > MOST_ENTRIES:
+                    raise _too_many_files()
+        return names
 
-    def _look(
-        self, name: bytes, handle: int, path: bytes, was: _Known | None, rules: IgnoreRules, depth: int
-    ) -> Generator[Batch, None, _Known | None]:
+    def _examine(
+        self, name: bytes, handle: int, path: bytes, previous: _KnownEntry | None, rules: IgnoreRules, depth: int
+    ) -> Generator[Batch, None, _KnownEntry | None]:
         try:
-            found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+            status = os.stat(name, dir_fd=handle, follow_symlinks=False)
         except OSError:
             return None
-        if (found.st_dev, found.st_ino) in self._keep_off.numbers:
+        if (status.st_dev, status.st_ino) in self._keep_off.numbers:
             return None
-        mode, stamp = found.st_mode, stamp_of(found)
+        mode, stamp = status.st_mode, stamp_of(status)
         if stat.S_ISDIR(mode):
-            return (yield from self._walk_folder(name, handle, path, was, rules, depth))
+            return (yield from self._walk_folder(name, handle, path, previous, rules, depth))
         if stat.S_ISLNK(mode):
             target = read_link(name, handle)
-            return None if target is None else _same_if_equal(was, _Known(Link(name, target), None, is_file=True))
+            return (
+                None
+                if target is None
+                else _same_if_equal(previous, _KnownEntry(Link(name, target), None, is_file=True))
+            )
         if not stat.S_ISREG(mode):
-            return _same_if_equal(was, _left_out(name, "special", self._steady(stamp)))
-        content = read_file(name, handle, self._most)
+            return _same_if_equal(previous, _skipped_entry(name, "special", self._steady(stamp)))
+        content = read_file(name, handle, self._max_bytes)
         if not isinstance(content, Content):
             reason = content.reason
             if reason is None:
                 return None
-            return _same_if_equal(was, _left_out(name, reason, self._steady(content.stamp), content.size))
+            return _same_if_equal(previous, _skipped_entry(name, reason, self._steady(content.stamp), content.size))
         digest = digest_of(content.data)
         yield from self._keep(digest, content.data)
         is_program = bool(content.stamp[4] & stat.S_IXUSR)
         entry = File(name, len(content.data), digest, is_program)
         steady = self._steady(content.stamp) if content.is_steady else None
-        return _same_if_equal(was, _Known(entry, steady, is_file=True))
+        return _same_if_equal(previous, _KnownEntry(entry, steady, is_file=True))
 
     def _walk_folder(
-        self, name: bytes, handle: int, path: bytes, was: _Known | None, rules: IgnoreRules, depth: int
-    ) -> Generator[Batch, None, _Known | None]:
+        self, name: bytes, handle: int, path: bytes, previous: _KnownEntry | None, rules: IgnoreRules, depth: int
+    ) -> Generator[Batch, None, _KnownEntry | None]:
         if depth >= DEEPEST or len(path) + len(name) + 2 > LONGEST_PATH:
-            return _left_out(name, "tooDeep")
+            return _skipped_entry(name, "tooDeep")
         try:
             inner = os.open(name, REAL_FOLDER, dir_fd=handle)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             check_system(error)
-            return _left_out(name, "unreadable")
+            return _skipped_entry(name, "unreadable")
         try:
-            found = os.fstat(inner)
-            if (found.st_dev, found.st_ino) in self._keep_off.numbers:
+            status = os.fstat(inner)
+            if (status.st_dev, status.st_ino) in self._keep_off.numbers:
                 return None
-            own = rules.for_subfolder(name, _rules_of(inner))
-            known = None if was is None else was.inner
+            subfolder_rules = rules.for_subfolder(name, _rules_of(inner))
+            known = None if previous is None else previous.inner
             try:
-                now = yield from self.folder(inner, path + name + b"/", known, own, depth + 1)
+                current = yield from self.folder(inner, path + name + b"/", known, subfolder_rules, depth + 1)
             except OSError as error:
                 check_system(error)
-                return _left_out(name, "unreadable")
+                return _skipped_entry(name, "unreadable")
         finally:
             os.close(inner)
-        return _same_if_equal(was, _Known(Subfolder(name, now.digest), None, inner=now))
+        return _same_if_equal(previous, _KnownEntry(Subfolder(name, current.digest), None, inner=current))
 
     def _name(self, path: bytes, reason: Reason, size: int | None) -> None:
         self.left_out_count += 1
@@ -373,9 +377,9 @@ class _WalkState:
 
     def _keep(self, digest: str, data: bytes) -> Generator[Batch]:
         self.batch.append((digest, data))
-        self._waiting += len(data)
-        if self._waiting >= _BATCH_BYTES or len(self.batch) >= _BATCH_BLOBS:
-            batch, self.batch, self._waiting = self.batch, [], 0
+        self._batch_bytes += len(data)
+        if self._batch_bytes >= _BATCH_BYTES or len(self.batch) >= _BATCH_BLOBS:
+            batch, self.batch, self._batch_bytes = self.batch, [], 0
             yield batch
         else:
             yield from self._pause()
@@ -386,10 +390,10 @@ class _WalkState:
             yield []
             self._since = time.monotonic()
 
-    def _count(self, more: int) -> None:
-        self._entries += more
+    def _count(self, count: int) -> None:
+        self._entries += count
         if self._entries > MOST_ENTRIES:
-            raise _too_many()
+            raise _too_many_files()
 
     def _steady(self, stamp: Stamp | None) -> Stamp | None:
         return None if stamp is None or self._is_racy(stamp) else stamp
@@ -400,50 +404,50 @@ class _WalkState:
         return latest + tick >= self._began
 
 
-def _same_if_equal(was: _Known | None, now: _Known) -> _Known:
-    """Return `now` with the previous entry object if it is equal, so that changes can be detected by identity."""
-    if was is not None and was.entry == now.entry:
-        now.entry = was.entry
-    return now
+def _same_if_equal(previous: _KnownEntry | None, current: _KnownEntry) -> _KnownEntry:
+    """Return `current` with the previous entry object if it is equal, so that changes can be detected by identity."""
+    if previous is not None and previous.entry == current.entry:
+        current.entry = previous.entry
+    return current
 
 
 def _unchanged_entries(
-    names: Iterable[bytes], before: dict[bytes, _Known], handle: int
-) -> tuple[dict[bytes, _Known], list[bytes]]:
+    names: Iterable[bytes], before: dict[bytes, _KnownEntry], handle: int
+) -> tuple[dict[bytes, _KnownEntry], list[bytes]]:
     """Return the unchanged entries, and the names to examine. Nearly all the work of a walk without changes."""
-    same: dict[bytes, _Known] = {}
-    others: list[bytes] = []
-    look, known = os.stat, before.get
+    unchanged: dict[bytes, _KnownEntry] = {}
+    names_to_examine: list[bytes] = []
+    get_status, get_previous = os.stat, before.get
     for name in names:
-        was = known(name)
-        if was is None or was.stamp is None:
-            others.append(name)
+        previous = get_previous(name)
+        if previous is None or previous.stamp is None:
+            names_to_examine.append(name)
             continue
         try:
-            now = look(name, dir_fd=handle, follow_symlinks=False)
+            status = get_status(name, dir_fd=handle, follow_symlinks=False)
         except OSError:
-            others.append(name)
+            names_to_examine.append(name)
             continue
-        mtime, ctime, size, number, mode, device = was.stamp
+        mtime, ctime, size, number, mode, device = previous.stamp
         if (
-            ctime == now.st_ctime_ns
-            and mtime == now.st_mtime_ns
-            and size == now.st_size
-            and number == now.st_ino
-            and mode == now.st_mode
-            and device == now.st_dev
+            ctime == status.st_ctime_ns
+            and mtime == status.st_mtime_ns
+            and size == status.st_size
+            and number == status.st_ino
+            and mode == status.st_mode
+            and device == status.st_dev
         ):
-            same[name] = was
+            unchanged[name] = previous
         else:
-            others.append(name)
-    return same, others
+            names_to_examine.append(name)
+    return unchanged, names_to_examine
 
 
-def _left_out(name: bytes, reason: Reason, stamp: Stamp | None = None, size: int | None = None) -> _Known:
-    return _Known(SkippedEntry(name, reason), stamp, size)
+def _skipped_entry(name: bytes, reason: Reason, stamp: Stamp | None = None, size: int | None = None) -> _KnownEntry:
+    return _KnownEntry(SkippedEntry(name, reason), stamp, size)
 
 
-def _too_many() -> SnapshotUnavailable:
+def _too_many_files() -> SnapshotUnavailable:
     return SnapshotUnavailable(
         f"the workspace has more than {MOST_ENTRIES:,} files: name what is not to be recorded in .perstackignore"
     )
@@ -456,22 +460,24 @@ def _rules_of(handle: int, name: bytes = b".gitignore") -> bytes | None:
 
 def _top_rules(top: bytes, handle: int) -> IgnoreRules:
     parts = [part for part in top.split(b"/") if part]
-    above: list[tuple[bytes, bytes | None]] = []
-    for up in range(min(len(parts), _MAX_PARENTS) + 1):
-        folder = b"/" + b"/".join(parts[: len(parts) - up])
-        name = parts[len(parts) - up - 1] if up < len(parts) else b""
+    parent_rules: list[tuple[bytes, bytes | None]] = []
+    for levels_up in range(min(len(parts), _MAX_PARENTS) + 1):
+        folder = b"/" + b"/".join(parts[: len(parts) - levels_up])
+        name = parts[len(parts) - levels_up - 1] if levels_up < len(parts) else b""
         try:
-            at = os.open(folder, REAL_FOLDER)
+            parent_handle = os.open(folder, REAL_FOLDER)
         except OSError:
             break
         try:
-            above.insert(0, (name, _rules_of(at)))
-            if _exists(b".git", at):
-                return rules_at(above, exclude=_excluded(at), perstackignore=_rules_of(handle, b".perstackignore"))
+            parent_rules.insert(0, (name, _rules_of(parent_handle)))
+            if _exists(b".git", parent_handle):
+                return rules_at(
+                    parent_rules, exclude=_excluded(parent_handle), perstackignore=_rules_of(handle, b".perstackignore")
+                )
         finally:
-            os.close(at)
-    own = above[-1:] or [(b"", None)]
-    return rules_at(own, perstackignore=_rules_of(handle, b".perstackignore"))
+            os.close(parent_handle)
+    nearest = parent_rules[-1:] or [(b"", None)]
+    return rules_at(nearest, perstackignore=_rules_of(handle, b".perstackignore"))
 
 
 def _excluded(repository: int) -> bytes | None:

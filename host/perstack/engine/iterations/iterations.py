@@ -63,16 +63,16 @@ class Iterations:
         setup = self._source.current
         definition = setup.definition(expert_key)
         expert = definition.experts[0]
-        written = _settings(expert)
-        most = written.max_iterations if max_iterations is None else max_iterations
+        configured = _settings(expert)
+        max_count = configured.max_iterations if max_iterations is None else max_iterations
         check_budget(max_cost, max_tokens=max_tokens)
-        settings = with_limits(written, most, target, max_cost, max_tokens)
+        settings = with_limits(configured, max_count, target, max_cost, max_tokens)
         check_ready(setup, expert.key, settings, definition)
         series_id = await self._new_id() if series_id is None else _checked(series_id)
         if await self._storage.has_job(series_id):
             raise UsageError(f"there is a Job {series_id}: choose another id")
         await self._log.reserve(series_id)
-        first = StartSeries(
+        start_event = StartSeries(
             series_id=series_id,
             timestamp=self._clock.now(),
             expert_key=expert.key,
@@ -82,7 +82,7 @@ class Iterations:
         )
         async with self._log.lease(series_id):
             driver = SeriesDriver(self._log, self._jobs, setup, on_event, on_fact)
-            await driver.record(first)
+            await driver.record(start_event)
             with self._register_driver(series_id, driver):
                 return await driver.drive()
 
@@ -170,12 +170,14 @@ class Iterations:
         return await self._log.list(limit, after)
 
 
-MOST_ID = 100  # maximum characters of an id; the ids of its Jobs are longer
+MAX_ID_CHARS = 100  # maximum characters of an id; the ids of its Jobs are longer
 
 
 def _checked(series_id: str) -> str:
-    if len(check_job_id(series_id)) > MOST_ID:
-        raise UsageError(f"{series_id[:20]}… is too long for an id of iterations: use at most {MOST_ID} characters")
+    if len(check_job_id(series_id)) > MAX_ID_CHARS:
+        raise UsageError(
+            f"{series_id[:20]}… is too long for an id of iterations: use at most {MAX_ID_CHARS} characters"
+        )
     return series_id
 
 

@@ -77,7 +77,7 @@ SERIES = IndexedLogFormat[SeriesState, StoredSeriesEvent, SeriesSummary](
     after=evolve_series,
     summary=summary_of_series,
     damaged=damaged_series,
-    jobs=lambda series: [one.job_id for one in series.iterations],
+    jobs=lambda series: [iteration.job_id for iteration in series.iterations],
     store=SummaryFiles(),
 )
 
@@ -138,11 +138,11 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
     async def list(self, limit: int, after: str | None) -> SeriesPage:
         """Return a page of series, latest change first. A series that cannot be read is a row with its error."""
         page = await self._space.jobs(limit=limit, after=after)
-        found: list[SeriesSummary] = []
+        summaries: list[SeriesSummary] = []
         for series_id in page.ids:
             with suppress(NotFound):  # its process died before the first event
-                found.append(await self._summary_at_rest(series_id) or await self.summary(series_id))
-        return SeriesPage(tuple(found), page.next)
+                summaries.append(await self._summary_at_rest(series_id) or await self.summary(series_id))
+        return SeriesPage(tuple(summaries), page.next)
 
     async def _summary_at_rest(self, series_id: str) -> SeriesSummary | None:
         """Return the summary in job.json; None if it is missing, or the series may have continued since."""
@@ -198,7 +198,7 @@ class SeriesDriver:
         self._on_fact = on_fact
         self._loaded = loaded
         self._job_id: str | None = None
-        self._leaves = False
+        self._is_leaving = False
 
     @property
     def series(self) -> SeriesState:
@@ -215,7 +215,7 @@ class SeriesDriver:
         """Drive until nothing is pending. A cancellation is recorded as a pause."""
         try:
             while (command := pending_series(self.series)) is not None:
-                if self._leaves:
+                if self._is_leaving:
                     await self.record(interrupt_event(self._stamp))
                     break
                 await self.record(await self._outcome(command))
@@ -227,7 +227,7 @@ class SeriesDriver:
 
     def stop_after_step(self) -> bool:
         """Pause as interrupted after the current step of the running Job; return False if no Job is running."""
-        self._leaves = True
+        self._is_leaving = True
         return self._job_id is not None and self._jobs.stop_after_step(self._job_id)
 
     async def _record(self, event: StoredSeriesEvent) -> None:
@@ -268,21 +268,21 @@ class SeriesDriver:
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:
         series, began = self.series, self._setup.clock.now()
-        recorded, left = series.definition, share(series)
-        if isinstance(left, UsedUp):
-            return budget_pause(left, self._stamp)
-        plain = self._setup_for(recorded)
-        new = plain.with_budget(series.expert_key, left)
-        begun = self._setup_for(None if recorded is None else without_job_limits(recorded))
-        begun = begun.with_budget(series.expert_key, left, plain.overrides)
+        recorded, remaining = series.definition, share(series)
+        if isinstance(remaining, UsedUp):
+            return budget_pause(remaining, self._stamp)
+        setup = self._setup_for(recorded)
+        new_setup = setup.with_budget(series.expert_key, remaining)
+        begun_setup = self._setup_for(None if recorded is None else without_job_limits(recorded))
+        begun_setup = begun_setup.with_budget(series.expert_key, remaining, setup.overrides)
         job = await self._run_job(
-            self._jobs.with_context(ContextSource(new)),
-            self._jobs.with_context(ContextSource(begun)),
+            self._jobs.with_context(ContextSource(new_setup)),
+            self._jobs.with_context(ContextSource(begun_setup)),
             command.job_id,
             series.expert_key,
             command.query,
         )
-        if (stop := stop_event(job, self._stamp, left)) is not None:
+        if (stop := stop_event(job, self._stamp, remaining)) is not None:
             return stop
         return FinishArtefact(
             **self._stamp,
@@ -302,38 +302,38 @@ class SeriesDriver:
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
         series, began, usage, assumed = self.series, self._setup.clock.now(), NO_USAGE, None
         iterate = settings_in_force(self._setup, series.expert_key, series.settings)
-        made = Artifact(command.artefact, series.user_input, command.number, self._setup.workspace)
+        artifact = Artifact(command.artefact, series.user_input, command.number, self._setup.workspace)
         programs = self._setup.storage.programs
         try:
             match iterate.evaluator:
                 case ExpertEvaluator() as evaluator:
-                    left = share(series)
-                    if isinstance(left, UsedUp):
-                        return budget_pause(left, self._stamp)
-                    job = await self._run_evaluator(evaluator, command, left)
-                    if (stop := stop_event(job, self._stamp, left)) is not None:
+                    remaining = share(series)
+                    if isinstance(remaining, UsedUp):
+                        return budget_pause(remaining, self._stamp)
+                    job = await self._run_evaluator(evaluator, command, remaining)
+                    if (stop := stop_event(job, self._stamp, remaining)) is not None:
                         return stop
                     usage, assumed = job.usage, job.assumed
-                    found = _read_answer(evaluator, job)
+                    measurement = _read_answer(evaluator, job)
                 case FunctionEvaluator() as evaluator:
-                    async with self._sandbox() as ground:
-                        found = await measure_by_function(
-                            evaluator, made, self._setup.env.without_stored, iterate.timeout, programs, ground
+                    async with self._sandbox() as sandbox:
+                        measurement = await measure_by_function(
+                            evaluator, artifact, self._setup.env.without_stored, iterate.timeout, programs, sandbox
                         )
                 case evaluator:
-                    async with self._sandbox() as ground:
-                        found = await measure_by_command(
-                            evaluator, made, self._setup.env.without_stored, iterate.timeout, programs, ground
+                    async with self._sandbox() as sandbox:
+                        measurement = await measure_by_command(
+                            evaluator, artifact, self._setup.env.without_stored, iterate.timeout, programs, sandbox
                         )
-            _check_metrics(evaluator, series.settings, found)
+            _check_metrics(evaluator, series.settings, measurement)
         except PerstackError as error:
             return FailSeries(**self._stamp, error=str(error), invalid_answer=True, usage=usage, assumed=assumed)
         return FinishIteration(
             **self._stamp,
             number=command.number,
-            metrics=found.metrics,
-            analysis=found.analysis,
-            cases=found.cases,
+            metrics=measurement.metrics,
+            analysis=measurement.analysis,
+            cases=measurement.cases,
             duration=self._setup.clock.now() - began,
             usage=usage,
             assumed=assumed,
@@ -374,8 +374,8 @@ def _read_answer(evaluator: ExpertEvaluator, job: JobSummary) -> Measurement:
         raise SkillError(f"{name_of(evaluator)} (Job {job.id}): its result: {error}") from error
 
 
-def _check_metrics(evaluator: Evaluator, settings: Iterate, found: Measurement) -> None:
+def _check_metrics(evaluator: Evaluator, settings: Iterate, measurement: Measurement) -> None:
     try:
-        score_of(settings, found.metrics)
+        score_of(settings, measurement.metrics)
     except UsageError as error:
         raise SkillError(f"{name_of(evaluator)}: {error}") from error

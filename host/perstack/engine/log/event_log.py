@@ -38,9 +38,9 @@ from perstack.support.storage import every_id
 class InvalidEvent(Damaged):
     """An event that does not belong in its place. `reason` says why, without naming the place."""
 
-    def __init__(self, ref: RunRef, name: str, seq: int, reason: str, rest: str = "") -> None:
+    def __init__(self, ref: RunRef, name: str, seq: int, reason: str, suffix: str = "") -> None:
         """Name the place in the message, and the reason."""
-        super().__init__(f"{name}, event {seq}: {reason}{rest}", readable=seq - 1)
+        super().__init__(f"{name}, event {seq}: {reason}{suffix}", readable=seq - 1)
         self.ref = ref
         self.seq = seq
         self.reason = reason
@@ -68,15 +68,15 @@ async def readable(
     try:
         return await storage.read(ref, after=after, limit=limit), None
     except Damaged as error:
-        good = error.readable - after
-        return await storage.read(ref, after=after, limit=good) if good > 0 else [], error
+        count = error.readable - after
+        return await storage.read(ref, after=after, limit=count) if count > 0 else [], error
 
 
 def checked(lines: Sequence[bytes]) -> Iterator[tuple[Sealed, Head]]:
     """Yield each line of a whole log, unsealed, with the head after it. Raises BrokenSeal at the first invalid line."""
-    head, opened = EMPTY_LOG, opener_of(lines)
+    head, open_next = EMPTY_LOG, opener_of(lines)
     for line in lines:
-        sealed, head = opened(head, line)
+        sealed, head = open_next(head, line)
         yield sealed, head
 
 
@@ -214,22 +214,22 @@ class EventLog(Generic[S, E]):
         """Yield each event after `since` with its state. Raises what `events` and `LogFormat.follow` raise."""
         state, after = (None, 0) if since is None else (since.state, since.head.seq)
         async with aclosing(self.events(ref, after=after, limit=limit)) as events:
-            async for one in events:
-                state = await self._follow(ref, state, one.event, one.head)
-                yield one, state
-                if one.head.seq % _EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
+            async for line in events:
+                state = await self._follow(ref, state, line.event, line.head)
+                yield line, state
+                if line.head.seq % _EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
                     await asyncio.sleep(0)
 
     async def readable(self, ref: RunRef) -> PartialLog[S, E]:
         """Read a log as far as it can be read."""
-        found = PartialLog[S, E]()
+        partial = PartialLog[S, E]()
         try:
             async for line, state in self.fold(ref):
-                found.loaded = Loaded(state, line.head)
-                found.lines.append(line)
+                partial.loaded = Loaded(state, line.head)
+                partial.lines.append(line)
         except Damaged as damage:
-            found.damage = damage
-        return found
+            partial.damage = damage
+        return partial
 
     async def append(self, ref: RunRef, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
         """Append at least one event after the loaded state, all or nothing.
@@ -251,29 +251,29 @@ class EventLog(Generic[S, E]):
 
         `observe` gets each event that can be read, and the state after it; None once an event did not follow.
         """
-        found = CheckedLog[S](*await readable(self._storage, ref))
+        result = CheckedLog[S](*await readable(self._storage, ref))
         try:
-            for sealed, head in checked(found.lines):
-                found.chain[head.seq] = head.hash
+            for sealed, head in checked(result.lines):
+                result.chain[head.seq] = head.hash
                 try:
                     event = await self._definition.event(ref, head.seq, sealed)
                 except InvalidEvent as error:
-                    found.first_invalid = found.first_invalid or error
+                    result.first_invalid = result.first_invalid or error
                     if isinstance(error, UnknownEvent):
-                        found.unknown.append(head.seq)
+                        result.unknown.append(head.seq)
                     else:
-                        found.wrong.append((head.seq, error.reason))
+                        result.wrong.append((head.seq, error.reason))
                     continue
-                if found.first_invalid is None:
+                if result.first_invalid is None:
                     try:
-                        found.state = await self._follow(ref, found.state, event, head)
+                        result.state = await self._follow(ref, result.state, event, head)
                     except (Damaged, NotFound) as error:
-                        found.first_invalid = error
-                line = StoredLine(head, event, found.lines[head.seq - 1])
-                observe(line, sealed, found.state if found.first_invalid is None else None)
+                        result.first_invalid = error
+                line = StoredLine(head, event, result.lines[head.seq - 1])
+                observe(line, sealed, result.state if result.first_invalid is None else None)
         except BrokenSeal as error:
-            found.wrong.append((len(found.chain) + 1, str(error)))
-        return found
+            result.wrong.append((len(result.chain) + 1, str(error)))
+        return result
 
     async def _follow(self, ref: RunRef, state: S | None, event: E, head: Head) -> S:
         try:

@@ -25,9 +25,9 @@ async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = 
     `@last` is the most recently written owner of the first kind, `@last~1` the one before. An unknown id is returned
     unchanged. Raises UsageError for an ambiguous prefix, and NotFound if there are not so many.
     """
-    last = re.fullmatch(_LAST_PATTERN, typed)
-    if last is not None:
-        return await _nth(storage, int(last[1] or 0), kinds[0]) + last[2]
+    match = re.fullmatch(_LAST_PATTERN, typed)
+    if match is not None:
+        return await _nth(storage, int(match[1] or 0), kinds[0]) + match[2]
     if re.fullmatch(_ID_PATTERN, typed) is None:
         return typed
     heads = [head for head in (typed, *_possible_job_ids(typed)) if len(head) <= _MAX_ID_CHARACTERS]
@@ -35,31 +35,31 @@ async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = 
         for kind in kinds:
             if await space_of(storage, kind).has_job(head):
                 return typed
-    ids = [one for kind in kinds for one in await job_ids(space_of(storage, kind))]
+    ids = [owner_id for kind in kinds for owner_id in await job_ids(space_of(storage, kind))]
     for head in heads:
-        found = [one for one in ids if one.startswith(head)]
-        if len(found) == 1:
-            return found[0] + typed[len(head) :]
-        if found:
-            raise _ambiguous(head, found)
+        matches = [owner_id for owner_id in ids if owner_id.startswith(head)]
+        if len(matches) == 1:
+            return matches[0] + typed[len(head) :]
+        if matches:
+            raise _ambiguous(head, matches)
     return typed
 
 
 def _possible_job_ids(typed: str) -> list[str]:
-    found: list[str] = []
+    candidates: list[str] = []
     head = typed
     for _ in range(2):
         head, dash, number = head.rpartition("-")
         if not (dash and head and number.isdigit()):
             break
-        found.append(head)
-    return found
+        candidates.append(head)
+    return candidates
 
 
-def _ambiguous(typed: str, fitting: list[str]) -> UsageError:
-    more = f" and {len(fitting) - _MAX_MATCHES_SHOWN} more" if len(fitting) > _MAX_MATCHES_SHOWN else ""
-    every = ", ".join(sorted(fitting)[:_MAX_MATCHES_SHOWN])
-    return UsageError(f"{typed} fits {every}{more}: type more of the one that you mean")
+def _ambiguous(typed: str, matches: list[str]) -> UsageError:
+    more = f" and {len(matches) - _MAX_MATCHES_SHOWN} more" if len(matches) > _MAX_MATCHES_SHOWN else ""
+    shown_ids = ", ".join(sorted(matches)[:_MAX_MATCHES_SHOWN])
+    return UsageError(f"{typed} fits {shown_ids}{more}: type more of the one that you mean")
 
 
 async def nth_latest_job(storage: Storage, number: int) -> str:
@@ -68,20 +68,20 @@ async def nth_latest_job(storage: Storage, number: int) -> str:
 
 
 async def _nth(storage: Storage, number: int, kind: OwnerKind) -> str:
-    left, space = number, space_of(storage, kind)
+    skips, space = number, space_of(storage, kind)
     async for page in pages(lambda after: space.jobs(limit=20, after=after)):
-        for one in page.ids:
-            if (await space.runs(one, limit=1)).ids:
-                if not left:
-                    return one
-                left -= 1
-    raise too_few(kind, number - left, storage)
+        for owner_id in page.ids:
+            if (await space.runs(owner_id, limit=1)).ids:
+                if not skips:
+                    return owner_id
+                skips -= 1
+    raise too_few(kind, number - skips, storage)
 
 
 def position_from_last(typed: str) -> int | None:
     """Return the number in `@last~N`, 0 for `@last`; None for an id."""
-    last = re.fullmatch(_LAST_PATTERN, typed)
-    return None if last is None or last[2] else int(last[1] or 0)
+    match = re.fullmatch(_LAST_PATTERN, typed)
+    return None if match is None or match[2] else int(match[1] or 0)
 
 
 def too_few(kind: OwnerKind, number: int, storage: Storage) -> NotFound:

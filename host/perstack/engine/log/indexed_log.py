@@ -94,9 +94,9 @@ class IndexedLog(Generic[S, E, M]):
 
     async def readable(self, owner_id: str) -> PartialLog[S, E]:
         """Read a log as far as it can be read."""
-        found = await self._read_and_compare(self._definition.check(owner_id))
-        if found.damage is None:
-            return found
+        log = await self._read_and_compare(self._definition.check(owner_id))
+        if log.damage is None:
+            return log
         return await self._read_and_compare(
             owner_id
         )  # it may have been deleted and created again after its summary was read
@@ -113,9 +113,9 @@ class IndexedLog(Generic[S, E, M]):
         """Return the summary of a log, computed from its events; an unreadable log's says so. Raises NotFound."""
         state: S | None = None
         try:
-            found = await self.readable(owner_id)
-            state = None if found.loaded is None else found.loaded.state
-            loaded = found.or_raise().loaded
+            log = await self.readable(owner_id)
+            state = None if log.loaded is None else log.loaded.state
+            loaded = log.or_raise().loaded
             if loaded is not None:
                 return await self._summarize(owner_id, loaded)
         except StorageError as error:
@@ -131,17 +131,17 @@ class IndexedLog(Generic[S, E, M]):
         return Damaged(f"{self._definition.title}{owner_id}: {words}", readable=events)
 
     async def _read_and_compare(self, owner_id: str) -> PartialLog[S, E]:
-        kept = await self._definition.store.read(self._space, owner_id)  # read before the log, which can only grow
-        found = await self._log.readable(log_of(owner_id))
-        if found.damage is None:
-            found.damage = self._difference(owner_id, kept, found.lines)
-        return found
+        stored = await self._definition.store.read(self._space, owner_id)  # read before the log, which can only grow
+        log = await self._log.readable(log_of(owner_id))
+        if log.damage is None:
+            log.damage = self._difference(owner_id, stored, log.lines)
+        return log
 
-    def _difference(self, owner_id: str, kept: StoredSummary, lines: Sequence[StoredLine[E]]) -> Damaged | None:
-        head = kept.head
-        had = kept.floor or (0 if head is None else head.seq)
-        if len(lines) < had:
-            return self.shorter(owner_id, len(lines), had)
+    def _difference(self, owner_id: str, stored: StoredSummary, lines: Sequence[StoredLine[E]]) -> Damaged | None:
+        head = stored.head
+        expected = stored.floor or (0 if head is None else head.seq)
+        if len(lines) < expected:
+            return self.shorter(owner_id, len(lines), expected)
         if head is None or head.seq > len(lines) or lines[head.seq - 1].head == head:
             return None
         words = self._definition.store.anew

@@ -108,18 +108,18 @@ class DelegateLeases:
 
     async def driven_delegates(self, job_id: str | None = None) -> tuple[str, ...]:
         """Return the delegates, of all Jobs or of one, that are driven now. Raises StorageError."""
-        known = await self._known_runs(job_id)
-        return tuple([run_id for run_id in known if await self.holder(run_id) is not None])
+        delegates = await self._known_runs(job_id)
+        return tuple([run_id for run_id in delegates if await self.holder(run_id) is not None])
 
     @asynccontextmanager
-    async def lease_all_idle(self, job_id: str, holder: str, also: Iterable[str] = ()) -> AsyncGenerator[None]:
-        """Hold the leases of all delegates ever driven apart, and of `also`. Raises Conflict, naming the holder."""
-        known = await self._known_runs(job_id)
-        new = [run_id for run_id in also if run_id not in known]
+    async def lease_all_idle(self, job_id: str, holder: str, extra: Iterable[str] = ()) -> AsyncGenerator[None]:
+        """Hold the leases of all delegates ever driven apart, and of `extra`. Raises Conflict, naming the holder."""
+        delegates = await self._known_runs(job_id)
+        new = [run_id for run_id in extra if run_id not in delegates]
         async with AsyncExitStack() as stack:
             for run_id in new:
                 stack.push_async_callback(self.forget, run_id)
-            for run_id in (*known, *new):
+            for run_id in (*delegates, *new):
                 await stack.enter_async_context(self.lease(run_id, holder))
             yield
 
@@ -144,8 +144,8 @@ class DelegateLeases:
             await asyncio.gather(*(self._end(run_id) for run_id in await self._known_runs(job_id)))
 
     async def _known_runs(self, job_id: str | None) -> list[str]:
-        every = await job_ids(self._space)
-        return [run_id for run_id in every if job_id is None or job_of_run(run_id) == job_id]
+        all_ids = await job_ids(self._space)
+        return [run_id for run_id in all_ids if job_id is None or job_of_run(run_id) == job_id]
 
     async def _end(self, run_id: str) -> None:
         with suppress(Conflict):

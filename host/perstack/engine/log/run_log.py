@@ -52,15 +52,15 @@ class RunLogFormat:
         Raises UnknownEvent, and InvalidEvent if no `redactEvent` covers removed content, or if the event's ids name
         another place: files named after such ids would be written in the wrong place.
         """
-        left = read_remains(sealed.payload)
-        if left is None:
+        remains = read_remains(sealed.payload)
+        if remains is None:
             return event_of(ref, seq, sealed.payload)
         from perstack.core.audit.redaction import UnverifiedRedaction, stand_in  # few logs have one
 
         if ref not in self._redactions:
             self._redactions[ref] = redactions_in(ref, (await readable(self._storage, ref))[0])
         try:
-            return stand_in(left, sealed.digest, seq, self._redactions[ref])
+            return stand_in(remains, sealed.digest, seq, self._redactions[ref])
         except UnverifiedRedaction as error:
             raise _invalid_event(InvalidEvent, ref, seq, str(error)) from error
 
@@ -114,11 +114,11 @@ async def load_run(
     """
     log = run_logs(storage, known)
     run: Run | None = None
-    place = _max_events(ref, through)
-    async with aclosing(log.fold(ref, limit=place)) as lines:
+    max_events = _max_events(ref, through)
+    async with aclosing(log.fold(ref, limit=max_events)) as lines:
         async for line, run in lines:
             observe(line.event, run)
-            if through is not None and place in (None, line.seq) and is_checkpoint(line.event, through):
+            if through is not None and max_events in (None, line.seq) and is_checkpoint(line.event, through):
                 return run
     if through is not None:
         raise NotFound(f"there is no checkpoint {through} in {ref.run_id}", next_steps=(Inspect("log", ref.job_id),))
@@ -141,19 +141,19 @@ def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
 
 def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
     """Return the `redactEvent`s of a log, in order."""
-    found: list[RedactEvent] = []
+    redactions: list[RedactEvent] = []
     for seq, line in enumerate(lines, 1):
         if line.startswith(b'{"type":"redactEvent"'):
             with suppress(InvalidEvent):
                 event = event_of(ref, seq, open_line(line).payload)
-                found += [event] if isinstance(event, RedactEvent) else []
-    return found
+                redactions += [event] if isinstance(event, RedactEvent) else []
+    return redactions
 
 
 def checkpoint_at(event: StoredEvent) -> str | None:
     """Return the id of the checkpoint that an event makes, or None; `resumeRun` only refers to one."""
-    found = None if isinstance(event, ResumeRun) else getattr(event, "checkpoint_id", None)
-    return found if isinstance(found, str) else None
+    checkpoint_id = None if isinstance(event, ResumeRun) else getattr(event, "checkpoint_id", None)
+    return checkpoint_id if isinstance(checkpoint_id, str) else None
 
 
 def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:
@@ -190,13 +190,13 @@ async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
 
 async def derive(storage: Storage, job_id: str) -> Derived:
     """Fold all logs of a Job into its caches. Raises Damaged and NotFound."""
-    put = frozenset(await checkpoint_ids(storage, job_id))
+    stored_ids = frozenset(await checkpoint_ids(storage, job_id))
     checkpoints: dict[str, CheckpointFile] = {}
 
     def observe(_: StoredEvent, run: Run) -> None:
-        place = event_id_of(run.id, run.head.seq)
-        if place in put:
-            checkpoints[place] = checkpoint_file(run)
+        event_id = event_id_of(run.id, run.head.seq)
+        if event_id in stored_ids:
+            checkpoints[event_id] = checkpoint_file(run)
 
     loaded = await load_job(storage, job_id, observe)
     settings = {run_id: run_setting(run.start) for run_id, run in loaded.runs.items()}
@@ -222,21 +222,21 @@ async def watch_job(
     `after`: the place, by Run, after which to start. `is_over`: continue with a Job that is not driven until this
     returns True. `on_caught_up` is called each time all stored events were yielded.
     """
-    seen = dict(after or {})
+    positions = dict(after or {})
     async with storage.watch(job_id) as watch:
         while True:
             is_driven = await storage.lease_info(job_id) is not None
-            goes_on = is_driven or (is_over is not None and not await is_over())
+            continues = is_driven or (is_over is not None and not await is_over())
             for run_id in await run_ids(storage, job_id):
                 log, ref, is_more = run_logs(storage), RunRef(job_id, run_id), True
                 while is_more:
-                    began = seen.get(run_id, 0)
-                    async with aclosing(log.events(ref, after=began, limit=_EVENTS_PER_READ)) as lines:
+                    start = positions.get(run_id, 0)
+                    async with aclosing(log.events(ref, after=start, limit=_EVENTS_PER_READ)) as lines:
                         async for line in lines:
-                            seen[run_id] = line.seq
+                            positions[run_id] = line.seq
                             yield line
-                    is_more = seen.get(run_id, 0) - began == _EVENTS_PER_READ
+                    is_more = positions.get(run_id, 0) - start == _EVENTS_PER_READ
             on_caught_up()
-            if not goes_on:
+            if not continues:
                 return
             await watch.wait(_POLL_INTERVAL_S)

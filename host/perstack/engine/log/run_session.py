@@ -45,25 +45,25 @@ def as_listener(on_event: OnEvent | None) -> EventListener | None:
     if iscoroutinefunction(on_event) or iscoroutinefunction(type(on_event).__call__):
         raise UsageError("on_event is called, not awaited: give a plain function, or iterate over `Host.stream`")
     try:
-        form = signature(on_event)
+        parameters = signature(on_event)
     except ValueError:  # some functions written in C have none
         return cast("EventListener", on_event)
-    if _accepts(form, 2):
+    if _accepts(parameters, 2):
         return cast("EventListener", on_event)
-    if not _accepts(form, 1):
-        raise UsageError(f"on_event is called with an event, or with an event and its line, and takes {form}")
-    of_event = cast("Callable[[Event], None]", on_event)
+    if not _accepts(parameters, 1):
+        raise UsageError(f"on_event is called with an event, or with an event and its line, and takes {parameters}")
+    event_listener = cast("Callable[[Event], None]", on_event)
 
-    @wraps(of_event)
+    @wraps(event_listener)
     def listener(event: Event, line: bytes) -> None:
-        return of_event(event)  # for the Emitter, which refuses a coroutine
+        return event_listener(event)  # for the Emitter, which refuses a coroutine
 
     return listener
 
 
-def _accepts(form: Signature, count: int) -> bool:
+def _accepts(parameters: Signature, count: int) -> bool:
     try:
-        form.bind(*(None,) * count)
+        parameters.bind(*(None,) * count)
     except TypeError:
         return False
     return True
@@ -110,9 +110,9 @@ class Emitter:
         """Show an event to all listeners."""
         for listener in tuple(self._listeners):
             try:
-                returned = listener(event, line)
-                if isinstance(returned, Coroutine):
-                    returned.close()
+                result = listener(event, line)
+                if isinstance(result, Coroutine):
+                    result.close()
                     raise TypeError("it returns a coroutine, which nobody awaits")
             except Exception as error:  # noqa: BLE001 - a listener's fault must not end a Run
                 self._listeners.remove(listener)
@@ -184,7 +184,7 @@ class JobSummaryFile:
         await self._storage.put_summary(self._job.id, stale.to_json())
 
 
-_LATEST_SYNC_S = 0.002  # seconds after `flush_soon`. A model that replies sooner leaves the sync to the next flush
+_SYNC_DELAY_S = 0.002  # seconds after `flush_soon`. A model that replies sooner leaves the sync to the next flush
 
 _E = TypeVar("_E", bound=StoredEvent)
 
@@ -331,7 +331,7 @@ class RunSession:
             return
         loop = asyncio.get_running_loop()
         if is_first:
-            self._sync_due = loop.time() + _LATEST_SYNC_S
+            self._sync_due = loop.time() + _SYNC_DELAY_S
         if self._timer is None:
             self._timer = loop.call_at(self._sync_due, self._sync_late, loop, self._sync_due)
 
@@ -397,20 +397,20 @@ class RunSession:
             raise self._failure
         batch = self._waiting
         lines = [
-            line_of(one.payload, one.digest, one.head.hash, len(batch) if index == 0 else 1)
-            for index, one in enumerate(batch)
+            line_of(item.payload, item.digest, item.head.hash, len(batch) if index == 0 else 1)
+            for index, item in enumerate(batch)
         ]
         return batch, SealedBatch(lines, self._written, batch[-1].head)
 
     def _take_written(self, batch: list[_Unwritten], lines: SealedBatch) -> None:
         self._written = lines.after
-        self._unshown += [(one.event, line) for one, line in zip(batch, lines, strict=True)]
+        self._unshown += [(item.event, line) for item, line in zip(batch, lines, strict=True)]
 
     def _show(self) -> None:
-        shown, self._unshown = self._unshown, []
+        pending, self._unshown = self._unshown, []
         self._job.heads[self.ref.run_id] = self._written
         self._on_written()
-        for event, line in shown:
+        for event, line in pending:
             self._emit(event, line)
 
     async def write_checkpoint(self) -> None:

@@ -136,9 +136,9 @@ SummaryStore = IndexEntries | SummaryFiles  # place of the summaries of one kind
 
 async def read_summary(space: Storage, owner_id: str, model: type[M]) -> M | None:
     """Return the stored job.json; None if it is missing or unreadable. Raises StorageError."""
-    kept = await space.summary(owner_id)
+    data = await space.summary(owner_id)
     with suppress(ValidationError):
-        return None if kept is None else model.model_validate_json(kept)
+        return None if data is None else model.model_validate_json(data)
     return None
 
 
@@ -189,7 +189,7 @@ _IDENTITY_SPACE = "identity"
 _IDENTITY_LOG = log_of("storage")
 
 
-class _Named(BaseModel):
+class _StorageName(BaseModel):
     name: str
 
 
@@ -197,18 +197,18 @@ async def storage_name(storage: Storage) -> str | None:
     """Return the storage's name; None if it has none yet. Raises StorageError."""
     try:
         lines = await storage.space(_IDENTITY_SPACE).read(_IDENTITY_LOG, limit=1)
-        return _Named.model_validate_json(open_line(lines[0]).payload).name if lines else None
+        return _StorageName.model_validate_json(open_line(lines[0]).payload).name if lines else None
     except (NotFound, ValidationError):
         return None
 
 
 async def ensure_storage_name(storage: Storage) -> str | None:
     """Return the storage's name, and create it if there is none; the first of two is kept. Raises StorageError."""
-    if (found := await storage_name(storage)) is not None:
-        return found
+    if (name := await storage_name(storage)) is not None:
+        return name
     space = storage.space(_IDENTITY_SPACE)
     with suppress(Conflict):
         await space.create_job(_IDENTITY_LOG.job_id)
     with suppress(Conflict):
-        await add_payload(space, _IDENTITY_LOG, _Named(name=secrets.token_hex(16)).model_dump_json().encode())
+        await add_payload(space, _IDENTITY_LOG, _StorageName(name=secrets.token_hex(16)).model_dump_json().encode())
     return await storage_name(storage)

@@ -70,20 +70,20 @@ def warn_of_rules(
     definition: DefinitionFile, factories: Sequence[SkillFactory], providers: Iterable[ProviderFactory] = ()
 ) -> None:
     """Report each rule that can never match or never decide, with file and line."""
-    every = _Reach()
-    own: dict[str, _Reach] = {}
-    tools = [tool for one in providers for tool in one.tools]
+    all_reach = _Reach()
+    reach_by_expert: dict[str, _Reach] = {}
+    tools = [tool for provider in providers for tool in provider.tools]
     for key, draft in definition.drafts.items():
-        known = known_tools(factories, draft.expert, tools)
-        every.add(draft.expert, known)
-        own.setdefault(key, _Reach()).add(draft.expert, known)
+        specs_by_skill = known_tools(factories, draft.expert, tools)
+        all_reach.add(draft.expert, specs_by_skill)
+        reach_by_expert.setdefault(key, _Reach()).add(draft.expert, specs_by_skill)
     project = definition.project.permissions
     if project is not None and definition.report is not None and definition.drafts:
-        _warn(project, ("permissions",), definition.report, every, ())
+        _warn(project, ("permissions",), definition.report, all_reach, ())
     denied = () if project is None else project.deny
     for key, draft in definition.drafts.items():
         if draft.expert.permissions is not None:
-            _warn(draft.expert.permissions, (*draft.at, "permissions"), draft.report, own[key], denied)
+            _warn(draft.expert.permissions, (*draft.at, "permissions"), draft.report, reach_by_expert[key], denied)
 
 
 def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, denied_above: Sequence[str]) -> None:
@@ -91,11 +91,11 @@ def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, deni
         rules: tuple[str, ...] = getattr(table, name)
         for index, text in enumerate(rules):
             denied = [*denied_above, *(table.deny[:index] if name == "deny" else table.deny)]
-            found = _problem(read_rule(text), reach) or _shadow(text, denied)
-            if found is None and name == "allow" and text in table.ask:
-                found = _SAME_RULE_IN_ASK
-            if found is not None:
-                report.warn((*at, name, index), f"`{text}` {found}")
+            problem = _problem(read_rule(text), reach) or _shadow(text, denied)
+            if problem is None and name == "allow" and text in table.ask:
+                problem = _SAME_RULE_IN_ASK
+            if problem is not None:
+                report.warn((*at, name, index), f"`{text}` {problem}")
 
 
 def _problem(rule: PermissionRule, reach: _Reach) -> str | None:
@@ -111,29 +111,29 @@ def _problem(rule: PermissionRule, reach: _Reach) -> str | None:
 def _problem_of_tool(rule: PermissionRule, reach: _Reach) -> str | None:
     skills = [each for name, each in reach.skills.items() if rule.skill is None or rule.skill.matches(name)]
     variants = [specs for each in skills for specs in each]
-    known = [spec for specs in variants for spec in specs or ()]
-    tools = [spec for spec in known if rule.tool.matches(spec.name)]
+    known_specs = [spec for specs in variants for spec in specs or ()]
+    tools = [spec for spec in known_specs if rule.tool.matches(spec.name)]
     if None in variants and not rule.tool.is_literal:
         return None
-    subject = [spec for spec in tools if not is_exempt(spec.kind, spec.subject)]
+    judged = [spec for spec in tools if not is_exempt(spec.kind, spec.subject)]
     is_delegate = rule.skill is None and any(rule.tool.matches(legal_tool_name(key)) for key in reach.delegates)
     if is_delegate or (not tools and None in variants):
         return None
     if not tools:
-        names = sorted({spec.name for spec in known})
+        names = sorted({spec.name for spec in known_specs})
         return f"never matches: there is no such tool{suggestion(rule.tool.text, names)}"
-    if not subject:
+    if not judged:
         return "never matches: no rule holds for the loop's own tools and for questions to a person"
-    return _problem_of_arguments(rule, subject)
+    return _problem_of_arguments(rule, judged)
 
 
 def _problem_of_arguments(rule: PermissionRule, tools: Sequence[ToolSpec]) -> str | None:
-    wanted = {name for name, _ in rule.named}
-    offered = [set(_properties(spec)) for spec in tools]
-    if any(wanted <= names for names in offered):
+    argument_names = {name for name, _ in rule.named}
+    property_sets = [set(_properties(spec)) for spec in tools]
+    if any(argument_names <= names for names in property_sets):
         return None
-    missing = sorted(wanted - set[str]().union(*offered)) or sorted(wanted)
-    names = sorted(set[str]().union(*offered))
+    missing = sorted(argument_names - set[str]().union(*property_sets)) or sorted(argument_names)
+    names = sorted(set[str]().union(*property_sets))
     runs_programs = any(spec.subject is not None and spec.subject.program for spec in tools)
     hint = f"; in a command line write `{missing[0]}\\=`" if runs_programs else suggestion(missing[0], names)
     return f"never matches: the tool has no argument `{missing[0]}`{hint}"
@@ -255,25 +255,27 @@ async def _check_provider_tools(definition: DefinitionFile, key: str, plugins: P
     if setting is None or setting.provider_name not in plugins.providers:
         return  # which provider is used depends on the machine, or was reported already
     tools = await _tools_of(plugins.providers[setting.provider_name], setting, env)
-    wrong: set[str | int] = set()
+    wrong_indexes: set[str | int] = set()
     for at, problem in problems(expert, setting.provider_name, tools):
         report.error((*draft.at, *at), problem)
-        wrong.add(at[1])
+        wrong_indexes.add(at[1])
     for name in unused_options(expert, tools):
         report.warn((*draft.at, "providerToolOptions", name), f"has no effect: `providerTools` has no `{name}`")
     withheld = offer_tools(expert, setting.provider_name, tools, chain_of(project, expert)).withheld
-    others = [name for name in _fallbacks(project, expert, plugins) if name != setting.provider_name]
-    lacks = [offer_tools(expert, name, plugins.providers[name].tools, ()).withheld for name in others]
+    fallbacks = [name for name in _fallbacks(project, expert, plugins) if name != setting.provider_name]
+    withheld_by_fallbacks = [
+        offer_tools(expert, name, plugins.providers[name].tools, ()).withheld for name in fallbacks
+    ]
     for index, name in enumerate(expert.provider_tools):
         tool = find_tool(name, tools)
-        for each in () if tool is None or tool.name in wrong else (withheld, *lacks):
-            if name in each:
-                report.warn((*draft.at, "providerTools", index), each[name])
+        for reasons in () if tool is None or tool.name in wrong_indexes else (withheld, *withheld_by_fallbacks):
+            if name in reasons:
+                report.warn((*draft.at, "providerTools", index), reasons[name])
 
 
 def _configured(plugins: Plugins, env: Mapping[str, str]) -> ProviderSetting | None:
     factories = sorted(plugins.providers.values(), key=lambda factory: factory.priority)
-    name = next((one.name for one in factories if one.is_configured(env)), None)
+    name = next((factory.name for factory in factories if factory.is_configured(env)), None)
     return None if name is None else ProviderSetting(provider_name=name)
 
 
@@ -282,7 +284,7 @@ def _fallbacks(project: Project, expert: Expert, plugins: Plugins) -> Iterable[s
         candidates = resolve_settings(project, expert).models
     except UsageError:
         return ()  # an unknown name of [models], which was reported already
-    models = (one.name for each in candidates[:1] for one in each.models if one.may_name_provider)
+    models = (model.name for each in candidates[:1] for model in each.models if model.may_name_provider)
     return dict.fromkeys(name for model in models if (name := split_name(model, plugins.providers)[0]) is not None)
 
 
@@ -302,28 +304,28 @@ async def _tools_of(
 def _warn_of_models(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
     """Warn of models that resemble a published one of their provider; a newer one may be right."""
     project = definition.project
-    own = project.provider.provider_name if project.provider is not None else None
-    places = list[tuple[str | None, Models | None, KeyPath, Reporter]]()
+    project_provider = project.provider.provider_name if project.provider is not None else None
+    settings = list[tuple[str | None, Models | None, KeyPath, Reporter]]()
     if definition.report is not None:
-        places.append((own, project.model, (), definition.report))
+        settings.append((project_provider, project.model, (), definition.report))
     for draft in definition.drafts.values():
         setting = draft.expert.provider
-        name = own if setting is None else setting.provider_name
-        places.append((name, draft.expert.model, draft.at, draft.report))
-    for name, models, at, report in places:
-        for one in (models,) if isinstance(models, str) else models or ():
-            published = [] if one.startswith(NAMED) else _published(plugins, name, env)
-            near = None if one in published else nearest(one, published, 0.85)
-            if near is not None:
-                report.warn((*at, "model"), f"`{one}` is not a known model; did you mean `{near}`?")
+        name = project_provider if setting is None else setting.provider_name
+        settings.append((name, draft.expert.model, draft.at, draft.report))
+    for name, models, at, report in settings:
+        for model in (models,) if isinstance(models, str) else models or ():
+            published = [] if model.startswith(NAMED) else _published(plugins, name, env)
+            similar = None if model in published else nearest(model, published, 0.85)
+            if similar is not None:
+                report.warn((*at, "model"), f"`{model}` is not a known model; did you mean `{similar}`?")
 
 
 def _published(plugins: Plugins, provider: str | None, env: Mapping[str, str]) -> list[str]:
     """Return the published models of a provider, by default the configured one up; of all, if none is."""
     factories = sorted(plugins.providers.values(), key=lambda factory: factory.priority)
-    configured = next((one.name for one in factories if one.is_configured(env)), None)
-    wanted = provider or configured
-    prices = (one.prices for one in factories if wanted in (None, one.name))
+    configured = next((factory.name for factory in factories if factory.is_configured(env)), None)
+    provider_name = provider or configured
+    prices = (factory.prices for factory in factories if provider_name in (None, factory.name))
     return [model.name for source in prices if source is not None for model in source.models()]
 
 
@@ -339,12 +341,16 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
         return
     if isinstance(skill, PluginSkill) and not skill.plugin:
         return  # a missing plugin name has been reported already
-    factory = next((one for one in plugins.skills if one.handles(skill)), None)
+    factory = next((factory for factory in plugins.skills if factory.handles(skill)), None)
     if factory is None and isinstance(skill, PluginSkill):
-        names = [one.name for one in plugins.skills if one.handles(skill.model_copy(update={"plugin": one.name}))]
-        known = ", ".join(sorted(names)) or "none"
-        near = suggestion(skill.plugin, names)
-        report.error((*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {known}{near}")
+        names = [
+            factory.name
+            for factory in plugins.skills
+            if factory.handles(skill.model_copy(update={"plugin": factory.name}))
+        ]
+        available = ", ".join(sorted(names)) or "none"
+        hint = suggestion(skill.plugin, names)
+        report.error((*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {available}{hint}")
     elif isinstance(skill, InteractiveSkill):
         _check_choice(skill, at, report, [tool.name for tool in skill.tools])
     elif factory is not None:
@@ -373,18 +379,18 @@ def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
     from perstack.core.definitions.agent_skills import NotASkill
 
     try:
-        found = read_skill(Path(skill.path))
+        folder = read_skill(Path(skill.path))
     except NotASkill as error:
         report.error(at, f"{skill.path} {error}")
         return
-    file = f"{skill.path}/{skill_file_of(found)}"
-    for problem in found.problems:
+    file = f"{skill.path}/{skill_file_of(folder)}"
+    for problem in folder.problems:
         report.error(at, f"{file}: {problem}")
-    if found.head.ignored:
-        names = ", ".join(f"`{name}`" for name in found.head.ignored)
+    if folder.head.ignored:
+        names = ", ".join(f"`{name}`" for name in folder.head.ignored)
         report.warn(at, f"{file}: has no effect: {names}")
-    if found.head.allowed_tools:
-        tools = " ".join(found.head.allowed_tools)
+    if folder.head.allowed_tools:
+        tools = " ".join(folder.head.allowed_tools)
         report.warn(at, f"{file}: `allowed-tools: {tools}` allows nothing here: say it in [permissions]")
 
 
@@ -393,5 +399,5 @@ def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[s
         for index, pattern in enumerate(patterns):
             is_question = pattern == ASK_USER and is_base_skill(skill)
             if not is_question and not any(is_picked(name, [pattern], ()) for name in names):
-                near = suggestion(pattern, names)
-                report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{near}")
+                hint = suggestion(pattern, names)
+                report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{hint}")

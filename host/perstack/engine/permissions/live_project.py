@@ -43,10 +43,10 @@ def _matching_files(folder: Path, pattern: str) -> tuple[str, ...]:
 
 def _stamp(path: Path) -> Stamp:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return (str(path), 0, 0, 0)
-    return (str(path), found.st_mtime_ns, found.st_size, found.st_ino)
+    return (str(path), status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class PendingChange:
     @property
     def note(self) -> Note:
         """A notice for users of the previous definition, possibly a model: it contains no command and no address."""
-        what = ", ".join(dict.fromkeys(f"{item.kind} ({item.name})" for item in self.new))
+        changes = ", ".join(dict.fromkeys(f"{item.kind} ({item.name})" for item in self.new))
         return Note(
-            f"{self.file} has changed what is executed: {what}."
+            f"{self.file} has changed what is executed: {changes}."
             " Until a person agrees, the definition of before is used",
             (Trust(str(Path(self.file).parent)),),
         )
@@ -114,10 +114,10 @@ class ReloadedProject:
             return included_files(current), time.monotonic() - began
 
         while True:
-            found, took = await asyncio.to_thread(look)
-            is_new, self._matched = found != self._matched, found
+            matched, duration_s = await asyncio.to_thread(look)
+            is_new, self._matched = matched != self._matched, matched
             yield self._read() if is_new else self.refresh()
-            await asyncio.sleep(max(_CHECK_INTERVAL_S, took * _PAUSE_FACTOR))
+            await asyncio.sleep(max(_CHECK_INTERVAL_S, duration_s * _PAUSE_FACTOR))
 
     @property
     def open_change(self) -> PendingChange | None:
@@ -131,11 +131,11 @@ class ReloadedProject:
 
         Raises StorageError.
         """
-        held = self.pending_change
-        if held is None or held.digest != digest:
+        pending = self.pending_change
+        if pending is None or pending.digest != digest:
             return False
-        self._store.agree(self._folder, items_to_trust(held.loaded.project))
-        self._use(held.loaded)
+        self._store.agree(self._folder, items_to_trust(pending.loaded.project))
+        self._use(pending.loaded)
         return True
 
     def refuse(self, digest: str) -> None:
@@ -155,16 +155,16 @@ class ReloadedProject:
         loaded = self._with_last_good_experts(loaded)
         self._watch(loaded.files)
         self._matched = included_files(loaded)
-        known = self._agreed | self._store.digests(self._folder)
-        new = tuple(item for item in items_to_trust(loaded.project) if item.digest not in known)
+        agreed = self._agreed | self._store.digests(self._folder)
+        new = tuple(item for item in items_to_trust(loaded.project) if item.digest not in agreed)
         if not new:
             self._use(loaded)
             return True
-        held = PendingChange(str(loaded.files[0]), loaded, new)
-        is_news = self.pending_change is None or self.pending_change.digest != held.digest
-        self.pending_change, self.problem = held, held.note
+        pending = PendingChange(str(loaded.files[0]), loaded, new)
+        is_news = self.pending_change is None or self.pending_change.digest != pending.digest
+        self.pending_change, self.problem = pending, pending.note
         if is_news:
-            self._report("\n".join((str(held.note), *(f"  + {item.shown}" for item in new))), held.note)
+            self._report("\n".join((str(pending.note), *(f"  + {item.shown}" for item in new))), pending.note)
         return False
 
     def _use(self, loaded: LoadedProject) -> None:
@@ -172,16 +172,16 @@ class ReloadedProject:
         self.problem = None
         self._agreed |= digests_of(items_to_trust(loaded.project))
         if loaded.project.broken:
-            every = (problem for problems in loaded.project.broken.values() for problem in problems)
-            error = DefinitionError(tuple(dict.fromkeys(every)))
+            all_problems = (problem for problems in loaded.project.broken.values() for problem in problems)
+            error = DefinitionError(tuple(dict.fromkeys(all_problems)))
             self._report(
                 f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken_note(str(error))
             )
 
     def _with_last_good_experts(self, loaded: LoadedProject) -> LoadedProject:
-        before = self.loaded.project.experts
-        kept = {key: expert for key, expert in before.items() if key in loaded.project.broken}
-        experts = {**loaded.project.experts, **kept}
+        previous = self.loaded.project.experts
+        last_good = {key: expert for key, expert in previous.items() if key in loaded.project.broken}
+        experts = {**loaded.project.experts, **last_good}
         return replace(loaded, project=loaded.project.model_copy(update={"experts": experts}))
 
     def _watching(self, files: tuple[Path, ...]) -> tuple[Path, ...]:

@@ -64,15 +64,15 @@ def known_tools(
     `provider_tools` have the other names of the tools that the Expert wants of its provider.
     """
     skills = with_base(expert.skills)
-    found = {skill.name: tools_of_skill(factories, skill) for skill in skills}
+    specs_by_skill = {skill.name: tools_of_skill(factories, skill) for skill in skills}
     if expert.provider_tools:
         names = dict.fromkeys(expert.provider_tools)
         for tool in provider_tools:
             if tool.name in expert.provider_tools or tool.alias in expert.provider_tools:
                 names.update(dict.fromkeys(filter(None, (tool.name, tool.alias))))
-        found[PROVIDER] = tuple(ToolSpec(name=name, skill_name=PROVIDER) for name in names)
-    known = agent_skills(expert.skills)
-    return {**found, SKILL_NAME: (load_spec(known),)} if known else found
+        specs_by_skill[PROVIDER] = tuple(ToolSpec(name=name, skill_name=PROVIDER) for name in names)
+    folders = agent_skills(expert.skills)
+    return {**specs_by_skill, SKILL_NAME: (load_spec(folders),)} if folders else specs_by_skill
 
 
 def names_and_subjects(
@@ -83,16 +83,16 @@ def names_and_subjects(
     The declarations of `today` replace the Expert's own.
     """
     declared = {skill.name for skill in expert.skills}
-    own = (spec for spec in (search_spec(()), pin_spec(), recall_spec()) if spec.skill_name not in declared)
-    found: dict[tuple[str, str], tuple[str, Subject | None]] = {
-        (spec.skill_name, spec.name): (spec.name, spec.subject) for spec in own
+    builtin_specs = (spec for spec in (search_spec(()), pin_spec(), recall_spec()) if spec.skill_name not in declared)
+    names: dict[tuple[str, str], tuple[str, Subject | None]] = {
+        (spec.skill_name, spec.name): (spec.name, spec.subject) for spec in builtin_specs
     }
     for skill, specs in known_tools(factories, expert).items():
-        found.update(_names_of_tools(skill, ((spec.name, spec.subject) for spec in specs or ())))
-    for one in (*expert.skills, *(() if today is None else today.skills)):
-        if isinstance(one, McpStdioSkill | McpSseSkill):
-            found.update(_names_of_tools(one.name, ((tool.name, tool) for tool in one.tools)))
-    return found
+        names.update(_names_of_tools(skill, ((spec.name, spec.subject) for spec in specs or ())))
+    for declared_skill in (*expert.skills, *(() if today is None else today.skills)):
+        if isinstance(declared_skill, McpStdioSkill | McpSseSkill):
+            names.update(_names_of_tools(declared_skill.name, ((tool.name, tool) for tool in declared_skill.tools)))
+    return names
 
 
 def _names_of_tools(
@@ -100,15 +100,15 @@ def _names_of_tools(
 ) -> Iterator[tuple[tuple[str, str], tuple[str, Subject | None]]]:
     for name, subject in tools:
         # the plain name, and the prefixed one used if two skills have a tool of that name
-        for shown in (legal_tool_name(name), legal_tool_name(f"{skill}_{name}")):
-            yield (skill, shown), (name, subject)
+        for visible_name in (legal_tool_name(name), legal_tool_name(f"{skill}_{name}")):
+            yield (skill, visible_name), (name, subject)
 
 
 def tools_of_skill(factories: Sequence[SkillFactory], skill: Skill) -> tuple[ToolSpec, ...] | None:
     """Return the tools of one skill, filtered by its `pick` and `omit`; None if only its server knows them."""
     if isinstance(skill, InteractiveSkill):
-        return tuple(one.spec for one in interactive_tools(skill))
-    factory = next((one for one in factories if one.handles(skill)), None)
+        return tuple(tool.spec for tool in interactive_tools(skill))
+    factory = next((factory for factory in factories if factory.handles(skill)), None)
     specs = None if factory is None else factory.known_tools(skill)
     if specs is None:
         return None
@@ -146,27 +146,29 @@ class RulingReplay:
         if not isinstance(event, CallTools) or not run.rules_for(event.calls):
             return None
         parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
-        standing = await self._approvals.all() if any(call.approved_by for call in event.calls) else ()
-        return await asyncio.to_thread(self._first_difference, run, event.calls, parts, standing)
+        approvals = await self._approvals.all() if any(call.approved_by for call in event.calls) else ()
+        return await asyncio.to_thread(self._first_difference, run, event.calls, parts, approvals)
 
     def _first_difference(
         self,
         run: Run,
         calls: Sequence[DecidedCall],
         parts: Mapping[str, ToolCallPart],
-        standing: Sequence[StandingApproval],
+        approvals: Sequence[StandingApproval],
     ) -> str | None:
         for decided in calls:
             part = parts.get(decided.id)
-            wrong = (
-                None if part is None or part.raw_args is not None else self._difference_of(run, decided, part, standing)
+            problem = (
+                None
+                if part is None or part.raw_args is not None
+                else self._difference_of(run, decided, part, approvals)
             )
-            if wrong is not None:
-                return wrong
+            if problem is not None:
+                return problem
         return None
 
     def _difference_of(
-        self, run: Run, decided: DecidedCall, part: ToolCallPart, standing: Sequence[StandingApproval]
+        self, run: Run, decided: DecidedCall, part: ToolCallPart, approvals: Sequence[StandingApproval]
     ) -> str | None:
         from perstack.core.permissions.call_rulings import difference_of
 
@@ -175,9 +177,9 @@ class RulingReplay:
             self._add_unchecked(_NO_TOOL)
             return None
         try:
-            found = difference_of(
+            difference = difference_of(
                 run.rules,
-                standing,
+                approvals,
                 decided,
                 readings,
                 is_same_place=names_directory(run.start.instruction, self._root),
@@ -186,7 +188,7 @@ class RulingReplay:
             self._add_unchecked(_NO_RULES)
             return None
         self.ruled += 1
-        if found is None:
+        if difference is None:
             return None
         if run.start.mask_secrets and _has_placeholder(part):
             self._add_unchecked(_DEPENDS_ON_SECRETS)
@@ -194,14 +196,14 @@ class RulingReplay:
             self._add_unchecked(_NO_APPROVAL)
         elif run.start.runtime_version != VERSION:
             self._add_unchecked(_OTHER_VERSION)
-        elif found.is_certain:
-            return found.words
+        elif difference.is_certain:
+            return difference.words
         else:
             self._add_unchecked(_DEPENDS_ON_FILES)
         return None
 
-    def _add_unchecked(self, why: str) -> None:
-        self.unchecked[why] = self.unchecked.get(why, 0) + 1
+    def _add_unchecked(self, reason: str) -> None:
+        self.unchecked[reason] = self.unchecked.get(reason, 0) + 1
 
     def _possible_calls(self, run: Run, decided: DecidedCall, part: ToolCallPart) -> list[PolicyCall] | None:
         """Return the call in each form that rules may have seen; None if the meaning of its arguments is unknown."""
@@ -210,9 +212,9 @@ class RulingReplay:
         tools, unknown = self._tools(run)
         if decided.skill_name in unknown:
             return None
-        own, subject = tools.get((decided.skill_name, decided.tool_name), (None, None))
+        own_name, subject = tools.get((decided.skill_name, decided.tool_name), (None, None))
         call = PolicyCall(
-            tool=own or decided.tool_name,
+            tool=own_name or decided.tool_name,
             skill=decided.skill_name,
             args=named_arguments(subject, part.args),
             kind="tool" if decided.kind == "refused" else decided.kind,
@@ -226,7 +228,8 @@ class RulingReplay:
             readings = [delegate]
         else:
             readings = [
-                replace(call, tool=name) for name in ((own,) if own else names_in_skill(run.permissions, decided))
+                replace(call, tool=name)
+                for name in ((own_name,) if own_name else names_in_skill(run.permissions, decided))
             ]
         return [
             replace(reading, resolve=resolve)
@@ -238,9 +241,9 @@ class RulingReplay:
     def _tools(self, run: Run) -> tuple[Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]]:
         expert = run.start.expert
         if self._known is None or self._known[0] is not expert:
-            known = known_tools(self._factories, expert)
-            plugins = (one.name for one in expert.skills if isinstance(one, PluginSkill))
-            unknown = frozenset(name for name in plugins if known.get(name) is None)
+            specs = known_tools(self._factories, expert)
+            plugins = (skill.name for skill in expert.skills if isinstance(skill, PluginSkill))
+            unknown = frozenset(name for name in plugins if specs.get(name) is None)
             self._known = (expert, names_and_subjects(self._factories, expert), unknown)
         return self._known[1:]
 
@@ -279,8 +282,8 @@ def _approvals_in(lines: Iterable[bytes]) -> Iterator[StandingApproval]:
         if isinstance(event, RequestApproval):
             places[event.tool_call_id] = event.leads_to
         elif isinstance(event, DecideApproval) and event.decision in STANDING_DECISIONS:
-            given = places.get(event.tool_call_id, ())
-            yield StandingApproval(id=event.id, call_digest=event.call_digest, leads_to=given, rule=event.rule)
+            leads_to = places.get(event.tool_call_id, ())
+            yield StandingApproval(id=event.id, call_digest=event.call_digest, leads_to=leads_to, rule=event.rule)
 
 
 def _is_redacted(line: bytes) -> bool:
@@ -324,9 +327,9 @@ class RecordedCalls:
         tools = self._tools_of(key_of(run), run.expert)
 
         def policy_call(call: PastCall, args: JsonObject) -> PolicyCall:
-            own, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
+            own_name, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
             recorded = PolicyCall(
-                tool=own,
+                tool=own_name,
                 skill=call.skill,
                 args=args,
                 kind=call.kind,
@@ -341,16 +344,16 @@ class RecordedCalls:
         return policy_call
 
     def _tools_of(self, key: str, definition: JsonObject) -> _Tools:
-        written = json.dumps([key, definition.get("skills")])
-        if written not in self._tools:
-            self._tools[written] = names_and_subjects(self._factories, _expert(definition), self._project.expert(key))
-        return self._tools[written]
+        cache_key = json.dumps([key, definition.get("skills")])
+        if cache_key not in self._tools:
+            self._tools[cache_key] = names_and_subjects(self._factories, _expert(definition), self._project.expert(key))
+        return self._tools[cache_key]
 
 
 def calls_of_logs(logs: Iterable[RunLog], factories: Sequence[SkillFactory], workspace: Path) -> tuple[PolicyCall, ...]:
     """Return the calls that Runs have made; without arguments if redacted. Raises Damaged and StorageError."""
     calls = RecordedCalls(Project(), factories, workspace)
-    found: list[PolicyCall] = []
+    policy_calls: list[PolicyCall] = []
     for log in logs:
         if log.damage is not None:
             raise log.damage
@@ -358,9 +361,9 @@ def calls_of_logs(logs: Iterable[RunLog], factories: Sequence[SkillFactory], wor
             run = past_run(log.run_id, log.lines, get_args(ToolKind))
         except ValueError as error:
             raise StorageError(f"Run {log.run_id}: {error}") from error
-        seen = calls.of(run)
-        found += [seen(call, call.args or {}) for call in run.calls if call.ran]
-    return tuple(found)
+        to_policy_call = calls.of(run)
+        policy_calls += [to_policy_call(call, call.args or {}) for call in run.calls if call.ran]
+    return tuple(policy_calls)
 
 
 def key_of(run: PastRun) -> str:

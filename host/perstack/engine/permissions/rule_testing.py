@@ -76,8 +76,8 @@ class Backtest:
         rules: tuple[str, Permissions] | None = None,
     ) -> None:
         """Create the test; `rules`, with the name of their file, replace the project's, but not the Experts' own."""
-        other = {} if rules is None else {"path": rules[0], "permissions": rules[1]}
-        self._project = project.model_copy(update=other)
+        updates = {} if rules is None else {"path": rules[0], "permissions": rules[1]}
+        self._project = project.model_copy(update=updates)
         self._calls = RecordedCalls(self._project, factories, workspace)
 
     async def of(self, storage: Storage, since: int = 0) -> AsyncGenerator[BacktestResult]:
@@ -85,44 +85,44 @@ class Backtest:
         after: str | None = None
         while True:
             page = await storage.jobs(limit=_JOBS_PER_PAGE, after=after)
-            read: list[_ReadLogs] = []
+            batch: list[_ReadLogs] = []
             for job_id in page.ids:
                 if since and await _is_older(storage, job_id, since):
                     page = Page(())
                     break
-                read.append(await _logs(storage, job_id))
-                if len(read) == _JOBS_PER_BATCH:
-                    for tested in await asyncio.to_thread(self._backtest_batch, read, since):
-                        yield tested
-                    read = []
-            for tested in await asyncio.to_thread(self._backtest_batch, read, since):
-                yield tested
+                batch.append(await _logs(storage, job_id))
+                if len(batch) == _JOBS_PER_BATCH:
+                    for result in await asyncio.to_thread(self._backtest_batch, batch, since):
+                        yield result
+                    batch = []
+            for result in await asyncio.to_thread(self._backtest_batch, batch, since):
+                yield result
             if page.next is None:
                 return
             after = page.next
 
-    def _backtest_batch(self, read: Sequence[_ReadLogs], since: int) -> list[BacktestResult]:
-        found: list[BacktestResult] = []
-        for one in read:
+    def _backtest_batch(self, batch: Sequence[_ReadLogs], since: int) -> list[BacktestResult]:
+        results: list[BacktestResult] = []
+        for job_logs in batch:
             try:
-                found.append(
-                    self._backtest_job(one.job_id, one.logs, since)
-                    if one.problem is None
-                    else BacktestResult(one.job_id, problem=one.problem)
+                results.append(
+                    self._backtest_job(job_logs.job_id, job_logs.logs, since)
+                    if job_logs.problem is None
+                    else BacktestResult(job_logs.job_id, problem=job_logs.problem)
                 )
             except ValueError as error:
-                found.append(BacktestResult(one.job_id, problem=str(error)))
-        return found
+                results.append(BacktestResult(job_logs.job_id, problem=str(error)))
+        return results
 
     def _backtest_job(self, job_id: str, logs: Mapping[str, Sequence[bytes]], since: int) -> BacktestResult:
         runs = {run_id: past_run(run_id, lines) for run_id, lines in logs.items()}
         chains: dict[str, Sequence[RuleSet]] = {}
         calls, unknown = 0, 0
-        found: list[ChangedRuling] = []
+        changed: list[ChangedRuling] = []
         for run in runs.values():
             chain = chains[run.id] = self._chain(run, runs)
             key = key_of(run)
-            seen = self._calls.of(run)
+            to_policy_call = self._calls.of(run)
             for call in run.calls:
                 if call.timestamp < since:
                     continue
@@ -130,20 +130,20 @@ class Backtest:
                 if call.args is None:
                     unknown += 1
                     continue
-                ruling = decide_call(chain, seen(call, call.args))
+                ruling = decide_call(chain, to_policy_call(call, call.args))
                 if ruling.decision != call.decision:
-                    found.append(ChangedRuling(job_id, run.id, key, call, ruling))
-        return BacktestResult(job_id, calls, unknown, tuple(found))
+                    changed.append(ChangedRuling(job_id, run.id, key, call, ruling))
+        return BacktestResult(job_id, calls, unknown, tuple(changed))
 
     def _chain(self, run: PastRun, runs: Mapping[str, PastRun]) -> Sequence[RuleSet]:
         callers: dict[str, Expert] = {}
-        one: PastRun | None = run
-        while one is not None and one.id not in callers:
-            key = key_of(one)
-            callers[one.id] = self._project.expert(key) or Expert(key=key, instruction="")
-            one = runs.get(one.works_for or "")
-        expert, *above = callers.values()
-        return chain_of(self._project, expert, above)
+        current: PastRun | None = run
+        while current is not None and current.id not in callers:
+            key = key_of(current)
+            callers[current.id] = self._project.expert(key) or Expert(key=key, instruction="")
+            current = runs.get(current.works_for or "")
+        expert, *parents = callers.values()
+        return chain_of(self._project, expert, parents)
 
 
 async def _logs(storage: Storage, job_id: str) -> _ReadLogs:
@@ -156,11 +156,11 @@ async def _logs(storage: Storage, job_id: str) -> _ReadLogs:
 
 async def _is_older(storage: Storage, job_id: str, since: int) -> bool:
     """Return whether a Job was last written to before a time, according to its summary; False if it cannot tell."""
-    written = await storage.summary(job_id)
-    if written is None:
+    data = await storage.summary(job_id)
+    if data is None:
         return False
     try:
-        summary = JobSummary.model_validate_json(written)
+        summary = JobSummary.model_validate_json(data)
     except ValidationError:
         return False
     return summary.status != "running" and 0 < summary.updated_at < since
@@ -199,7 +199,9 @@ def judge_call(
     chain = chain_of(project, expert, callers)
     call = make_call(project, factories, expert, tool, args, workspace)
     ruling = decide_offer(chain, call) if call.skill == PROVIDER else decide_call(chain, call)
-    places = {one.source: _place(definition, one.expert) for one in chain if one.source != UNGRANTED}
+    places = {
+        rule_set.source: _place(definition, rule_set.expert) for rule_set in chain if rule_set.source != UNGRANTED
+    }
     source, _, name = ruling.source.rpartition(".")
     place = places.get(source) or places.get(ruling.source)
     if place is None:
@@ -217,7 +219,7 @@ def make_call(
     resolve = path_resolver(workspace)
     spec = _delegate(project, expert, tool) if tool.startswith(f"{DELEGATE}/") else _tool(factories, expert, tool)
     if spec is None:
-        by_name = {one.spec.name: one.spec for one in delegate_tools(expert, project.experts)}
+        by_name = {delegate.spec.name: delegate.spec for delegate in delegate_tools(expert, project.experts)}
         spec = by_name.get(tool)
     if spec is None:
         raise UsageError(f"{expert.key} has no tool `{tool}`{suggestion(tool, _names(factories, expert))}")
@@ -234,27 +236,29 @@ def _expert(project: Project, key: str) -> Expert:
 
 def _delegate(project: Project, expert: Expert, tool: str) -> ToolSpec:
     key = tool.removeprefix(f"{DELEGATE}/")
-    for one in delegate_tools(expert, project.experts):
-        if key in (one.spec.target, one.spec.skill_name.removeprefix(f"{DELEGATE}/")):
-            return one.spec
+    for delegate in delegate_tools(expert, project.experts):
+        if key in (delegate.spec.target, delegate.spec.skill_name.removeprefix(f"{DELEGATE}/")):
+            return delegate.spec
     raise UsageError(f"{expert.key} does not delegate to `{key}`{suggestion(key, expert.delegates)}")
 
 
 def _tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> ToolSpec | None:
-    known = known_tools(factories, expert)
+    specs_by_skill = known_tools(factories, expert)
     skill, separator, name = tool.rpartition("/")
-    if separator and skill not in known:
-        raise UsageError(f"{expert.key} has no skill `{skill}`{suggestion(skill, known)}")
-    searched: Mapping[str, tuple[ToolSpec, ...] | None] = {skill: known[skill]} if separator else known
-    found = [spec for specs in searched.values() for spec in specs or () if spec.name == name]
-    if found:
-        return found[0]
+    if separator and skill not in specs_by_skill:
+        raise UsageError(f"{expert.key} has no skill `{skill}`{suggestion(skill, specs_by_skill)}")
+    searched: Mapping[str, tuple[ToolSpec, ...] | None] = (
+        {skill: specs_by_skill[skill]} if separator else specs_by_skill
+    )
+    matches = [spec for specs in searched.values() for spec in specs or () if spec.name == name]
+    if matches:
+        return matches[0]
     unknown = [skill for skill, specs in searched.items() if specs is None]
     if len(unknown) > 1:
         raise UsageError(f"which skill has `{tool}`? Write SKILL/{tool}, with one of: {', '.join(unknown)}")
     if not unknown:
         return None
-    definition = next(one for one in with_tools(expert.skills) if one.name == unknown[0])
+    definition = next(candidate for candidate in with_tools(expert.skills) if candidate.name == unknown[0])
     return apply_definition(ToolSpec(name=name, skill_name=unknown[0]), definition)
 
 

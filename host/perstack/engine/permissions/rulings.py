@@ -35,27 +35,27 @@ def path_resolver(workspace: Path, *, remembers: bool = False) -> Resolve:
     """
     root = os.path.realpath(workspace)
 
-    def looked_up(folder: str) -> str:
+    def real_path_of(folder: str) -> str:
         return os.path.realpath(folder)
 
-    real = lru_cache(maxsize=100_000)(looked_up) if remembers else looked_up
+    real = lru_cache(maxsize=100_000)(real_path_of) if remembers else real_path_of
 
-    def leads(path: str) -> tuple[str, str]:
+    def follow(path: str) -> tuple[str, str]:
         """Return the path's own name in the real folder that contains it, and the path that it leads to."""
         folder, name = os.path.split(path)
-        own = f"{real(folder).rstrip('/')}/{name}" if name not in ("", ".", "..") else real(path)
-        return own, os.path.realpath(own) if os.path.islink(own) else own  # noqa: PTH114 - nothing but names
+        own_name = f"{real(folder).rstrip('/')}/{name}" if name not in ("", ".", "..") else real(path)
+        return own_name, os.path.realpath(own_name) if os.path.islink(own_name) else own_name  # noqa: PTH114 - nothing but names
 
     def resolve(path: str, folder: str) -> Sequence[str]:
-        whole = os.path.join(root, folder, path)  # noqa: PTH118 - normpath needs what Path would drop
-        plain = os.path.normpath(whole)  # file tools resolve `link/..` lexically, and programs as the system does
-        found: tuple[str, ...]
+        joined = os.path.join(root, folder, path)  # noqa: PTH118 - normpath needs what Path would drop
+        normalized = os.path.normpath(joined)  # file tools resolve `link/..` lexically, and programs as the system does
+        names: tuple[str, ...]
         try:
-            own, leads_to = leads(plain)
-            found = (leads_to, *(() if whole == plain else leads(whole)[1:]), own)
+            own_name, leads_to = follow(normalized)
+            names = (leads_to, *(() if joined == normalized else follow(joined)[1:]), own_name)
         except (ValueError, OSError):
-            found = (plain,)
-        return tuple(dict.fromkeys(_relative_to(root, name) for name in found))
+            names = (normalized,)
+        return tuple(dict.fromkeys(_relative_to(root, name) for name in names))
 
     return resolve
 
@@ -85,13 +85,13 @@ class Rulings:
         decided: Sequence[DecidedCall],
         catalogue: Catalogue,
         chain: Sequence[RuleSet],
-        standing: Sequence[StandingApproval],
+        approvals: Sequence[StandingApproval],
     ) -> list[DecidedCall]:
         """Return the decided calls as these rules rule on them."""
         args = {part.tool_call_id: part for part in parts}
 
         def rule() -> list[DecidedCall]:
-            return [self._apply_rules(args[one.id], one, catalogue, chain, standing) for one in decided]
+            return [self._apply_rules(args[call.id], call, catalogue, chain, approvals) for call in decided]
 
         return await asyncio.to_thread(rule)
 
@@ -100,31 +100,31 @@ class Rulings:
 
         Return the calls that may no longer run as decided, each with the message for the model.
         """
-        waiting = [call for call in run.open_calls if _has_not_begun(call)]
+        not_begun = [call for call in run.open_calls if _has_not_begun(call)]
         decided = await self.of(
-            [call.part for call in waiting], [call.decided for call in waiting], catalogue, run.rules, ()
+            [call.part for call in not_begun], [call.decided for call in not_begun], catalogue, run.rules, ()
         )
-        found: list[tuple[Call, str]] = []
-        for call, now in zip(waiting, decided, strict=True):
-            if now.kind == "refused" and call.decided.kind != "refused":
-                found.append((call, now.problem or ""))
-            elif now.asks and not (call.decided.asks or call.decided.approved_by):
-                found.append((call, "Not run: it needs approval by now. Call it again if it is still needed."))
-        return found
+        blocked: list[tuple[Call, str]] = []
+        for call, ruled in zip(not_begun, decided, strict=True):
+            if ruled.kind == "refused" and call.decided.kind != "refused":
+                blocked.append((call, ruled.problem or ""))
+            elif ruled.asks and not (call.decided.asks or call.decided.approved_by):
+                blocked.append((call, "Not run: it needs approval by now. Call it again if it is still needed."))
+        return blocked
 
     async def offers(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> tuple[str, ...]:
         """Return the rules that a person may approve instead of only this call."""
         from perstack.core.permissions.call_rulings import offers
 
-        seen = self._policy_call(call.part, call.decided, catalogue)
-        return () if seen is None else await asyncio.to_thread(offers, chain, seen)
+        rule_call = self._policy_call(call.part, call.decided, catalogue)
+        return () if rule_call is None else await asyncio.to_thread(offers, chain, rule_call)
 
     async def is_allowed(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> bool:
         """Return whether these rules allow a call without a question."""
         from perstack.core.permissions.decisions import decide_call
 
-        seen = self._policy_call(call.part, call.decided, catalogue)
-        return seen is not None and (await asyncio.to_thread(decide_call, chain, seen)).decision == "allow"
+        rule_call = self._policy_call(call.part, call.decided, catalogue)
+        return rule_call is not None and (await asyncio.to_thread(decide_call, chain, rule_call)).decision == "allow"
 
     async def granted_rule(
         self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet], rules: Sequence[str]
@@ -132,17 +132,19 @@ class Rulings:
         """Return the first of a project's granted rules that covers a call; None without one."""
         from perstack.core.permissions.call_rulings import is_enough
 
-        seen = self._policy_call(call.part, call.decided, catalogue) if rules else None
-        if seen is None:
+        rule_call = self._policy_call(call.part, call.decided, catalogue) if rules else None
+        if rule_call is None:
             return None
-        return await asyncio.to_thread(lambda: next((rule for rule in rules if is_enough(chain, seen, rule)), None))
+        return await asyncio.to_thread(
+            lambda: next((rule for rule in rules if is_enough(chain, rule_call, rule)), None)
+        )
 
     async def resolved_paths(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
         """Return where the paths of a call lead now."""
         from perstack.core.permissions.call_rulings import resolved_paths
 
-        seen = self._policy_call(call.part, call.decided, catalogue)
-        return () if seen is None else await asyncio.to_thread(resolved_paths, seen)
+        rule_call = self._policy_call(call.part, call.decided, catalogue)
+        return () if rule_call is None else await asyncio.to_thread(resolved_paths, rule_call)
 
     def _apply_rules(
         self,
@@ -150,21 +152,21 @@ class Rulings:
         decided: DecidedCall,
         catalogue: Catalogue,
         chain: Sequence[RuleSet],
-        standing: Sequence[StandingApproval],
+        approvals: Sequence[StandingApproval],
     ) -> DecidedCall:
         from perstack.core.permissions.call_rulings import apply_rules
 
-        seen = self._policy_call(part, decided, catalogue)
-        if seen is None:
+        rule_call = self._policy_call(part, decided, catalogue)
+        if rule_call is None:
             return decided
-        ways = PathResolver(seen.resolve)
-        now = apply_rules(chain, standing, decided, replace(seen, resolve=ways))
-        return now.model_copy(update={"ways": {path: tuple(names) for path, names in ways.found.items()}})
+        ways = PathResolver(rule_call.resolve)
+        ruled = apply_rules(chain, approvals, decided, replace(rule_call, resolve=ways))
+        return ruled.model_copy(update={"ways": {path: tuple(names) for path, names in ways.found.items()}})
 
     def _policy_call(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
-        offered = None if decided.kind == "refused" else catalogue.find(decided)
-        if offered is None:
+        tool = None if decided.kind == "refused" else catalogue.find(decided)
+        if tool is None:
             return None
         if self._resolve is None:
             self._resolve = path_resolver(Path(self._workspace))
-        return policy_call(offered.spec, offered.own_name, part.args, self._resolve, self._workspace)
+        return policy_call(tool.spec, tool.own_name, part.args, self._resolve, self._workspace)
