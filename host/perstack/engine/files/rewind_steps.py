@@ -352,7 +352,7 @@ _MAX_FILE_BYTES = 1 << 40
 class StagedRewind:
     """One rewind of a workspace. A context manager that closes its handles at the end.
 
-    The caller must keep out others, and call `begin`, `ready` for the files and links, `put_in_place`, and then
+    The caller must keep out others, and call `begin`, `stage` for the files and links, `put_in_place`, and then
     `finish` or `undo`. `resume` continues a rewind that was killed.
     """
 

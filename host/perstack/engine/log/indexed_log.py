@@ -97,9 +97,8 @@ class IndexedLog(Generic[S, E, M]):
         log = await self._read_and_compare(self._definition.check(owner_id))
         if log.damage is None:
             return log
-        return await self._read_and_compare(
-            owner_id
-        )  # it may have been deleted and created again after its summary was read
+        # it may have been deleted and created again after its summary was read
+        return await self._read_and_compare(owner_id)
 
     async def append(self, owner_id: str, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
         """Append events, and store the new summary. Raises Conflict if the log has grown since `loaded`."""

@@ -221,9 +221,9 @@ class RunSession:
         self.base: Run | None = None  # the state that this Run continues from, of another Run; None for a new start
         self.memo: dict[Hashable, object] = {}  # data that the Run's provider keeps from one request to the next
         self.first_try: float | None = None
-        self.withheld: Mapping[str, str] = {}  # reasons why tools of the provider are not offered, as recorded last
         """Start of the first try of the current generation in this process, by `time.monotonic`; None between
         generations."""
+        self.withheld: Mapping[str, str] = {}  # reasons why tools of the provider are not offered, as recorded last
         self._storage = storage
         self._job = job
         self._emit = emit

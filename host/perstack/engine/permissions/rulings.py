@@ -2,10 +2,10 @@
 
 This module supplies the spec of the called tool, and where the paths in the arguments lead on disk. These names are
 recorded in `DecidedCall.ways`, so that a replay can repeat the decision without the disk. After a stop, calls that have
-not begun are judged again (`again`), because the rules may be stricter by then.
+not begun are judged again (`judge_again`), because the rules may be stricter by then.
 
 Three places build a `PolicyCall`, and must agree: `Rulings._policy_call` from a live call, `recorded_calls` from a log,
-and `rule_testing.described` from a person's description.
+and `rule_testing.make_call` from a person's description.
 """
 
 from __future__ import annotations
