@@ -56,15 +56,15 @@ MUTANTS = (
     Mutant(
         "a result with a side effect is on disk while slower calls of its reply run",
         "perstack.engine.runs.tool_calls",
-        "if running and (effects or not done):",
+        "if running and (has_effects or not done):",
         "if False:",
         "tests/engine/runs/test_crashes.py -k slower_call",
     ),
     Mutant(
         "a read-only result is on disk while slower calls of its reply run",
         "perstack.engine.runs.tool_calls",
-        "if running and (effects or not done):",
-        "if running and effects:",
+        "if running and (has_effects or not done):",
+        "if running and has_effects:",
         "tests/engine/runs/test_crashes.py -k slower_call",
     ),
     Mutant(

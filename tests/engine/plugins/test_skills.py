@@ -125,7 +125,7 @@ class Endless(Counter):
 def test_a_skill_that_never_ends_keeps_no_job_and_no_cancellation_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(skills, "PATIENCE", 0.05)
+    monkeypatch.setattr(skills, "CLOSE_TIMEOUT_S", 0.05)
 
     async def work() -> list[str]:
         seen = Seen()

@@ -138,7 +138,7 @@ def test_a_missing_or_changed_file_of_a_skill_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "value", "words"),
-    [("MOST_FILES", 3, "at most 3 files"), ("MOST_BYTES", 1 << 20, "1 MiB")],
+    [("MAX_FILES", 3, "at most 3 files"), ("MAX_BYTES", 1 << 20, "1 MiB")],
 )
 def test_skills_that_are_too_large_are_refused_before_anything_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, words: str
@@ -154,7 +154,7 @@ def test_skills_that_are_too_large_are_refused_before_anything_is_recorded(
     hidden = here.folder / "csv" / ".data"
     hidden.mkdir()
     (here.folder / "csv" / "table").rename(hidden / "table")
-    if limit == "MOST_BYTES":
+    if limit == "MAX_BYTES":
         assert wait_for(host.submit("lead", "go", job_id="job")).status == "queued"
 
 

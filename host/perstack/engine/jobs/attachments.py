@@ -46,7 +46,7 @@ def check_supported(host: HostContext, expert_key: str, attachments: Sequence[At
             )
 
 
-async def keep(storage: Storage, job_id: str, attachments: Sequence[Attached]) -> tuple[ResultContent, ...]:
+async def store_attached(storage: Storage, job_id: str, attachments: Sequence[Attached]) -> tuple[ResultContent, ...]:
     """Store the bytes, before any event names them, and return the parts of the query."""
     blobs = JobBlobs(storage, job_id)
     for attachment in attachments:
@@ -55,7 +55,7 @@ async def keep(storage: Storage, job_id: str, attachments: Sequence[Attached]) -
     return tuple(attachment.part for attachment in attachments)
 
 
-async def in_workspace(host: HostContext, location: str) -> Blob:
+async def read_workspace_file(host: HostContext, location: str) -> Blob:
     """Read a file of the workspace, by path or `file:` address."""
     return await asyncio.to_thread(_in_workspace, host, location)
 

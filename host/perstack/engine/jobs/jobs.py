@@ -444,9 +444,9 @@ class Jobs(JobReader):
 
         Raises UsageError for a file that does not exist, is outside, or is off limits to tools.
         """
-        from perstack.engine.jobs.attachments import in_workspace
+        from perstack.engine.jobs.attachments import read_workspace_file
 
-        return await in_workspace(self.source.current, place)
+        return await read_workspace_file(self.source.current, place)
 
     async def workspace_for_diff(self, question: OpenQuestion) -> Path | None:
         """Return the workspace in which a person may see the file that a call would change.

@@ -287,9 +287,9 @@ class JobRunner:
         """Store the bytes of attachments with a Job, and return the parts of its query."""
         if not added:
             return ()
-        from perstack.engine.jobs.attachments import keep
+        from perstack.engine.jobs.attachments import store_attached
 
-        return await keep(self._reader.storage, job_id, added)
+        return await store_attached(self._reader.storage, job_id, added)
 
     @asynccontextmanager
     async def _leased(self, job_id: str) -> AsyncGenerator[StopFlags]:

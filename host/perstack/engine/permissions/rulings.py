@@ -95,7 +95,7 @@ class Rulings:
 
         return await asyncio.to_thread(rule)
 
-    async def again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
+    async def judge_again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
         """Judge the calls that have not begun again, because rules may have become stricter.
 
         Return the calls that may no longer run as decided, each with the message for the model.

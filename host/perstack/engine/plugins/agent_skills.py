@@ -41,25 +41,25 @@ class SkillLibrary:
         """Create an empty cache; `laid_out` are skills stored with the Job, used instead of those at their paths."""
         self.workspace = workspace
         self._project = project
-        self._laid_out = None if laid_out is None else {one.path: one.folder for one in laid_out}
+        self._laid_out = None if laid_out is None else {skill.path: skill.folder for skill in laid_out}
         self._agents_md: tuple[str, tuple[AgentsMdFile, ...]] | None = None
-        self._locked = {one.path: one.digest for one in lock.agent_skills}
+        self._locked = {skill.path: skill.digest for skill in lock.agent_skills}
         self._folders: dict[str, SkillFolder | UsageError] = {}
 
     async def read(self, experts: Iterable[Expert]) -> None:
         """Read these Experts' skills and AGENTS.md files ahead of time. Errors are raised at their first use."""
         team = list(experts)
-        missing = [skill for expert in team for skill in agent_skills(expert.skills)]
-        wanted = any(wants_agents_md(self._project, expert, is_coordinator=True) for expert in team)
+        skills = [skill for expert in team for skill in agent_skills(expert.skills)]
+        needs_agents_md = any(wants_agents_md(self._project, expert, is_coordinator=True) for expert in team)
 
-        def look() -> None:
-            for skill in missing:
+        def read_all() -> None:
+            for skill in skills:
                 self._find(skill)
-            if wanted:
+            if needs_agents_md:
                 self.agents_md()
 
-        if missing or wanted:
-            await asyncio.to_thread(look)
+        if skills or needs_agents_md:
+            await asyncio.to_thread(read_all)
 
     def agents_md(self) -> tuple[str, tuple[AgentsMdFile, ...]]:
         """Return what a model is shown of the AGENTS.md files, and the list of files. May read from disk."""
@@ -77,30 +77,30 @@ class SkillLibrary:
         if not agent_skills(expert.skills):
             return expert
         skills = tuple(
-            self._with_description(one, expert) if isinstance(one, AgentSkill) else one for one in expert.skills
+            self._with_description(skill, expert) if isinstance(skill, AgentSkill) else skill for skill in expert.skills
         )
         return expert.model_copy(update={"skills": skills})
 
     def folder(self, skill: AgentSkill) -> SkillFolder | None:
         """Return the skill's folder if it is unchanged since the Run began; otherwise None. May read from disk."""
-        known = self._find(skill)
-        return None if isinstance(known, UsageError) or known.digest != skill.digest else known
+        folder = self._find(skill)
+        return None if isinstance(folder, UsageError) or folder.digest != skill.digest else folder
 
     def folders(self, expert: Expert) -> list[SkillFolder]:
         """Return the Expert's skills as they are now; invalid ones are left out."""
-        known = (self._find(skill) for skill in agent_skills(expert.skills))
-        return [one for one in known if not isinstance(one, UsageError)]
+        folders = (self._find(skill) for skill in agent_skills(expert.skills))
+        return [folder for folder in folders if not isinstance(folder, UsageError)]
 
     def valid_folders(self, experts: Iterable[Expert]) -> dict[str, SkillFolder]:
         """Return the Experts' skills by the path that these name; invalid ones are left out."""
-        each = {one.path: self._find(one) for expert in experts for one in agent_skills(expert.skills)}
-        return {path: one for path, one in each.items() if not isinstance(one, UsageError)}
+        folders_by_path = {skill.path: self._find(skill) for expert in experts for skill in agent_skills(expert.skills)}
+        return {path: folder for path, folder in folders_by_path.items() if not isinstance(folder, UsageError)}
 
     def _find(self, skill: AgentSkill) -> SkillFolder | UsageError:
-        found = self._folders.get(skill.path)
-        if found is None:
-            found = self._folders[skill.path] = self._look_at(skill)
-        return found
+        folder = self._folders.get(skill.path)
+        if folder is None:
+            folder = self._folders[skill.path] = self._look_at(skill)
+        return folder
 
     def _look_at(self, skill: AgentSkill) -> SkillFolder | UsageError:
         if self._laid_out is None:
@@ -111,20 +111,20 @@ class SkillLibrary:
         return _read(skill.model_copy(update={"path": str(folder)}))
 
     def _with_description(self, skill: AgentSkill, expert: Expert) -> AgentSkill:
-        found = self._find(skill)
-        if isinstance(found, UsageError):
-            raise UsageError(f"Expert {expert.key}: {found}")
+        folder = self._find(skill)
+        if isinstance(folder, UsageError):
+            raise UsageError(f"Expert {expert.key}: {folder}")
         file = self._project.path
         # skills stored with a Job were compared with the lock when it was submitted
-        here = None if self._laid_out is not None else file
-        locked = None if here is None else self._locked.get(path_in_lock(here, skill))
-        if locked not in (None, found.digest):
+        config = None if self._laid_out is not None else file
+        locked_digest = None if config is None else self._locked.get(path_in_lock(config, skill))
+        if locked_digest not in (None, folder.digest):
             raise UsageError(
                 f"Expert {expert.key}: skill {skill.name} is not the one that perstack.lock has:"
                 f" look at what has changed in {skill.path}",
                 next_steps=(Install(),),
             )
-        return skill.model_copy(update={"description": found.head.description, "digest": found.digest})
+        return skill.model_copy(update={"description": folder.head.description, "digest": folder.digest})
 
 
 def path_in_lock(config: str, skill: AgentSkill) -> str:
@@ -134,11 +134,11 @@ def path_in_lock(config: str, skill: AgentSkill) -> str:
 
 def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder | UsageError, ...]:
     """Return the lock entries of the Experts' skills, or the error for a skill that cannot be locked."""
-    each = {path_in_lock(config, skill): skill for expert in experts for skill in agent_skills(expert.skills)}
-    found = ((place, _read(skill)) for place, skill in each.items())
+    skills_by_path = {path_in_lock(config, skill): skill for expert in experts for skill in agent_skills(expert.skills)}
+    folders = ((place, _read(skill)) for place, skill in skills_by_path.items())
     return tuple(
         folder if isinstance(folder, UsageError) else LockedFolder(path=place, digest=folder.digest)
-        for place, folder in found
+        for place, folder in folders
     )
 
 
@@ -146,8 +146,8 @@ def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> S
     """Return a policy under which programs may also read the Expert's skills, so that scripts in them can run."""
     if policy is None:
         return None
-    known = (*policy.writable, *policy.readable, workspace)
-    outside = tuple(one.path for one in agent_skills(expert.skills) if not is_below(one.path, known))
+    visible = (*policy.writable, *policy.readable, workspace)
+    outside = tuple(skill.path for skill in agent_skills(expert.skills) if not is_below(skill.path, visible))
     return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
 
 
@@ -156,9 +156,9 @@ def relocate_policy(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSki
     skills = tuple(laid_out)
     if policy is None or not skills:
         return policy
-    known, gone = (*policy.writable, *policy.readable), {one.path for one in skills}
-    here = tuple(str(one.folder) for one in skills if one.in_workspace or is_below(one.path, known))
-    readable = (*(path for path in policy.readable if path not in gone), *here)
+    allowed, old_paths = (*policy.writable, *policy.readable), {skill.path for skill in skills}
+    local_folders = tuple(str(skill.folder) for skill in skills if skill.in_workspace or is_below(skill.path, allowed))
+    readable = (*(path for path in policy.readable if path not in old_paths), *local_folders)
     return policy.model_copy(update={"readable": tuple(dict.fromkeys(readable))})
 
 
@@ -167,9 +167,9 @@ def _read(skill: AgentSkill) -> SkillFolder | UsageError:
     from perstack.core.definitions.agent_skills import NotASkill
 
     try:
-        found = read_skill(Path(skill.path))
+        folder = read_skill(Path(skill.path))
     except NotASkill as error:
         return UsageError(f"skill {skill.name}: {skill.path} {error}")
-    if found.problems:
-        return UsageError(f"skill {skill.name}: {skill.path}/{skill_file_of(found)}: {'; '.join(found.problems)}")
-    return found
+    if folder.problems:
+        return UsageError(f"skill {skill.name}: {skill.path}/{skill_file_of(folder)}: {'; '.join(folder.problems)}")
+    return folder

@@ -62,34 +62,34 @@ class _HistorySearch:
         self._ref = RunRef(run.start.job_id, run.id)
 
     async def answer(self, call: ToolCall) -> ToolResult:
-        wanted = Wanted.of(call.args)
-        found: list[Entry] = []
-        place: tuple[RunRef, int | None] | None = (self._ref, None)
+        query = Wanted.of(call.args)
+        all_entries: list[Entry] = []
+        position: tuple[RunRef, int | None] | None = (self._ref, None)
         for _ in range(_MAX_RUNS_SEARCHED):
-            if place is None:
+            if position is None:
                 break
-            entries, place = await self._entries(*place, wanted)
-            found = entries + found
-        return ToolResult.text(answer_of(found, wanted, self._ref.run_id))
+            entries, position = await self._entries(*position, query)
+            all_entries = entries + all_entries
+        return ToolResult.text(answer_of(all_entries, query, self._ref.run_id))
 
     async def _entries(
         self, ref: RunRef, limit: int | None, query: Wanted
     ) -> tuple[list[Entry], tuple[RunRef, int] | None]:
         lines, _ = await readable(self._storage, ref, 0, limit)
-        chosen = await asyncio.to_thread(_worth, lines, query)
+        positions = await asyncio.to_thread(_matching_positions, lines, query)
         definition = RunLogFormat(self._storage)
-        found: list[Entry] = []
+        entries: list[Entry] = []
         start: StoredEvent | None = None
-        for place in chosen:
-            event = await definition.event(ref, place + 1, open_line(lines[place]))
-            start = event if place == 0 else start
-            found += entries_of(event, query)
+        for position in positions:
+            event = await definition.event(ref, position + 1, open_line(lines[position]))
+            start = event if position == 0 else start
+            entries += entries_of(event, query)
         base = start.continued_from if isinstance(start, StartRun) else None
         if base is None:
-            return found, None
-        return found, (RunRef(ref.job_id, base.run_id), place_of(base.checkpoint_id)[2])
+            return entries, None
+        return entries, (RunRef(ref.job_id, base.run_id), place_of(base.checkpoint_id)[2])
 
 
-def _worth(lines: Sequence[bytes], query: Wanted) -> list[int]:
+def _matching_positions(lines: Sequence[bytes], query: Wanted) -> list[int]:
     """Return the positions of the first line, which says what the Run continues, and of lines that may match."""
-    return [place for place, line in enumerate(lines) if place == 0 or query.may_be_in(line)]
+    return [position for position, line in enumerate(lines) if position == 0 or query.may_be_in(line)]

@@ -17,7 +17,7 @@ from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
 from perstack.system.process_groups import signal_group
 from perstack.system.processes import await_start, end_with_block
 
-MOST_OUTPUT = 16 << 20  # maximum bytes that a program may write to stdout
+MAX_OUTPUT_BYTES = 16 << 20  # maximum bytes that a program may write to stdout
 
 _MAX_ERROR_CHARACTERS = 400
 _CHUNK_BYTES = 1 << 16
@@ -40,19 +40,19 @@ async def run_program(
     directory: Path,
     env: Mapping[str, str],
     timeout: int,
-    given: bytes = b"",
+    stdin_data: bytes = b"",
     records: Path | None = None,
     runtime: Runtime = LOCAL_RUNTIME,
     readable: tuple[Path, ...] = (),
 ) -> ProgramResult:
-    """Run a program with `given` on stdin, for at most `timeout` milliseconds, and end all its processes.
+    """Run a program with `stdin_data` on stdin, for at most `timeout` milliseconds, and end all its processes.
 
     While it runs it is recorded in the folder `records`. `readable` are paths that its sandbox lets it read. Raises
     SkillError if it cannot be started, exceeds its timeout, is ended by a signal or a limit, or writes more than
-    `MOST_OUTPUT` bytes.
+    `MAX_OUTPUT_BYTES` bytes.
     """
     with tempfile.TemporaryFile() as stdin, _Output() as out, _Output() as err:
-        stdin.write(given)
+        stdin.write(stdin_data)
         stdin.seek(0)
         program = Program(
             tuple(argv), directory, env, stdin, out.to_write, err.to_write, records=records, readable=readable
@@ -62,7 +62,7 @@ async def run_program(
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise SkillError(f"{name} could not be started: {reason.lower()}") from error
-        out.read(MOST_OUTPUT, lambda: signal_group(process.pid, signal.SIGKILL))
+        out.read(MAX_OUTPUT_BYTES, lambda: signal_group(process.pid, signal.SIGKILL))
         err.read_end()
         try:
             async with end_with_block(process), asyncio.timeout(timeout / 1000):
@@ -71,14 +71,16 @@ async def run_program(
             raise SkillError(
                 f"{name} was ended after its timeout of {timeout} ms{_after_colon(_words(err))}"
             ) from error
-        said, limit = out.read_rest(), runtime.ending(process).limit
+        output, limit = out.read_rest(), runtime.ending(process).limit
         if limit:
             raise SkillError(f"{name} was ended by the sandbox: {limit}{_after_colon(_words(err))}")
-        if len(said) > MOST_OUTPUT:
-            raise SkillError(f"{name} wrote more than {MOST_OUTPUT:,} bytes to stdout: let it write its answer alone")
+        if len(output) > MAX_OUTPUT_BYTES:
+            raise SkillError(
+                f"{name} wrote more than {MAX_OUTPUT_BYTES:,} bytes to stdout: let it write its answer alone"
+            )
         if status < 0:
             raise SkillError(f"{name} was ended by signal {-status}{_after_colon(_words(err))}")
-        return ProgramResult(status, said, _words(err))
+        return ProgramResult(status, output, _words(err))
 
 
 class _Output:
@@ -102,14 +104,14 @@ class _Output:
             with suppress(OSError):
                 os.close(end)
 
-    def read(self, most: int, too_much: Callable[[], object]) -> None:
-        """Keep all output; after more than `most` bytes stop reading and call `too_much`."""
+    def read(self, max_bytes: int, on_exceeded: Callable[[], object]) -> None:
+        """Keep all output; after more than `max_bytes` bytes stop reading and call `on_exceeded`."""
 
         def keep() -> None:
-            if len(self._data) > most and not self._is_full:
+            if len(self._data) > max_bytes and not self._is_full:
                 self._is_full = True
                 self._forget()
-                too_much()
+                on_exceeded()
 
         self._begin(keep)
 

@@ -35,7 +35,7 @@ class ProviderToolOffer:
         """The tools as recorded with the settings that change replies; empty without any."""
         if not self.tools:
             return {}
-        options = {one.name: {} if one.options is None else _plain(one.options) for one in self.tools}
+        options = {tool.name: {} if tool.options is None else _plain(tool.options) for tool in self.tools}
         return {"providerTools": {**options}}
 
 
@@ -48,25 +48,25 @@ def offer_tools(
     """Return the tools of an Expert's `providerTools` that this provider may be offered under these rules."""
     if not expert.provider_tools:
         return NO_OFFER
-    found: dict[str, OfferedProviderTool] = {}
+    offered: dict[str, OfferedProviderTool] = {}
     withheld: dict[str, str] = {}
-    for wanted in expert.provider_tools:
-        tool = find_tool(wanted, tools)
-        why = _missing_tool(wanted, provider, tools) if tool is None else _option_problem(expert, provider, tool)
-        if tool is not None and why is None:
-            why = _forbidding_rule(tool, rules)
-        if tool is None or why is not None:
-            withheld[wanted] = f"{wanted} is not offered: {why}"
+    for tool_name in expert.provider_tools:
+        tool = find_tool(tool_name, tools)
+        reason = _missing_tool(tool_name, provider, tools) if tool is None else _option_problem(expert, provider, tool)
+        if tool is not None and reason is None:
+            reason = _forbidding_rule(tool, rules)
+        if tool is None or reason is not None:
+            withheld[tool_name] = f"{tool_name} is not offered: {reason}"
         else:
-            found[tool.name] = OfferedProviderTool(tool.name, _options(expert, tool.name))
-    return ProviderToolOffer(tuple(found.values()), withheld)
+            offered[tool.name] = OfferedProviderTool(tool.name, _options(expert, tool.name))
+    return ProviderToolOffer(tuple(offered.values()), withheld)
 
 
-def find_tool(wanted: str, tools: Sequence[ProviderTool]) -> ProviderTool | None:
+def find_tool(tool_name: str, tools: Sequence[ProviderTool]) -> ProviderTool | None:
     """Return the tool with this name or alias; None if the provider has none."""
     if ANY_TOOL in tools:
-        return ProviderTool(wanted, options=_OPTIONS)
-    return next((one for one in tools if wanted in (one.name, one.alias)), None)
+        return ProviderTool(tool_name, options=_OPTIONS)
+    return next((tool for tool in tools if tool_name in (tool.name, tool.alias)), None)
 
 
 def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
@@ -80,10 +80,10 @@ def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None
 
 def problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> Iterator[tuple[KeyPath, str]]:
     """Yield what is wrong with the Expert's choice for the provider of its first model, with the place in its table."""
-    for index, wanted in enumerate(expert.provider_tools):
-        tool = find_tool(wanted, tools)
+    for index, tool_name in enumerate(expert.provider_tools):
+        tool = find_tool(tool_name, tools)
         if tool is None:
-            yield ("providerTools", index), _missing_tool(wanted, provider, tools)
+            yield ("providerTools", index), _missing_tool(tool_name, provider, tools)
             continue
         options = _options(expert, tool.name)
         at = ("providerToolOptions", tool.name)
@@ -91,15 +91,15 @@ def problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> It
             if name not in tool.options:
                 yield (*at, name), f"provider {provider} has no such option for {tool.name}; {_list(tool.options)}"
         for name in sorted(tool.required - {*_option_names(options)}):
-            yield (*at, name), f"is missing: {wanted} cannot be used without it"
+            yield (*at, name), f"is missing: {tool_name} cannot be used without it"
 
 
 def unused_options(expert: Expert, tools: Sequence[ProviderTool]) -> Iterator[str]:
     """Yield the tools that the Expert has options for, but does not want."""
-    wanted = {tool.name for name in expert.provider_tools if (tool := find_tool(name, tools)) is not None}
+    wanted_names = {tool.name for name in expert.provider_tools if (tool := find_tool(name, tools)) is not None}
     options = expert.provider_tool_options
     for name in () if options is None else _plain(options):
-        if name not in wanted:
+        if name not in wanted_names:
             yield name
 
 
@@ -122,22 +122,22 @@ def _option_names(options: WebToolOptions | FileSearchOptions | None) -> tuple[s
 
 
 def _option_problem(expert: Expert, provider: str, tool: ProviderTool) -> str | None:
-    given = set(_option_names(_options(expert, tool.name)))
-    lacking = sorted(given - tool.options)
-    if lacking:
-        return f"provider {provider} cannot apply its {', '.join(lacking)}"
-    needed = sorted(tool.required - given)
-    return f"it has no {', '.join(needed)}" if needed else None
+    given_options = set(_option_names(_options(expert, tool.name)))
+    unsupported = sorted(given_options - tool.options)
+    if unsupported:
+        return f"provider {provider} cannot apply its {', '.join(unsupported)}"
+    missing_options = sorted(tool.required - given_options)
+    return f"it has no {', '.join(missing_options)}" if missing_options else None
 
 
-def _missing_tool(wanted: str, provider: str, tools: Sequence[ProviderTool]) -> str:
+def _missing_tool(tool_name: str, provider: str, tools: Sequence[ProviderTool]) -> str:
     if not tools:
         return f"provider {provider} runs no tools itself"
-    names = [one.name for one in tools]
-    near = suggestion(wanted, [*names, *(one.alias for one in tools if one.alias)])
-    return f"provider {provider} has no tool `{wanted}`; {_list(names)}{near}"
+    names = [tool.name for tool in tools]
+    hint = suggestion(tool_name, [*names, *(tool.alias for tool in tools if tool.alias)])
+    return f"provider {provider} has no tool `{tool_name}`; {_list(names)}{hint}"
 
 
 def _list(names: Sequence[str] | frozenset[str]) -> str:
-    each = sorted(names) if isinstance(names, frozenset) else names
-    return f"it has: {', '.join(each) or 'none'}"
+    ordered = sorted(names) if isinstance(names, frozenset) else names
+    return f"it has: {', '.join(ordered) or 'none'}"

@@ -39,10 +39,10 @@ _TOKENS_COMPARED = 1_000_000  # tokens: the sample size from which the price of 
 class Prices:
     """Cost and context size of generations. A price in perstack.toml takes precedence over a published one."""
 
-    def __init__(self, providers: Mapping[str, ProviderFactory], own: Iterable[Price] = ()) -> None:
-        """Create the lookup; `own` are the prices of perstack.toml."""
+    def __init__(self, providers: Mapping[str, ProviderFactory], own_prices: Iterable[Price] = ()) -> None:
+        """Create the lookup; `own_prices` are the prices of perstack.toml."""
         self._providers = providers
-        self._own = {price.name: price for price in own}
+        self._own_prices = {price.name: price for price in own_prices}
         self._loading: dict[str, asyncio.Future[PriceList]] = {}
         self._failed: set[str] = set()
 
@@ -58,14 +58,14 @@ class Prices:
         """Return the usage with its cost, and the model's context size in tokens; None where unknown."""
         self.prepare(provider)
         usage = generation.usage.plausible()
-        loading, own = self._loading.get(provider), self._own.get(f"{provider}/{model}")
+        loading, own_price = self._loading.get(provider), self._own_prices.get(f"{provider}/{model}")
         cost: float | None = usage.cost_usd if self._is_reported(provider) else None
         window: int | None = None
         if loading is not None:
             cost, window = await self._look_up(provider, loading, model, usage)
-        if own is not None:
+        if own_price is not None:
             fee = await self._fee(provider, model, usage.provider_tools)
-            cost = None if fee is None else own.cost_of(usage) + fee
+            cost = None if fee is None else own_price.cost_of(usage) + fee
         cost = None if cost is None else round(cost, 9)
         priced = usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
         return priced, generation.context_window or window
@@ -76,11 +76,11 @@ class Prices:
         loading = self._loading.get(provider)
         return None if loading is None else (await self._look_up(provider, loading, model, NO_USAGE))[1]
 
-    async def dearest(self, provider: str, model: str, sent: int) -> tuple[int, int] | None:
+    async def highest_cost(self, provider: str, model: str, sent: int) -> tuple[int, int] | None:
         """Return the highest cost of `sent` tokens, and of a generated one, in billionths of a dollar, if known."""
-        own = self._own.get(f"{provider}/{model}")
-        if own is not None:
-            return nano(sent * own.dearest_input / 1_000_000), nano(own.output / 1_000_000)
+        own_price = self._own_prices.get(f"{provider}/{model}")
+        if own_price is not None:
+            return nano(sent * own_price.dearest_input / 1_000_000), nano(own_price.output / 1_000_000)
         if self._is_reported(provider):
             return 0, 0
         self.prepare(provider)
@@ -96,13 +96,13 @@ class Prices:
             costs.append(cost)
         return nano(max(costs[:3])), nano(max(0.0, costs[3] - costs[0]) / _TOKENS_COMPARED)
 
-    async def most_fee(self, provider: str, model: str, tools: Iterable[OfferedProviderTool]) -> int:
+    async def highest_fee(self, provider: str, model: str, tools: Iterable[OfferedProviderTool]) -> int:
         """Return the highest cost of the uses of these tools by themselves, as far as their number has a limit.
 
         In billionths of a dollar.
         """
-        limits = ((one.name, getattr(one.options, "max_uses", None)) for one in tools)
-        uses = {name: most for name, most in limits if most}
+        limits = ((tool.name, getattr(tool.options, "max_uses", None)) for tool in tools)
+        uses = {name: limit for name, limit in limits if limit}
         return nano(await self._fee(provider, model, uses) or 0)
 
     async def _fee(self, provider: str, model: str, uses: Mapping[str, int]) -> float | None:
@@ -110,16 +110,16 @@ class Prices:
         if not uses:
             return 0.0
         self.prepare(provider)
-        loading, own = self._loading.get(provider), self._own.get(f"{provider}/{model}")
-        prices = {} if own is None else own.uses
-        known = sum(count * prices[name] / 1_000 for name, count in uses.items() if name in prices)
-        others = {name: count for name, count in uses.items() if name not in prices}
-        if not others:
-            return known
+        loading, own_price = self._loading.get(provider), self._own_prices.get(f"{provider}/{model}")
+        prices = {} if own_price is None else own_price.uses
+        own_cost = sum(count * prices[name] / 1_000 for name, count in uses.items() if name in prices)
+        other_uses = {name: count for name, count in uses.items() if name not in prices}
+        if not other_uses:
+            return own_cost
         if loading is None:
             return None
-        cost, _ = await self._look_up(provider, loading, model, Usage(provider_tools=others))
-        return None if cost is None else known + cost
+        cost, _ = await self._look_up(provider, loading, model, Usage(provider_tools=other_uses))
+        return None if cost is None else own_cost + cost
 
     def _is_reported(self, provider: str) -> bool:
         factory = self._providers.get(provider)
@@ -137,7 +137,7 @@ class Prices:
             return None, None
 
 
-_MAX_NAMED = 3  # ways to configure a provider that an error message lists at most
+_MAX_LISTED = 3  # ways to configure a provider that an error message lists at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,30 +188,42 @@ class ProviderPool:
     def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
         """Resolve a Run's settings. Raises UsageError, or MissingCredential that lists how to configure a provider."""
         chosen = resolve_settings(project, expert, overrides, steps_before=steps_before)
-        found = next((kept for one in chosen.models if (kept := self._keep_usable(one, chosen.provider))), ())
-        own = chosen.provider
-        if own is None and not (found and all(name is not None for name, _ in found)):
-            own = ProviderSetting(provider_name=self._first_configured().name)
-        provider, model = (None, None) if not found else found[0]
-        setting = own if provider is None and own is not None else provider_setting(project, expert, provider or "")
+        candidates = next(
+            (usable for group in chosen.models if (usable := self._keep_usable(group, chosen.provider))), ()
+        )
+        configured = chosen.provider
+        if configured is None and not (candidates and all(name is not None for name, _ in candidates)):
+            configured = ProviderSetting(provider_name=self._first_configured().name)
+        provider, model = (None, None) if not candidates else candidates[0]
+        setting = (
+            configured
+            if provider is None and configured is not None
+            else provider_setting(project, expert, provider or "")
+        )
         factory = self._plugins.provider(setting.provider_name)
         model = model or factory.default_model
         if model is None:
             words = f"no model is named for provider {factory.name}: set `model` in perstack.toml"
             raise UsageError(words, next_steps=(SetOption("model"),))
         first = full_name(setting.provider_name, model)
-        names = [full_name(name or (own.provider_name if own else ""), one) for name, one in found]
+        names = [
+            full_name(name or (configured.provider_name if configured else ""), model) for name, model in candidates
+        ]
         fallbacks = tuple(name for name in dict.fromkeys(names) if name != first)
         return RunSettings(model, setting, fallbacks, chosen.reasoning_budget, chosen.limits)
 
-    def _keep_usable(self, written: Candidates, provider: ProviderSetting | None) -> tuple[tuple[str | None, str], ...]:
-        kept: list[tuple[str | None, str]] = []
-        for one in written.models:
-            name, model = split_name(one.name, self.factories) if one.may_name_provider else (None, one.name)
+    def _keep_usable(
+        self, candidates: Candidates, provider: ProviderSetting | None
+    ) -> tuple[tuple[str | None, str], ...]:
+        usable: list[tuple[str | None, str]] = []
+        for candidate in candidates.models:
+            name, model = (
+                split_name(candidate.name, self.factories) if candidate.may_name_provider else (None, candidate.name)
+            )
             is_chosen = provider is not None and name == provider.provider_name
-            if written.is_of_provider if name is None else written.takes_others or is_chosen:
-                kept.append((name, model))
-        return tuple(kept)
+            if candidates.is_of_provider if name is None else candidates.takes_others or is_chosen:
+                usable.append((name, model))
+        return tuple(usable)
 
     def check(self, settings: RunSettings, project: Project, expert: Expert) -> None:
         """Check that the endpoint of a Run's first model can be opened, and has the tools that the Expert wants of it.
@@ -257,7 +269,7 @@ class ProviderPool:
     def endpoint(self, setting: ProviderSetting, project: Project) -> OpenProvider:
         """Return the endpoint with the project's limits for it. Raises the errors of `get`."""
         name = setting.provider_name
-        limits = next((one for one in project.limits if one.name == name), None)
+        limits = next((provider_limits for provider_limits in project.limits if provider_limits.name == name), None)
         return OpenProvider(self.get(setting), name, limits)
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
@@ -287,5 +299,5 @@ class ProviderPool:
         for factory in factories:
             if factory.is_configured(self._env):
                 return factory
-        ways = ", or ".join(factory.how_to_configure for factory in factories[:_MAX_NAMED])
+        ways = ", or ".join(factory.how_to_configure for factory in factories[:_MAX_LISTED])
         raise MissingCredential(f"no model provider is set up: {ways}", next_steps=(Inspect("providers"),))

@@ -124,11 +124,11 @@ class Plugins:
     def dispatcher_at(self, address: str) -> tuple[DispatcherFactory, str]:
         """Split an address into its dispatcher factory and the location in it. Raises UsageError if there is none."""
         scheme, separator, location = address.partition(":")
-        found = self.dispatchers.get(scheme) if separator else None
-        if found is None:
-            known = ", ".join(f"`{name}:`" for name in sorted(self.dispatchers)) or "none"
-            raise _not_installed("dispatcher", scheme, f"addresses begin with one of: {known}", self.dispatchers)
-        return found, location
+        factory = self.dispatchers.get(scheme) if separator else None
+        if factory is None:
+            schemes = ", ".join(f"`{name}:`" for name in sorted(self.dispatchers)) or "none"
+            raise _not_installed("dispatcher", scheme, f"addresses begin with one of: {schemes}", self.dispatchers)
+        return factory, location
 
     def format(self, name: str) -> JobFormat:
         """Return the format of a name. Raises UsageError, listing the known formats, if there is none."""
@@ -149,15 +149,15 @@ _T = TypeVar("_T")
 
 
 def _find(kind: str, name: str, registered: Mapping[str, _T]) -> _T:
-    found = registered.get(name)
-    if found is None:
-        known = ", ".join(sorted(registered)) or "none"
-        raise _not_installed(kind, name, f"there are: {known}", registered)
-    return found
+    entry = registered.get(name)
+    if entry is None:
+        names = ", ".join(sorted(registered)) or "none"
+        raise _not_installed(kind, name, f"there are: {names}", registered)
+    return entry
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundPlugin:
     name: str
     package: str
     version: str
@@ -185,28 +185,28 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
     """
     manager = _Manager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
-    found = _without_duplicates(
+    candidates = _without_duplicates(
         [*_installed_plugins(), *_from_environment(env or {}), *(_from_python(plugin) for plugin in extra)]
     )
-    for one in found:
-        if one.plugin is not None:
-            _register(manager, one)
+    for candidate in candidates:
+        if candidate.plugin is not None:
+            _register(manager, candidate)
     try:
         manager.check_pending()
     except pluggy.PluginValidationError as error:
         raise PluginError(f"a plugin has a hook that does not exist: {error}") from error
-    return _collect(manager, found)
+    return _collect(manager, candidates)
 
 
-def _installed_plugins() -> list[_Found]:
-    result: list[_Found] = []
+def _installed_plugins() -> list[_FoundPlugin]:
+    result: list[_FoundPlugin] = []
     for point, package, version in _entry_points(tuple(sys.path)):
         try:
-            result.append(_Found(point.name, package, version, _of_this_api(point.load(), point.name, package)))
+            result.append(_FoundPlugin(point.name, package, version, _of_this_api(point.load(), point.name, package)))
         except Exception as error:  # noqa: BLE001 - a package may raise anything, and the others must load
             text = f"{type(error).__name__}: {error}"
             notice(f"plugin {point.name} of {package} was left out: {text}")
-            result.append(_Found(point.name, package, version, None, text))
+            result.append(_FoundPlugin(point.name, package, version, None, text))
     return result
 
 
@@ -226,24 +226,24 @@ def _entry_points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], .
     return tuple(result)
 
 
-def _from_environment(env: Mapping[str, str]) -> list[_Found]:
+def _from_environment(env: Mapping[str, str]) -> list[_FoundPlugin]:
     modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",") if name.strip()]
-    return [_Found(name, name, "", _of_this_api(_import(name), name, name)) for name in modules]
+    return [_FoundPlugin(name, name, "", _of_this_api(_import(name), name, name)) for name in modules]
 
 
 def _import(name: str) -> object:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a module may raise anything, and a name may be invalid
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
-            f"{EXTRA_MODULES}: {name} cannot be imported ({what}); correct the module, or take its name out"
+            f"{EXTRA_MODULES}: {name} cannot be imported ({cause}); correct the module, or take its name out"
         ) from error
 
 
-def _from_python(plugin: object) -> _Found:
+def _from_python(plugin: object) -> _FoundPlugin:
     name = getattr(plugin, "__name__", type(plugin).__name__)
-    return _Found(f"{name}", _IN_PYTHON, "", _of_this_api(plugin, name, _IN_PYTHON))
+    return _FoundPlugin(f"{name}", _IN_PYTHON, "", _of_this_api(plugin, name, _IN_PYTHON))
 
 
 _IN_PYTHON = "given in Python"
@@ -260,62 +260,77 @@ def _of_this_api(plugin: object, name: str, package: str) -> object:
     return plugin
 
 
-def _without_duplicates(found: Sequence[_Found]) -> list[_Found]:
-    seen: set[int] = set()
-    once: list[_Found] = []
-    for one in found:
-        if one.plugin is None or id(one.plugin) not in seen:
-            seen.add(id(one.plugin))
-            once.append(one)
-    return once
+def _without_duplicates(candidates: Sequence[_FoundPlugin]) -> list[_FoundPlugin]:
+    seen_ids: set[int] = set()
+    unique: list[_FoundPlugin] = []
+    for candidate in candidates:
+        if candidate.plugin is None or id(candidate.plugin) not in seen_ids:
+            seen_ids.add(id(candidate.plugin))
+            unique.append(candidate)
+    return unique
 
 
-def _register(manager: pluggy.PluginManager, one: _Found) -> None:
-    name = one.name if not manager.has_plugin(one.name) else f"{one.name}#{id(one.plugin)}"
+def _register(manager: pluggy.PluginManager, candidate: _FoundPlugin) -> None:
+    name = candidate.name if not manager.has_plugin(candidate.name) else f"{candidate.name}#{id(candidate.plugin)}"
     try:
-        manager.register(one.plugin, name=name)
+        manager.register(candidate.plugin, name=name)
     except (ValueError, pluggy.PluginValidationError) as error:
-        raise PluginError(f"plugin {one.name} of {one.package}: {error}") from error
-    if one.package == _IN_PYTHON and not manager.get_hookcallers(one.plugin):
-        raise PluginError(f"plugin {one.name}, given in Python, has no hook: give a Toolkit, or an object with hooks")
+        raise PluginError(f"plugin {candidate.name} of {candidate.package}: {error}") from error
+    if candidate.package == _IN_PYTHON and not manager.get_hookcallers(candidate.plugin):
+        raise PluginError(
+            f"plugin {candidate.name}, given in Python, has no hook: give a Toolkit, or an object with hooks"
+        )
 
 
-def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
+def _collect(manager: pluggy.PluginManager, candidates: Sequence[_FoundPlugin]) -> Plugins:
     registered: dict[str, dict[str, object]] = {kind: {} for kind in _KINDS}
     listeners: list[object] = []
     infos: list[PluginInfo] = []
-    for one in found:
-        if one.plugin is None:
-            infos.append(PluginInfo(one.name, one.package, one.version, error=one.error))
+    for candidate in candidates:
+        if candidate.plugin is None:
+            infos.append(PluginInfo(candidate.name, candidate.package, candidate.version, error=candidate.error))
             continue
         names: dict[str, tuple[str, ...]] = {}
         for kind, attribute in _KINDS.items():
-            new = {getattr(each, attribute): each for each in _call(manager, one, f"perstack_{kind}")}
-            names[kind] = tuple(new)
-            _merge(kind.removesuffix("s"), new, registered[kind], one)
-        heard = _call(manager, one, "perstack_listeners")
-        listeners += heard
-        infos.append(PluginInfo(one.name, one.package, one.version, listeners=len(heard), error=None, **names))
+            factories = {
+                getattr(factory, attribute): factory for factory in _call(manager, candidate, f"perstack_{kind}")
+            }
+            names[kind] = tuple(factories)
+            _merge(kind.removesuffix("s"), factories, registered[kind], candidate)
+        plugin_listeners = _call(manager, candidate, "perstack_listeners")
+        listeners += plugin_listeners
+        infos.append(
+            PluginInfo(
+                candidate.name,
+                candidate.package,
+                candidate.version,
+                listeners=len(plugin_listeners),
+                error=None,
+                **names,
+            )
+        )
     # the first factory that handles a skill provides it: objects passed in Python go before installed plugins
     skills = tuple(reversed(registered.pop("skills").values()))
     # the only place where the results of the untyped hooks are narrowed
     return Plugins(skills=skills, listeners=tuple(listeners), infos=tuple(infos), **registered)  # type: ignore[arg-type]
 
 
-def _call(manager: pluggy.PluginManager, one: _Found, hook_name: str) -> list[object]:
+def _call(manager: pluggy.PluginManager, candidate: _FoundPlugin, hook_name: str) -> list[object]:
     """Call a hook of one plugin. Raises PluginError if it raises anything."""
-    others = [other for other in manager.get_plugins() if other is not one.plugin]
+    others = [other for other in manager.get_plugins() if other is not candidate.plugin]
     caller = manager.subset_hook_caller(hook_name, others)
     try:
         answers: list[Sequence[object] | None] = caller()
     except Exception as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise PluginError(f"plugin {one.name} of {one.package}: its hook {hook_name} raised {what}") from error
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PluginError(
+            f"plugin {candidate.name} of {candidate.package}: its hook {hook_name} raised {cause}"
+        ) from error
     return [item for answer in answers if answer is not None for item in answer]
 
 
-def _merge(what: str, new: Mapping[str, object], into: dict[str, object], one: _Found) -> None:
+def _merge(kind: str, new: Mapping[str, object], registered: dict[str, object], candidate: _FoundPlugin) -> None:
     for name, factory in new.items():
-        if name in into and into[name] is not factory:
-            raise PluginError(f"two plugins bring the {what} {name!r}; remove {one.package} or the other")
-        into[name] = factory
+        if name in registered and registered[name] is not factory:
+            raise PluginError(f"two plugins bring the {kind} {name!r}; remove {candidate.package} or the other")
+        registered[name] = factory

@@ -18,12 +18,12 @@ from perstack.support.sandbox_paths import check_places
 
 
 async def check_policies(
-    plugins: Plugins, policies: Iterable[SandboxPolicy | None], around: Callable[[], Surroundings]
+    plugins: Plugins, policies: Iterable[SandboxPolicy | None], surroundings: Callable[[], Surroundings]
 ) -> None:
     """Raise UsageError, with the remedy, if one of the policies cannot be enforced on this machine."""
     for policy in {policy.to_json(): policy for policy in policies if policy is not None}.values():
-        check_places(policy, around())
-        unenforced = await plugins.runtime(policy.runtime).check(policy, around())
+        check_places(policy, surroundings())
+        unenforced = await plugins.runtime(policy.runtime).check(policy, surroundings())
         if unenforced:
             raise UsageError(
                 f"the runtime {policy.runtime} cannot enforce what [sandbox] says: {'; '.join(unenforced)}"
@@ -37,7 +37,7 @@ class Runtimes:
         """Create without preparing anything; `laid_out` are Agent Skills that are not at the paths in the policies."""
         self._laid_out = laid_out
         self._plugins = plugins
-        self._around = surroundings
+        self._surroundings = surroundings
         self._turn = asyncio.Lock()
         self._prepared: dict[bytes, Runtime] = {}
 
@@ -50,7 +50,7 @@ class Runtimes:
         async with self._turn:
             if key not in self._prepared:
                 factory = self._plugins.runtime(policy.runtime)
-                self._prepared[key] = await factory.prepare(policy, self._around)
+                self._prepared[key] = await factory.prepare(policy, self._surroundings)
             return self._prepared[key]
 
     async def context(self, context: SkillContext, policy: SandboxPolicy | None) -> SkillContext:

@@ -49,8 +49,8 @@ class SecretVault:
     def continue_after(self, recorded: Iterable[int], block: int = 0) -> None:
         """Continue numbering after the recorded numbers, within a block of numbers."""
         self._first = block * NUMBERS_PER_PROCESS
-        own = range(self._first, self._first + NUMBERS_PER_PROCESS)
-        self.highest = max(self._first, self.highest, *(number for number in recorded if number in own))
+        block_numbers = range(self._first, self._first + NUMBERS_PER_PROCESS)
+        self.highest = max(self._first, self.highest, *(number for number in recorded if number in block_numbers))
 
     def mask(self, text: str) -> str:
         """Return the text with a placeholder in place of each secret."""
@@ -74,7 +74,7 @@ class SecretVault:
         lines = {*_lines(args, subject)}
 
         def fill(text: str) -> str:
-            return _PLACEHOLDER.sub(lambda found: self._value(found, is_line=text in lines), text)
+            return _PLACEHOLDER.sub(lambda match: self._value(match, is_line=text in lines), text)
 
         return with_texts(args, fill)
 
@@ -82,7 +82,7 @@ class SecretVault:
         """Return the calls with the known values filled in, for a second judgment by the rules."""
 
         def fill(text: str) -> str:
-            return _PLACEHOLDER.sub(lambda found: self._values.get(int(found[1]), found[0]), text)
+            return _PLACEHOLDER.sub(lambda match: self._values.get(int(match[1]), match[0]), text)
 
         return [part.model_copy(update={"args": with_texts(part.args, fill)}) for part in parts]
 
@@ -93,16 +93,16 @@ class SecretVault:
         texts = {"problem": filled.problem and self.mask(filled.problem), "rule": self.mask(filled.rule)}
         return shown.model_copy(update={"kind": filled.kind, "asks": filled.asks, "approved_by": "", **texts})
 
-    def _value(self, found: re.Match[str], *, is_line: bool) -> str:
-        value = self._values.get(int(found[1]))
+    def _value(self, match: re.Match[str], *, is_line: bool) -> str:
+        value = self._values.get(int(match[1]))
         if value is None:
             raise SkillError(
-                f"Not run: {found[0]} cannot be filled in here, for its value was only in the memory of the process"
+                f"Not run: {match[0]} cannot be filled in here, for its value was only in the memory of the process"
                 " that found it. Call the tool again that showed it, and use the placeholder that stands there then."
             )
         if is_line and not _PLAIN.fullmatch(value):
             raise SkillError(
-                f"Not run: the value of {found[0]} has characters that a shell may read as a command. Pass it as a"
+                f"Not run: the value of {match[0]} has characters that a shell may read as a command. Pass it as a"
                 " whole argument of the program, or as a variable."
             )
         return value
@@ -123,8 +123,8 @@ class SecretVault:
 
     def _known_secrets(self) -> list[str]:
         with self._lock:
-            found = [value for value in self._numbers if _is_telling(value)]
-        return sorted({*found, *self._of_env}, key=lambda value: (-len(value), value))
+            secrets = [value for value in self._numbers if _is_telling(value)]
+        return sorted({*secrets, *self._of_env}, key=lambda value: (-len(value), value))
 
 
 class MaskedBlobs:
@@ -226,11 +226,11 @@ def _lines(args: JsonObject, subject: Subject | None) -> Iterable[str]:
         return
     for name in filter(None, (subject.script, subject.program)):
         yield from texts_in(args.get(name))
-    before = ""
+    previous = ""
     for word in texts_in(args.get(subject.arguments)) if subject.arguments else ():
-        if re.fullmatch(_CODE_FOLLOWS, before) or not _PLAIN.fullmatch(_PLACEHOLDER.sub("", word)):
+        if re.fullmatch(_CODE_FOLLOWS, previous) or not _PLAIN.fullmatch(_PLACEHOLDER.sub("", word)):
             yield word
-        before = word
+        previous = word
 
 
 def _strictness(decided: DecidedCall) -> int:

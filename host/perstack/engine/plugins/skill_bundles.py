@@ -26,8 +26,8 @@ from perstack.system.concurrency import shield_until_done
 from perstack.system.files import FileTooLarge, read_below
 from perstack.system.user import user_directory
 
-MOST_FILES = 1_000
-MOST_BYTES = 16 << 20  # maximum bytes of all skills of one Job
+MAX_FILES = 1_000
+MAX_BYTES = 16 << 20  # maximum bytes of all skills of one Job
 _CONCURRENT_BLOBS = 8
 _PROGRAM_MODE = 0o500
 _FILE_MODE = 0o400
@@ -75,33 +75,33 @@ async def bundle_skills(
     storage: Storage, job_id: str, knowledge: SkillLibrary, team: Iterable[Expert]
 ) -> tuple[BundledSkill, ...]:
     """Store the valid skills of a team with a Job. Raises UsageError if too large or changed, and StorageError."""
-    known = knowledge.valid_folders(tuple(team))
-    _check_size(known.values())
-    carried: list[BundledSkill] = []
-    for path, folder in known.items():
+    folders = knowledge.valid_folders(tuple(team))
+    _check_size(folders.values())
+    bundled: list[BundledSkill] = []
+    for path, folder in folders.items():
         contents = await asyncio.to_thread(_contents, folder)
         await storage.put_blobs(job_id, [data for data, _ in contents])
         files = tuple(
             BundledFile(path=file.path, sha256=file.sha256, size=file.size, is_executable=is_executable)
             for file, (_, is_executable) in zip(folder.files, contents, strict=True)
         )
-        inside = is_below(path, (str(knowledge.workspace),))
-        carried.append(BundledSkill(path=path, digest=folder.digest, files=files, in_workspace=inside))
-    return tuple(carried)
+        in_workspace = is_below(path, (str(knowledge.workspace),))
+        bundled.append(BundledSkill(path=path, digest=folder.digest, files=files, in_workspace=in_workspace))
+    return tuple(bundled)
 
 
 async def unpack_skills(
-    storage: Storage, job_id: str, carried: Iterable[BundledSkill], env: Mapping[str, str]
+    storage: Storage, job_id: str, bundled: Iterable[BundledSkill], env: Mapping[str, str]
 ) -> tuple[UnpackedSkill, ...]:
     """Unpack a Job's skills into the user's cache, each version once. Raises StorageError, NotFound and UsageError."""
-    laid: list[UnpackedSkill] = []
-    for skill in carried:
+    unpacked: list[UnpackedSkill] = []
+    for skill in bundled:
         folder = skill.folder_in(user_directory("cache", env).absolute() / "skills")
-        if not await asyncio.to_thread(_is_whole, folder, skill):
+        if not await asyncio.to_thread(_is_intact, folder, skill):
             contents = await _blobs(storage, job_id, skill)
             await shield_until_done(asyncio.to_thread(partial(_write, folder, skill, contents)))
-        laid.append(UnpackedSkill(skill.path, folder, skill.in_workspace))
-    return tuple(laid)
+        unpacked.append(UnpackedSkill(skill.path, folder, skill.in_workspace))
+    return tuple(unpacked)
 
 
 def _check_size(folders: Iterable[SkillFolder]) -> None:
@@ -109,15 +109,17 @@ def _check_size(folders: Iterable[SkillFolder]) -> None:
     for folder in folders:
         count += len(folder.files)
         size += sum(file.size for file in folder.files)
-        if count > MOST_FILES or size > MOST_BYTES:
+        if count > MAX_FILES or size > MAX_BYTES:
             raise UsageError(
-                f"skill {folder.path}: the skills of a Job for workers have at most {MOST_FILES:,} files and"
-                f" {MOST_BYTES >> 20} MiB, as they are kept with it: move what is not needed out of the folder, or into"
+                f"skill {folder.path}: the skills of a Job for workers have at most {MAX_FILES:,} files and"
+                f" {MAX_BYTES >> 20} MiB, as they are kept with it: move what is not needed out of the folder, or into"
                 " one whose name begins with a dot, which is left out"
             )
-        odd = next((file.path for file in folder.files if not file.path.isprintable()), None)
-        if odd is not None:
-            raise UsageError(f"skill {folder.path}: {odd!r} cannot be kept with a Job: give the file a printable name")
+        unprintable = next((file.path for file in folder.files if not file.path.isprintable()), None)
+        if unprintable is not None:
+            raise UsageError(
+                f"skill {folder.path}: {unprintable!r} cannot be kept with a Job: give the file a printable name"
+            )
 
 
 def _contents(folder: SkillFolder) -> list[tuple[bytes, bool]]:
@@ -145,24 +147,24 @@ def _is_program(path: Path) -> bool:
 
 async def _blobs(storage: Storage, job_id: str, skill: BundledSkill) -> list[bytes]:
     contents: list[bytes] = []
-    for first in range(0, len(skill.files), _CONCURRENT_BLOBS):
-        some = skill.files[first : first + _CONCURRENT_BLOBS]
-        contents += await asyncio.gather(*(storage.blob(job_id, file.sha256) for file in some))
+    for start in range(0, len(skill.files), _CONCURRENT_BLOBS):
+        batch = skill.files[start : start + _CONCURRENT_BLOBS]
+        contents += await asyncio.gather(*(storage.blob(job_id, file.sha256) for file in batch))
     for file, data in zip(skill.files, contents, strict=True):
         if sha256(data).hexdigest() != file.sha256:
             raise StorageError(f"Job {job_id}: {file.path} of skill {skill.path} was changed: put {file.sha256} back")
     return contents
 
 
-def _is_whole(folder: Path, skill: BundledSkill) -> bool:
+def _is_intact(folder: Path, skill: BundledSkill) -> bool:
     """Return whether a folder has exactly these files: a program of an earlier Job may have changed them."""
     try:
-        found = read_skill(folder)
+        present = read_skill(folder)
     except NotASkill:
         return False
     programs = {file.path for file in skill.files if file.is_executable}
-    return found.digest == skill.digest and programs == {
-        file.path for file in found.files if _is_program(folder / file.path)
+    return present.digest == skill.digest and programs == {
+        file.path for file in present.files if _is_program(folder / file.path)
     }
 
 
@@ -170,20 +172,20 @@ def _write(folder: Path, skill: BundledSkill, contents: list[bytes]) -> None:
     """Replace the folder by renames, because other processes may be reading that version. Raises UsageError."""
     try:
         folder.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = Path(mkdtemp(prefix=".new-", dir=folder.parent.parent))
+        new_folder = Path(mkdtemp(prefix=".new-", dir=folder.parent.parent))
         try:
             for file, data in zip(skill.files, contents, strict=True):
-                path = made / folder.name / file.path
+                path = new_folder / folder.name / file.path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
                 path.chmod(_PROGRAM_MODE if file.is_executable else _FILE_MODE)
             if folder.parent.exists():
-                folder.parent.rename(made / ".old")
-            (made / folder.name).rename(_make_folder(folder.parent) / folder.name)
+                folder.parent.rename(new_folder / ".old")
+            (new_folder / folder.name).rename(_make_folder(folder.parent) / folder.name)
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(new_folder, ignore_errors=True)
     except OSError as error:
-        if not _is_whole(folder, skill):  # no other process has written it in the meantime
+        if not _is_intact(folder, skill):  # no other process has written it in the meantime
             words = (error.strerror or str(error)).lower()
             raise UsageError(f"{folder}: the files of the skill cannot be laid out: {words}") from error
 

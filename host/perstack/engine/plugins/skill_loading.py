@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOAD_TOOL = "loadSkill"
 SKILL_NAME = "agentSkills"  # the skill name of `loadSkill` in permission rules
 
-MOST_CHARACTERS = 100_000  # characters that one call returns at most: about 25,000 tokens
+MAX_RESULT_CHARS = 100_000  # characters that one call returns at most: about 25,000 tokens
 _MAX_FILES_NAMED = 100
 
 
@@ -32,7 +32,7 @@ def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
         input_schema={
             "type": "object",
             "properties": {
-                "name": {"type": "string", "enum": [one.name for one in skills], "description": "the skill"},
+                "name": {"type": "string", "enum": [skill.name for skill in skills], "description": "the skill"},
                 "path": {"type": "string", "description": "a file beside its SKILL.md, seen from the skill's folder"},
                 "from": {"type": "integer", "minimum": 0, "description": "begin at this character of a long text"},
             },
@@ -45,12 +45,14 @@ def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
 
 def loading_tools(skills: Sequence[AgentSkill], knowledge: SkillLibrary) -> tuple[OfferedTool, ...]:
     """Return `loadSkill`, if there are skills. Files changed since the Run began are not read: not agreed to."""
-    named = {one.name: one for one in skills}
+    skills_by_name = {skill.name: skill for skill in skills}
 
     async def load(call: ToolCall) -> ToolResult:
         path, begin = call.args.get("path"), call.args.get("from")
         path, begin = path if isinstance(path, str) else "", begin if isinstance(begin, int) else 0
-        return ToolResult.text(await asyncio.to_thread(_answer, knowledge, named[str(call.args["name"])], path, begin))
+        return ToolResult.text(
+            await asyncio.to_thread(_answer, knowledge, skills_by_name[str(call.args["name"])], path, begin)
+        )
 
     return (builtin_tool(load_spec(skills), load),) if skills else ()
 
@@ -94,24 +96,24 @@ def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
 
 
 def _heading(folder: SkillFolder, skill: AgentSkill) -> str:
-    place = "the folder" if str(folder.path) == skill.path else "this machine's folder"
-    return f"Skill {skill.name}, in {place} {folder.path}; {_files(folder)}"
+    location = "the folder" if str(folder.path) == skill.path else "this machine's folder"
+    return f"Skill {skill.name}, in {location} {folder.path}; {_files(folder)}"
 
 
 def _files(folder: SkillFolder) -> str:
     from perstack.config.context_files import skill_file_of
 
-    beside = [one for one in folder.files if one.path != skill_file_of(folder)]
-    if not beside:
+    other_files = [file for file in folder.files if file.path != skill_file_of(folder)]
+    if not other_files:
         return "there are no files beside its SKILL.md."
-    named = ", ".join(f"{one.path} ({one.size:,} bytes)" for one in beside[:_MAX_FILES_NAMED])
-    more = f" and {len(beside) - _MAX_FILES_NAMED} more" if len(beside) > _MAX_FILES_NAMED else ""
-    return f"the files beside its SKILL.md are {named}{more}."
+    listing = ", ".join(f"{file.path} ({file.size:,} bytes)" for file in other_files[:_MAX_FILES_NAMED])
+    more = f" and {len(other_files) - _MAX_FILES_NAMED} more" if len(other_files) > _MAX_FILES_NAMED else ""
+    return f"the files beside its SKILL.md are {listing}{more}."
 
 
 def _excerpt(text: str, begin: int) -> str:
-    end = begin + MOST_CHARACTERS
-    shown = text[begin:end]
+    end = begin + MAX_RESULT_CHARS
+    excerpt = text[begin:end]
     if end < len(text):
-        shown += f"\n\n[Cut: these are the characters {begin} to {end} of {len(text)}; read on with from = {end}.]"
-    return shown
+        excerpt += f"\n\n[Cut: these are the characters {begin} to {end} of {len(text)}; read on with from = {end}.]"
+    return excerpt

@@ -81,29 +81,29 @@ class LockedSession(SkillSession):
         self._connect = connect
         self._show = show
         self._lock = asyncio.Lock()
-        self._first: Toolset | None = None
+        self._live_tools: Toolset | None = None
         self._problem = ""
-        self._gone: frozenset[str] = frozenset()
+        self._removed: frozenset[str] = frozenset()
 
     async def tools(self) -> Toolset:
         """Return the locked tools, the skill's own if they differ, or none if it could not be reached."""
-        if self._first is None:
+        if self._live_tools is None:
             return self._offered
         live = await self._session.tools()
-        return self._offered if live is self._first else live
+        return self._offered if live is self._live_tools else live
 
     async def connect(self) -> None:
         """Connect, if that was not tried before. Raises SkillError if the skill cannot be reached."""
         async with self._lock:
             if self._problem:
                 raise SkillError(self._problem)
-            if self._first is None:
-                await self._meet()
+            if self._live_tools is None:
+                await self._connect_and_compare()
 
     async def call(self, call: ToolCall) -> ToolResult | Question:
         """Connect and call the tool. Raises SkillError if the skill cannot be reached, which is tried only once."""
         await self.connect()
-        if call.tool_name in self._gone:
+        if call.tool_name in self._removed:
             return ToolResult.text(
                 f"Skill {self._name!r} no longer has a tool {call.tool_name!r}: perstack.lock is out of date.",
                 is_error=True,
@@ -115,7 +115,7 @@ class LockedSession(SkillSession):
         if not self._problem:
             await self._session.close()
 
-    async def _meet(self) -> None:
+    async def _connect_and_compare(self) -> None:
         try:
             live = await self._connect()
         except SkillError as error:
@@ -124,9 +124,9 @@ class LockedSession(SkillSession):
         difference = _difference(self._offered, live)
         if difference:
             self._show(f"{out_of_date(self._name)} ({difference})")
-            self._gone = _names(self._offered) - _names(live)
+            self._removed = _names(self._offered) - _names(live)
             self._offered = live
-        self._first = live
+        self._live_tools = live
 
 
 def out_of_date(name: str) -> str:
@@ -139,11 +139,11 @@ def _names(toolset: Toolset) -> frozenset[str]:
 
 
 def _difference(locked: Toolset, live: Toolset) -> str:
-    before, now = _by_name(locked), _by_name(live)
+    old, new = _by_name(locked), _by_name(live)
     parts = [
-        ("missing", sorted(before.keys() - now.keys())),
-        ("new", sorted(now.keys() - before.keys())),
-        ("changed", sorted(name for name in before.keys() & now.keys() if before[name] != now[name])),
+        ("missing", sorted(old.keys() - new.keys())),
+        ("new", sorted(new.keys() - old.keys())),
+        ("changed", sorted(name for name in old.keys() & new.keys() if old[name] != new[name])),
     ]
     words = [f"{word}: {', '.join(names)}" for word, names in parts if names]
     if locked.instructions != live.instructions:
@@ -155,7 +155,7 @@ def _by_name(toolset: Toolset) -> dict[str, ToolSpec]:
     return {spec.name: spec.model_copy(update={"skill_name": ""}) for spec in toolset.specs}
 
 
-PATIENCE = 10.0  # seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it
+CLOSE_TIMEOUT_S = 10.0  # seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it
 
 _T = TypeVar("_T")
 
@@ -236,43 +236,49 @@ class JobSkills:
         self._vault = vault or self._vault
         played = played or {}
         openings = {
-            one.name: self._opening(one, run_id, sandbox, played.get(one.name))
-            for one in definitions
-            if not isinstance(one, InteractiveSkill)
+            definition.name: self._opening(definition, run_id, sandbox, played.get(definition.name))
+            for definition in definitions
+            if not isinstance(definition, InteractiveSkill)
         }
-        await _wait_for_all([one.session for one in openings.values()])
-        for one in openings.values():
-            one.may_start.set()
-        awaited = [openings[one.name].work for one in definitions if one.name in openings and not _is_lazy(one)]
+        await _wait_for_all([opening.session for opening in openings.values()])
+        for opening in openings.values():
+            opening.may_start.set()
+        awaited = [
+            openings[definition.name].work
+            for definition in definitions
+            if definition.name in openings and not _is_lazy(definition)
+        ]
         if awaited:
             await asyncio.wait(awaited)
-        await _require_all({one.name: openings[one.name].work for one in definitions if _is_required(one)})
-        work = {name: one.work for name, one in openings.items()}
-        own = (*self._loading(expert, project), *_played_search(played))
+        await _require_all(
+            {definition.name: openings[definition.name].work for definition in definitions if _is_required(definition)}
+        )
+        work = {name: opening.work for name, opening in openings.items()}
+        builtin_tools = (*self._loading(expert, project), *_played_search(played))
         notify = partial(self._notify_renamed, run_id)
-        skills = RunSkills(expert, project, definitions, work, notify, own, is_coordinator=is_coordinator)
+        skills = RunSkills(expert, project, definitions, work, notify, builtin_tools, is_coordinator=is_coordinator)
         await skills.refresh()
         return skills
 
     async def sandboxed(self, expert: Expert, run_id: str, sandbox: SandboxPolicy) -> SkillSession:
         """Return the Expert's base skill with its programs in a sandbox. Raises SkillError and UsageError."""
-        definition = next(one for one in with_base(expert.skills) if is_base_skill(one))
+        definition = next(skill for skill in with_base(expert.skills) if is_base_skill(skill))
         opening = self._opening(definition, run_id, sandbox, None)
         opening.may_start.set()
         return await asyncio.shield(opening.session)
 
     def _loading(self, expert: Expert, project: Project) -> tuple[OfferedTool, ...]:
-        known = agent_skills(expert.skills)
-        if not known:
+        declared = agent_skills(expert.skills)
+        if not declared:
             return ()
         from perstack.engine.plugins.skill_loading import loading_tools
 
-        return loading_tools(known, self._knowledge or SkillLibrary(project, self._lock, self._context.workspace))
+        return loading_tools(declared, self._knowledge or SkillLibrary(project, self._lock, self._context.workspace))
 
     @property
     def has_waiting_call(self) -> bool:
         """True while a call of a skill waits for a person's answer, which it can use as long as the skill is open."""
-        sessions = [_result(one.session) for one in self._open.values() if one.session.done()]
+        sessions = [_result(opening.session) for opening in self._open.values() if opening.session.done()]
         return any(session is not None and session.has_waiting_call for session in sessions)
 
     def pause(self) -> None:
@@ -286,8 +292,8 @@ class JobSkills:
 
     async def close(self) -> None:
         """Close every skill. An error while closing is shown; results of earlier calls stay valid."""
-        opened, self._open = list(self._open.values()), {}
-        await asyncio.gather(*(self._end(one) for one in opened))
+        openings, self._open = list(self._open.values()), {}
+        await asyncio.gather(*(self._end(opening) for opening in openings))
         await self._runtimes.close()
 
     def _opening(
@@ -311,8 +317,8 @@ class JobSkills:
         async def make_session() -> SkillSession:
             if played is not None:
                 return PlayedSession(played)
-            there = await self._runtimes.context(context, sandbox)
-            return await open_skill(self._factories, definition, there, self._agreement)
+            sandboxed_context = await self._runtimes.context(context, sandbox)
+            return await open_skill(self._factories, definition, sandboxed_context, self._agreement)
 
         context = replace(self._context, on_stderr=show_stderr)
         opening = _SkillConnection(definition.name, run_id, asyncio.create_task(make_session()), asyncio.Event())
@@ -326,16 +332,16 @@ class JobSkills:
         await opening.may_start.wait()
         if is_base_skill(definition) or isinstance(session, PlayedSession):
             return _ConnectedSkill(session, await session.tools())
-        up = await self._reached(definition, opening, session, show)
-        for spec in up.toolset.specs:
+        connected = await self._reach(definition, opening, session, show)
+        for spec in connected.toolset.specs:
             for problem in unchecked_parts(spec.input_schema):
                 show(f"tool {spec.name}: {problem}")
-        if up.session is not None:
-            for problem in misdeclared(up.toolset.specs, definition):
+        if connected.session is not None:
+            for problem in misdeclared(connected.toolset.specs, definition):
                 show(problem)
-        return up
+        return connected
 
-    async def _reached(
+    async def _reach(
         self, definition: Skill, opening: _SkillConnection, session: SkillSession, show: Callable[[str], None]
     ) -> _ConnectedSkill:
         locked = self._lock.of_skill(definition)
@@ -360,33 +366,38 @@ class JobSkills:
                 await session.close()
             self._show_end(opening, str(error), error.note)
             raise
-        took = round((time.monotonic() - began) * 1000)
+        duration_ms = round((time.monotonic() - began) * 1000)
         self._emit.display(
             SkillConnected(
-                **self._stamp(opening.run_id), skill_name=opening.name, tools=len(toolset.specs), duration_ms=took
+                **self._stamp(opening.run_id),
+                skill_name=opening.name,
+                tools=len(toolset.specs),
+                duration_ms=duration_ms,
             )
         )
         return toolset
 
-    async def _end(self, one: _SkillConnection) -> None:
-        tasks = {one.work, one.session}
+    async def _end(self, opening: _SkillConnection) -> None:
+        tasks = {opening.work, opening.session}
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        up, made = _result(one.work), _result(one.session)
-        session = made if up is None else up.session
+        connected, created = _result(opening.work), _result(opening.session)
+        session = created if connected is None else connected.session
         if session is None:
             return
-        limit = asyncio.timeout(PATIENCE)
+        limit = asyncio.timeout(CLOSE_TIMEOUT_S)
         try:
             async with limit:
                 await session.close()
         except Exception as error:  # noqa: BLE001 - skill code may raise anything; the Job's outcome stays
-            why = f"it took more than {PATIENCE:g} s" if limit.expired() else str(error) or type(error).__name__
-            self._show_end(one, f"skill {one.name!r} did not end cleanly: {why}")
+            reason = (
+                f"it took more than {CLOSE_TIMEOUT_S:g} s" if limit.expired() else str(error) or type(error).__name__
+            )
+            self._show_end(opening, f"skill {opening.name!r} did not end cleanly: {reason}")
         else:
-            if one.is_shown:
-                self._show_end(one)
+            if opening.is_shown:
+                self._show_end(opening)
 
     def _notify_renamed(self, run_id: str, notices: Mapping[str, str]) -> None:
         for skill, message in notices.items():
@@ -394,14 +405,16 @@ class JobSkills:
                 self._notices.add((skill, message))
                 self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=skill, message=message))
 
-    def _show_start(self, one: _SkillConnection) -> None:
-        if not one.is_shown:
-            one.is_shown = True
-            self._emit.display(SkillStarting(**self._stamp(one.run_id), skill_name=one.name))
+    def _show_start(self, opening: _SkillConnection) -> None:
+        if not opening.is_shown:
+            opening.is_shown = True
+            self._emit.display(SkillStarting(**self._stamp(opening.run_id), skill_name=opening.name))
 
-    def _show_end(self, one: _SkillConnection, reason: str = "", note: Note | None = None) -> None:
-        one.is_shown = False
-        self._emit.display(SkillDisconnected(**self._stamp(one.run_id), skill_name=one.name, reason=reason, note=note))
+    def _show_end(self, opening: _SkillConnection, reason: str = "", note: Note | None = None) -> None:
+        opening.is_shown = False
+        self._emit.display(
+            SkillDisconnected(**self._stamp(opening.run_id), skill_name=opening.name, reason=reason, note=note)
+        )
 
     def _stamp(self, run_id: str) -> DisplayStamp:
         return DisplayStamp(
@@ -437,7 +450,7 @@ class RunSkills:
         self._known: dict[str, Toolset | None] = {}
         self._context: tuple[object, ...] = (False, False, ())
         """The state of the Run's context for which the context tools were made."""
-        self._own: tuple[OfferedTool, ...] = ()
+        self._context_tools: tuple[OfferedTool, ...] = ()
         self._revealed: tuple[str, ...] = ()
         self.catalogue = Catalogue([])
 
@@ -447,14 +460,14 @@ class RunSkills:
         needs = (policy is not None and policy.offers_pin, context.has_dropped, context.revealed)
         if needs != self._context:
             self._context, self._known = needs, {}
-            self._own, self._revealed = context_tools(run, storage), context.revealed
+            self._context_tools, self._revealed = context_tools(run, storage), context.revealed
 
     async def refresh(self) -> Catalogue:
         """Return the current catalogue, without skills that cannot be reached. Raises the errors of opening a skill."""
-        now = {name: await _toolset(work) for name, work in self._work.items()}
-        if not self._known or any(now[name] is not known for name, known in self._known.items()):
-            self.catalogue = self._make_catalogue(now)
-            self._known = now
+        toolsets = {name: await _toolset(work) for name, work in self._work.items()}
+        if not self._known or any(toolsets[name] is not known for name, known in self._known.items()):
+            self.catalogue = self._make_catalogue(toolsets)
+            self._known = toolsets
             self._notify(self.catalogue.renamed)
         return self.catalogue
 
@@ -482,7 +495,7 @@ class RunSkills:
             if tools and toolset.instructions.strip():
                 guidance.append(f"What skill {name} says of its tools:\n{_cut_guidance(toolset.instructions.strip())}")
         return Catalogue(
-            [*offered, *self._loading, *delegate_tools(self._expert, self._project.experts), *self._own],
+            [*offered, *self._loading, *delegate_tools(self._expert, self._project.experts), *self._context_tools],
             missing,
             "\n\n".join(guidance),
             self._expert.tool_search or self._project.tool_search or "auto",
@@ -494,18 +507,18 @@ class RunSkills:
 async def _toolset(work: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
     if not work.done():
         return None
-    up = work.result()
-    if up.session is None:
+    connected = work.result()
+    if connected.session is None:
         return None
     try:
-        return await up.session.tools()
+        return await connected.session.tools()
     except SkillError:
-        return up.toolset
+        return connected.toolset
 
 
 async def _wait_for_all(sessions: Collection[asyncio.Task[SkillSession]]) -> None:
     await asyncio.wait(sessions)
-    errors = [error for one in sessions if (error := one.exception()) is not None]
+    errors = [error for session in sessions if (error := session.exception()) is not None]
     if errors:
         raise errors[0]
 
@@ -524,12 +537,12 @@ async def _require_all(required: Mapping[str, asyncio.Task[_ConnectedSkill]]) ->
 
 async def _problem(work: asyncio.Task[_ConnectedSkill]) -> str | None:
     """Return why a skill cannot be reached, or None. Connect to a locked skill to find out."""
-    up = await asyncio.shield(work)
-    if up.session is None:
-        return up.problem
-    if isinstance(up.session, LockedSession):
+    connected = await asyncio.shield(work)
+    if connected.session is None:
+        return connected.problem
+    if isinstance(connected.session, LockedSession):
         try:
-            await up.session.connect()
+            await connected.session.connect()
         except SkillError as error:
             return str(error)
     return None
@@ -579,10 +592,10 @@ def check_agreed(definition: Skill, agreement: Agreement) -> None:
 
 def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory:
     """Return the plugin that provides a skill. Raises SkillError that says what is missing."""
-    found = next((factory for factory in factories if factory.handles(definition)), None)
-    if found is None:
+    factory = next((factory for factory in factories if factory.handles(definition)), None)
+    if factory is None:
         raise SkillError(
             f"no installed plugin provides skill {definition.name!r} of type {definition.type!r}",
             next_steps=(Inspect("plugins"),),
         )
-    return found
+    return factory

@@ -84,7 +84,7 @@ async def _not_recorded(call: ToolCall) -> ToolResult:
 _RESERVED = frozenset({SEARCH_TOOL, PIN_TOOL, RECALL_TOOL})
 """Names of tools that the host offers in some Runs: a result under one of these names is always the host's."""
 
-_MOST_RENAMED = 10  # tools that one notice lists at most
+_MAX_RENAMED_LISTED = 10  # tools that one notice lists at most
 
 _DELEGATE_SCHEMA: JsonObject = {
     "type": "object",
@@ -137,13 +137,13 @@ class Catalogue:
         revealed: Sequence[str] = (),
     ) -> None:
         """Assign names, and divide the tools; `revealed` are tools found by searches no longer in the context."""
-        named = _with_unique_names(offered)
-        self.renamed = _new_names(offered, named)
+        unique = _with_unique_names(offered)
+        self.renamed = _new_names(offered, unique)
         """Notices about tools that are offered under other names than their own, by skill."""
-        self._division = divide(((one.spec, one.may_wait) for one in named), tool_search)
+        self._division = divide(((tool.spec, tool.may_wait) for tool in unique), tool_search)
         self._revealed = RevealedTools(self._division.deferred, revealed)
         self._kept: KeptTools | None = None
-        self._by_name = {one.spec.name: one for one in named}
+        self._by_name = {tool.spec.name: tool for tool in unique}
         if self._division.deferred:
             self._by_name[SEARCH_TOOL] = builtin_tool(self._division.shown[-1], self._search)
         self._missing = missing or {}
@@ -184,12 +184,12 @@ class Catalogue:
         offered = self._by_name.get(call.tool_name)
         if offered is not None and call.skill_name in ("", offered.spec.skill_name):
             return offered
-        others = [
-            one
-            for one in self._by_name.values()
-            if one.spec.skill_name == call.skill_name and call.tool_name in (one.plain_name, one.prefixed_name)
+        matches = [
+            tool
+            for tool in self._by_name.values()
+            if tool.spec.skill_name == call.skill_name and call.tool_name in (tool.plain_name, tool.prefixed_name)
         ]
-        return others[0] if len(others) == 1 else None
+        return matches[0] if len(matches) == 1 else None
 
     async def decide(self, call: ToolCallPart) -> DecidedCall:
         """Return the decision about a call; an invalid call is refused with a message for the model."""
@@ -197,13 +197,15 @@ class Catalogue:
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
             problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
-            return _refuse(call, " ".join((problem, *(f"Not there now: {why}." for why in self._missing.values()))))
+            return _refuse(
+                call, " ".join((problem, *(f"Not there now: {reason}." for reason in self._missing.values())))
+            )
         if call.raw_args is not None:
             return _refuse(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)
-        found = await violation_of(offered.checker, named_arguments(offered.spec.subject, call.args))
-        if found is not None:
-            place = f" at {found.place}" if found.place else ""
-            return _refuse(call, f"Wrong arguments{place}: {found.message}", offered.spec)
+        violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, call.args))
+        if violation is not None:
+            place = f" at {violation.place}" if violation.place else ""
+            return _refuse(call, f"Wrong arguments{place}: {violation.message}", offered.spec)
         spec = offered.spec
         return DecidedCall(
             id=call.tool_call_id,
@@ -217,9 +219,11 @@ class Catalogue:
         )
 
     async def _search(self, call: ToolCall) -> ToolResult:
-        most = call.args.get("most")
-        found = search(str(call.args["query"]), self.deferred, most if isinstance(most, int) else MOST_FOUND)
-        return ToolResult.text(result_text(found, self.deferred))
+        max_results = call.args.get("most")
+        names = search(
+            str(call.args["query"]), self.deferred, max_results if isinstance(max_results, int) else MOST_FOUND
+        )
+        return ToolResult.text(result_text(names, self.deferred))
 
 
 def builtin_tool(spec: ToolSpec, answer: Callable[[ToolCall], Awaitable[ToolResult]]) -> OfferedTool:
@@ -283,23 +287,23 @@ def delegate_tools(expert: Expert, experts: Mapping[str, Expert]) -> list[Offere
     return [
         OfferedTool(
             ToolSpec(
-                name=legal_tool_name(found.key),
-                description=found.description or f"Delegate to the Expert {found.key}.",
+                name=legal_tool_name(delegate.key),
+                description=delegate.description or f"Delegate to the Expert {delegate.key}.",
                 input_schema=_DELEGATE_SCHEMA,
-                skill_name=f"delegate/{found.key}",
+                skill_name=f"delegate/{delegate.key}",
                 kind="delegate",
                 target=key,
             ),
-            own_name=found.key,
+            own_name=delegate.key,
         )
         for key in expert.delegates
-        if (found := Project(experts=dict(experts)).expert(key)) is not None
+        if (delegate := Project(experts=dict(experts)).expert(key)) is not None
     ]
 
 
 def delegate_infos(offered: Sequence[OfferedTool]) -> list[DelegateInfo]:
     """Return the delegates, as described in the instruction."""
-    return [DelegateInfo(one.spec.name, one.spec.description) for one in offered]
+    return [DelegateInfo(tool.spec.name, tool.spec.description) for tool in offered]
 
 
 def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
@@ -308,48 +312,48 @@ def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
     A tool whose name another tool of its rank or a higher one has gets its skill's name as prefix, so that no server
     can take a name from the host.
     """
-    ranks = Counter((one.spec.name, one.rank) for one in offered)
-    names = {index: one.spec.name for index, one in enumerate(offered) if _keeps_name(one, ranks)}
+    ranks = Counter((tool.spec.name, tool.rank) for tool in offered)
+    names = {index: tool.spec.name for index, tool in enumerate(offered) if _keeps_name(tool, ranks)}
     taken = set(names.values())
-    others = [index for index in range(len(offered)) if index not in names]
-    prefixed = Counter(offered[index].prefixed_name for index in others)
-    for index in sorted(others, key=lambda index: (offered[index].spec.skill_name, offered[index].own_name)):
-        one = offered[index]
-        is_free = prefixed[one.prefixed_name] == 1 and one.prefixed_name not in taken
-        names[index] = one.prefixed_name if is_free else _digest_name(one, taken | prefixed.keys())
+    indexes = [index for index in range(len(offered)) if index not in names]
+    prefixed = Counter(offered[index].prefixed_name for index in indexes)
+    for index in sorted(indexes, key=lambda index: (offered[index].spec.skill_name, offered[index].own_name)):
+        tool = offered[index]
+        is_free = prefixed[tool.prefixed_name] == 1 and tool.prefixed_name not in taken
+        names[index] = tool.prefixed_name if is_free else _digest_name(tool, taken | prefixed.keys())
         taken.add(names[index])
     return [
-        replace(one, spec=replace_name(one.spec, names[index], one.spec.skill_name))
-        for index, one in enumerate(offered)
+        replace(tool, spec=replace_name(tool.spec, names[index], tool.spec.skill_name))
+        for index, tool in enumerate(offered)
     ]
 
 
-def _keeps_name(one: OfferedTool, ranks: Mapping[tuple[str, int], int]) -> bool:
-    name = one.spec.name
+def _keeps_name(tool: OfferedTool, ranks: Mapping[tuple[str, int], int]) -> bool:
+    name = tool.spec.name
     # a recording already has the names that its model was offered
-    is_reserved = one.rank > 0 and name in _RESERVED and not isinstance(one.session, PlayedSession)
-    is_of_higher = any((name, rank) in ranks for rank in range(one.rank))
-    return ranks[name, one.rank] == 1 and not (is_reserved or is_of_higher)
+    is_reserved = tool.rank > 0 and name in _RESERVED and not isinstance(tool.session, PlayedSession)
+    is_of_higher = any((name, rank) in ranks for rank in range(tool.rank))
+    return ranks[name, tool.rank] == 1 and not (is_reserved or is_of_higher)
 
 
-def _digest_name(one: OfferedTool, taken: Collection[str]) -> str:
+def _digest_name(tool: OfferedTool, taken: Collection[str]) -> str:
     """Return a free name that does not change when other tools are added or removed."""
     for number in count():
-        digest = sha256(f"{one.spec.skill_name}\0{one.own_name}\0{number}".encode(errors="replace")).hexdigest()
-        name = f"{one.prefixed_name[:55]}_{digest[:8]}"
+        digest = sha256(f"{tool.spec.skill_name}\0{tool.own_name}\0{number}".encode(errors="replace")).hexdigest()
+        name = f"{tool.prefixed_name[:55]}_{digest[:8]}"
         if name not in taken:
             return name
     raise AssertionError("unreachable")
 
 
-def _new_names(offered: Sequence[OfferedTool], named: Sequence[OfferedTool]) -> Mapping[str, str]:
-    found: dict[str, list[str]] = {}
-    for before, after in zip(offered, named, strict=True):
-        if before.spec.name != after.spec.name:
-            found.setdefault(after.spec.skill_name, []).append(f"{before.spec.name} as {after.spec.name}")
+def _new_names(offered: Sequence[OfferedTool], renamed: Sequence[OfferedTool]) -> Mapping[str, str]:
+    changes: dict[str, list[str]] = {}
+    for old, new in zip(offered, renamed, strict=True):
+        if old.spec.name != new.spec.name:
+            changes.setdefault(new.spec.skill_name, []).append(f"{old.spec.name} as {new.spec.name}")
     return {
         skill: "tools are offered under other names, because theirs are taken: "
-        + ", ".join(names[:_MOST_RENAMED])
-        + (f", and {len(names) - _MOST_RENAMED} more" if len(names) > _MOST_RENAMED else "")
-        for skill, names in found.items()
+        + ", ".join(names[:_MAX_RENAMED_LISTED])
+        + (f", and {len(names) - _MAX_RENAMED_LISTED} more" if len(names) > _MAX_RENAMED_LISTED else "")
+        for skill, names in changes.items()
     }

@@ -30,7 +30,7 @@ _NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_R
 async def ask_approval(context: RunContext, call: Call) -> None:
     """Record that a call waits for approval, or the decision if no person is asked."""
     session, job = context.session, context.job
-    places = await job.rulings.resolved_paths(call, context.catalogue)
+    paths = await job.rulings.resolved_paths(call, context.catalogue)
     offers = await job.rulings.offers(call, context.catalogue, session.run.rules)
     settled = await _decision_by_grant(context, call) or await _decision_without_person(context, call)
     if settled is not None and settled.approval.rule:
@@ -38,7 +38,7 @@ async def ask_approval(context: RunContext, call: Call) -> None:
     if settled is not None and settled.approval.decision == "sandboxed" and not job.has_sandboxed:
         job.has_sandboxed = True
         show_progress(context, call)(_NOTICE)
-    session.record_all(approval_events(call, places, offers, session.stamp, settled))
+    session.record_all(approval_events(call, paths, offers, session.stamp, settled))
     await session.flush()
 
 

@@ -91,10 +91,10 @@ class RunStarter:
         settings = _settings(job, expert, new.shared, job.job.total_steps)
         output = host.overrides.output if by is None else None
         # the rules of a continued Run hold in addition to today's
-        above = new.above if base is None else job.runs.get(base.id, base).permissions
+        parent_rules = new.above if base is None else job.runs.get(base.id, base).permissions
         parent = None if by is None else job.job.runs.get(by.run_id)
-        held = (None if parent is None else parent.start, None if base is None else base.start)
-        masks = masks_secrets(host.project, expert, *held)
+        inherited = (None if parent is None else parent.start, None if base is None else base.start)
+        masks = masks_secrets(host.project, expert, *inherited)
         sandbox = _sandbox(job, expert, new.within, base)
         if job.is_driven_here:
             host.providers.check(settings, host.project, expert)
@@ -117,13 +117,13 @@ class RunStarter:
                 runtime_version=VERSION,
                 labels=dict(new.labels),
                 overrides=host.overrides.chosen,
-                permissions=begun_under(above, rule_sets(host.project, expert), job.job.widenings),
+                permissions=begun_under(parent_rules, rule_sets(host.project, expert), job.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=sandbox,
                 output=output,
                 attachments=new.attachments,
                 snapshots=job.host.project.snapshots if parent is None else parent.start.snapshots,
-                exec_grant=_exec_grant(job, expert, sandbox, *held),
+                exec_grant=_exec_grant(job, expert, sandbox, *inherited),
             )
         )
         if by is None:  # delegates inherit it
@@ -222,8 +222,8 @@ class _Instruction(TypedDict):
 def _read_instruction(
     job: JobContext, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
 ) -> _Instruction:
-    wants = wants_agents_md(job.host.project, expert, is_coordinator=is_coordinator)
-    agents_md, files = job.knowledge.agents_md() if wants else ("", ())
+    includes_agents_md = wants_agents_md(job.host.project, expert, is_coordinator=is_coordinator)
+    agents_md, files = job.knowledge.agents_md() if includes_agents_md else ("", ())
     instruction = render_instruction(
         expert,
         delegate_infos(delegate_tools(expert, job.host.project.experts)),
@@ -242,40 +242,40 @@ def _sandbox(job: JobContext, expert: Expert, within: SandboxPolicy | None, base
 
     A continuation that names a runtime is not narrowed to the Run that it continues.
     """
-    own = reachable(resolve_sandbox(job.host.project, expert, job.host.overrides), expert, job.directory)
+    own_policy = reachable(resolve_sandbox(job.host.project, expert, job.host.overrides), expert, job.directory)
     if base is not None and job.host.overrides.runtime is None:
         within = base.start.sandbox
-    return narrow_policy(own, within)
+    return narrow_policy(own_policy, within)
 
 
 def _exec_grant(
-    job: JobContext, expert: Expert, sandbox: SandboxPolicy | None, *held: StartRun | None
+    job: JobContext, expert: Expert, sandbox: SandboxPolicy | None, *inherited: StartRun | None
 ) -> ExecGrant | None:
-    """Return the grant of `exec` for a new Run. `held`: the start of the parent, and of the Run that it continues.
+    """Return the grant of `exec` for a new Run. `inherited`: the start of the parent, and of the Run that it continues.
 
     A Job of an earlier version, which has no grant, continues without one.
     """
-    earlier = [start for start in held if start is not None]
-    if any(start.exec_grant is None for start in earlier):
+    inherited_starts = [start for start in inherited if start is not None]
+    if any(start.exec_grant is None for start in inherited_starts):
         return None
     chosen = job.host.overrides
     widenings = (*job.job.widenings, *(() if chosen.widening is None else (chosen.widening,)))
-    is_open = chosen.open or any(start.exec_grant == "open" for start in earlier)
+    is_open = chosen.open or any(start.exec_grant == "open" for start in inherited_starts)
     return exec_grant_of(job.host.project, expert, sandbox, widenings, is_open=is_open)
 
 
 def _stricter_rules_today(job: JobContext, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
     expert = job.host.project.expert(run.start.expert_key) or run.start.expert
-    added = not_in_force(rule_sets(job.host.project, expert), run.permissions, job.job.widenings)
-    return (*added, *missing_from((*run.permissions, *added), above, job.host.overrides.widening))
+    new_rules = not_in_force(rule_sets(job.host.project, expert), run.permissions, job.job.widenings)
+    return (*new_rules, *missing_from((*run.permissions, *new_rules), above, job.host.overrides.widening))
 
 
-def _settings(job: JobContext, expert: Expert, of_job: Limits | None, steps_before: int) -> RunSettings:
-    """Return a new Run's settings; `of_job`: limits that a delegate shares. Raises UsageError, MissingCredential."""
+def _settings(job: JobContext, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
+    """Return a new Run's settings; `job_limits`: what a delegate shares. Raises UsageError, MissingCredential."""
     settings = job.host.providers.settings(job.host.project, expert, job.host.overrides, steps_before=steps_before)
-    if of_job is None:
+    if job_limits is None:
         return settings
-    shared = {name: getattr(of_job, name) for name in ("max_steps", "max_depth", "budget")}
+    shared = {name: getattr(job_limits, name) for name in ("max_steps", "max_depth", "budget")}
     return replace(settings, limits=settings.limits.model_copy(update=shared))
 
 
@@ -290,7 +290,7 @@ def _redefinition(job: JobContext, run: Run, limits: Limits | None) -> tuple[Def
     settings = job.host.providers.settings(job.host.project, expert, overrides, steps_before=steps_before)
     job.host.providers.check(settings, job.host.project, expert)
     masks = masks_secrets(job.host.project, expert, run.start)
-    today = Definition(
+    definition = Definition(
         model=settings.model,
         provider=settings.provider.provider_name,
         **_read_instruction(job, expert, run.start.output, is_coordinator=run.is_coordinator, masks_secrets=masks),
@@ -299,5 +299,5 @@ def _redefinition(job: JobContext, run: Run, limits: Limits | None) -> tuple[Def
         fallbacks=settings.fallbacks,
     )
     if run.status == "queued":
-        return definition_in_directory(run, today, job.directory), limits
-    return changed_definition(run, today, settings.limits, limits)
+        return definition_in_directory(run, definition, job.directory), limits
+    return changed_definition(run, definition, settings.limits, limits)

@@ -27,7 +27,7 @@ from perstack.errors import NotFound, ProviderError
 from perstack.ports.provider import BlobReader, OfferedProviderTool
 from perstack.system.user import notice
 
-LARGEST_WINDOW = 10_000_000  # tokens of the largest context window of any known model
+MAX_WINDOW_TOKENS = 10_000_000  # tokens of the largest context window of any known model
 
 
 class UnknownPrice(ProviderError):
@@ -82,9 +82,9 @@ class JobBudget:
         """Update the ledger with the state of a Run."""
         if self.ledger.take(run):
             self._unwritten.add(run.id)
-            self._tell()
+            self._notify()
 
-    async def known_price(self, run: Run) -> None:
+    async def check_prices(self, run: Run) -> None:
         """Raise UnknownPrice if a budget of this Run is in dollars and one of its models has no price."""
         if self.ledger.wants_prices(run.id):
             for name in models_of(run.start):
@@ -102,15 +102,15 @@ class JobBudget:
 
         Nothing is reserved yet: the caller must record the grant before anything else happens.
         """
-        given = settings.get("maxTokens")
-        most = given if isinstance(given, int) and given > 0 else None
+        configured = settings.get("maxTokens")
+        max_tokens = configured if isinstance(configured, int) and configured > 0 else None
         thinks = run.start.reasoning_budget not in (None, "none", 0)
-        wanted = _wanted_tokens(run, thinks=thinks) if most is None else most
-        least = max(LEAST_THINKING if thinks else LEAST, 2 * (run.cut_at or 0))
-        sent = await self._most_sent(run, tools, instruction)
-        bound = await self._bound(run, sent, max(wanted, 2 * (run.cut_at or 0)), least)
+        wanted_tokens = _wanted_tokens(run, thinks=thinks) if max_tokens is None else max_tokens
+        min_tokens = max(LEAST_THINKING if thinks else LEAST, 2 * (run.cut_at or 0))
+        sent = await self._max_sent_tokens(run, tools, instruction)
+        bound = await self._bound(run, sent, max(wanted_tokens, 2 * (run.cut_at or 0)), min_tokens)
         if provider_tools and self.ledger.wants_prices(run.id):
-            fee = await self._prices.most_fee(run.provider, run.model, provider_tools)
+            fee = await self._prices.highest_fee(run.provider, run.model, provider_tools)
             bound = replace(bound, input_nano=bound.input_nano + fee)
         decision = await self._room(run, bound)
         if isinstance(decision, Exceeded) and run.id in self._unbounded:
@@ -144,12 +144,12 @@ class JobBudget:
     def settle_sample(self, run: Run, key: str, used: Usage, granted: Amount) -> None:
         """Count the actual usage of a sample in place of the granted amount, until its call has a result."""
         self.ledger.hold(key, run.id, Amount.of_usage(used) - granted)
-        self._tell()
+        self._notify()
 
     def confirm_sample(self, key: str) -> None:
         """Stop counting a sample separately: its Run's log contains its usage."""
         if self.ledger.drop(key):
-            self._tell()
+            self._notify()
 
     async def _room(self, run: Run, bound: Bound, mine: Amount = NOTHING) -> Grant | Exceeded:
         while True:
@@ -161,40 +161,42 @@ class JobBudget:
 
     async def _write_all_but(self, run_id: str) -> None:
         """Flush what other Runs have released, so that a crash cannot undo a release that another Run has used."""
-        while others := self._unwritten - {run_id}:
-            for other in others:
-                self._unwritten.discard(other)
-                session = self._sessions.get(other)
+        while run_ids := self._unwritten - {run_id}:
+            for other_id in run_ids:
+                self._unwritten.discard(other_id)
+                session = self._sessions.get(other_id)
                 if session is not None:
                     await session.flush()
 
-    async def _most_sent(self, run: Run, tools: KeptTools, instruction: str) -> int:
+    async def _max_sent_tokens(self, run: Run, tools: KeptTools, instruction: str) -> int:
         """Return the maximum tokens of a request: one per byte, or as the endpoint counted, plus media beyond that."""
-        messages, before, every = run.messages, run.context.counted, len(run.messages)
-        size = messages.size(every)
+        messages, counted, message_count = run.messages, run.context.counted, len(run.messages)
+        size = messages.size(message_count)
         # a format may send the schema in a field of its own, in addition to the copy in the instruction
-        shape = 0 if run.schema is None else len(json.dumps(run.schema))
-        whole = size + len(instruction.encode("utf-8", "surrogatepass")) + len(tools.blob) + shape + OF_ENDPOINT
-        if before is None or before.tools_digest != tools.digest or before.messages > every:
-            return whole if not messages.blobs(every) else await self._with_media(run, whole, messages)
-        since = before.tokens + size - messages.size(before.messages) + OF_ENDPOINT // 10
-        if messages.blobs(every) == messages.blobs(before.messages):
-            return min(whole, since) if not messages.blobs(every) else since
-        return await self._with_media(run, since, messages[before.messages :])
+        schema_size = 0 if run.schema is None else len(json.dumps(run.schema))
+        estimate = (
+            size + len(instruction.encode("utf-8", "surrogatepass")) + len(tools.blob) + schema_size + OF_ENDPOINT
+        )
+        if counted is None or counted.tools_digest != tools.digest or counted.messages > message_count:
+            return estimate if not messages.blobs(message_count) else await self._with_media(run, estimate, messages)
+        from_counted = counted.tokens + size - messages.size(counted.messages) + OF_ENDPOINT // 10
+        if messages.blobs(message_count) == messages.blobs(counted.messages):
+            return min(estimate, from_counted) if not messages.blobs(message_count) else from_counted
+        return await self._with_media(run, from_counted, messages[counted.messages :])
 
     async def _with_media(self, run: Run, sent: int, messages: Iterable[Message]) -> int:
         """Add the tokens of images beyond their bytes; media without a bound count as the model's whole window."""
         self._unbounded.discard(run.id)
-        for part in (one for message in messages for one in blobs_of(message)):
+        for part in (blob for message in messages for blob in blobs_of(message)):
             if not _is_read_as_text(part.mime_type):
-                most = await self._most_of(part)
-                if most is None:
+                tokens = await self._max_media_tokens(part)
+                if tokens is None:
                     self._unbounded.add(run.id)
                     return max(sent, await self._window(run))
-                sent += max(0, most - part.size * 4 // 3)
+                sent += max(0, tokens - part.size * 4 // 3)
         return sent
 
-    async def _most_of(self, part: BlobPart) -> int | None:
+    async def _max_media_tokens(self, part: BlobPart) -> int | None:
         key = (part.sha256, part.mime_type)
         if key not in self._media:
             try:
@@ -206,8 +208,8 @@ class JobBudget:
 
     async def _window(self, run: Run) -> int:
         """Return the most tokens that the model takes; for an unknown model, more than any known one."""
-        known = (await self._prices.window(run.provider, run.model), run.context.window)
-        return max((one for one in known if one is not None), default=window_of(run) or LARGEST_WINDOW)
+        windows = (await self._prices.window(run.provider, run.model), run.context.window)
+        return max((window for window in windows if window is not None), default=window_of(run) or MAX_WINDOW_TOKENS)
 
     async def _bound(self, run: Run, sent: int, wanted: int, least: int) -> Bound:
         return await self._bound_of(run, run.provider, run.model, sent, wanted, least)
@@ -219,7 +221,7 @@ class JobBudget:
         return Bound(sent, wanted, least, input_nano, output_nano)
 
     async def _cost(self, provider: str, model: str, sent: int) -> tuple[int, int]:
-        cost = await self._prices.dearest(provider, model, sent)
+        cost = await self._prices.highest_cost(provider, model, sent)
         if cost is None:
             raise UnknownPrice(provider, model)
         return cost
@@ -229,11 +231,11 @@ class JobBudget:
     @asynccontextmanager
     async def time_limit(self, run_id: str, expert_key: str | None) -> AsyncGenerator[None]:
         """Cancel the block when a time limit, of the Job or of an Expert, is over: `expired_time_limit` tells which."""
-        left = self.ledger.time_left(expert_key)
-        if left is None:
+        remaining_ms = self.ledger.time_left(expert_key)
+        if remaining_ms is None:
             yield
             return
-        deadline = asyncio.timeout(left / 1000)
+        deadline = asyncio.timeout(remaining_ms / 1000)
         self._deadlines[run_id] = deadline, expert_key
         try:
             async with deadline:
@@ -255,7 +257,7 @@ class JobBudget:
             run_id = None if by is None else by.run_id
         return None
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         has_room, self._has_room = self._has_room, asyncio.Event()
         has_room.set()
 

@@ -79,11 +79,11 @@ def _summarizer_of(context: RunContext) -> Summarizer | ErrorInfo:
         return ErrorInfo(name="UsageError", message=f"there is no Expert {policy.expert!r} in perstack.toml any more")
     try:
         settings = providers.settings(project, expert, NO_OVERRIDES)
-        opened = providers.endpoint(settings.provider, project)
+        endpoint = providers.endpoint(settings.provider, project)
     except PerstackError as error:
         return ErrorInfo(name=type(error).__name__, message=str(error))
     name, thinking = settings.provider.provider_name, settings.reasoning_budget
-    return Summarizer(opened, name, settings.model, expert.instruction, thinking, expert.key, is_own=False)
+    return Summarizer(endpoint, name, settings.model, expert.instruction, thinking, expert.key, is_own=False)
 
 
 async def make_room(context: RunContext, command: Shrink | Compact) -> None:
@@ -95,13 +95,13 @@ async def make_room(context: RunContext, command: Shrink | Compact) -> None:
 
 
 async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None:
-    wanted = {(one.at, one.tool_call_id): one.blob for one in command.results}
+    blobs_by_call = {(result.at, result.tool_call_id): result.blob for result in command.results}
     messages = session.run.messages
     for index in range(len(messages)):
         message = messages[index]
         if isinstance(message, ToolMessage):
             for part in message.contents:
-                blob = wanted.get((messages.place(index), part.tool_call_id))
+                blob = blobs_by_call.get((messages.place(index), part.tool_call_id))
                 if blob is not None:
                     await blobs.keep(blob, blob_of(part))
     session.record(shrink_event(session.run, command, session.stamp))
@@ -112,18 +112,18 @@ async def _compact(context: RunContext, command: Compact) -> None:
     session, summarizer = context.session, _summarizer_of(context)
     window = window_of(session.run) or 0
     if isinstance(summarizer, ErrorInfo):
-        found: _Summary | None = _Summary(error=summarizer)
+        summary: _Summary | None = _Summary(error=summarizer)
         name = ""
     else:
         name = summarizer.name
-        found = await _summarize(context, command, summarizer, window)
-    if found is None:
+        summary = await _summarize(context, command, summarizer, window)
+    if summary is None:
         return
     run = session.run
-    model = name if found.text else ""
-    text = summary_text(run, command, found.text or outline(run, command, window), model, window)
+    model = name if summary.text else ""
+    text = summary_text(run, command, summary.text or outline(run, command, window), model, window)
     session.record(
-        compact_history_event(run, command, text, session.stamp, model=model, spent=found.spent, error=found.error)
+        compact_history_event(run, command, text, session.stamp, model=model, spent=summary.spent, error=summary.error)
     )
     await session.flush()
 
@@ -148,15 +148,15 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
     )
     sent = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summarizer.provider_name)
-    trying = Attempts(session, summarizer.endpoint)
-    with trying.ticket:
+    attempts = Attempts(session, summarizer.endpoint)
+    with attempts.ticket:
         for attempt in count(1):
             if not await _begin(session, command, summarizer, request, context.budget):
                 return None
             try:
-                generation = await trying.once(request, lambda delta: None, sent)
+                generation = await attempts.once(request, lambda delta: None, sent)
             except ProviderError as error:
-                decision = await retry_or_give_up(session, error, attempt, trying)
+                decision = await retry_or_give_up(session, error, attempt, attempts)
                 if decision is True:
                     continue
                 if decision is False:
@@ -172,7 +172,7 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
                 return _Summary(spent=SummaryCost(assumed=None if is_uncharged(info) else reserved), error=info)
             session.first_try = None
             usage, _ = await prices.cost_and_window(summarizer.provider_name, summarizer.model, generation)
-            duration = round((time.monotonic() - trying.try_began) * 1000)
+            duration = round((time.monotonic() - attempts.try_began) * 1000)
             spent = SummaryCost(usage, _assumed_charge(session.run, usage, generation), duration)
             return _Summary(generation.reply.text.strip(), spent)
     raise AssertionError("count never ends")
@@ -184,9 +184,9 @@ async def _begin(
     granted: Grant | None = None
     if budget is not None:
         sent = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
-        wanted = request.max_tokens or 0
-        wanting = budget.reserve_summary(session.run, summarizer.provider_name, summarizer.model, sent, wanted)
-        granted = await reserve_or_stop(session, wanting)
+        max_tokens = request.max_tokens or 0
+        reservation = budget.reserve_summary(session.run, summarizer.provider_name, summarizer.model, sent, max_tokens)
+        granted = await reserve_or_stop(session, reservation)
         if granted is None:
             return False
     reserved = None if granted is None else granted.amount.as_charge()

@@ -72,9 +72,9 @@ class LiveQuestions:
         """Count `count` starting delegates in place of the Run that awaits them."""
         self._active += count - 1
 
-    def end(self, left: int) -> None:
-        """Count a delegate as ended or at rest, with `left` others open. The last one's place goes to its parent."""
-        if left:
+    def end(self, open_count: int) -> None:
+        """Count a delegate as ended or at rest, with `open_count` left. The last one's place goes to its parent."""
+        if open_count:
             self._leave()
 
     def _leave(self) -> None:
@@ -108,13 +108,13 @@ class LiveQuestions:
         """Return whether this question waits for an answer."""
         return question_id in self._pending
 
-    async def answer(self, question_id: str, given: GivenAnswer) -> None:
+    async def answer(self, question_id: str, given_answer: GivenAnswer) -> None:
         """Answer a waiting question. Returns when the answer is recorded.
 
         Raises UsageError if the answer does not fit, Conflict if the Job was stopped before it was recorded.
         """
         pending = self._pending[question_id]
-        answer = PersonAnswer(given.to(pending.asking), given.by)
+        answer = PersonAnswer(given_answer.to(pending.asking), given_answer.by)
         del self._pending[question_id]
         self._active += 1
         pending.answered.set_result(answer)

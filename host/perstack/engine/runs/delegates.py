@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from perstack.engine.runs.remote_delegates import RemoteDelegates  # most Jobs are driven in one process
 
 
-async def _text_for_caller(result: DelegateResult, blobs: BlobStore, most: int) -> str:
+async def _text_for_caller(result: DelegateResult, blobs: BlobStore, max_chars: int) -> str:
     """Return the result as the caller sees it. A long text is stored as a blob before the cut text names it."""
     text = result.text or ""
-    own = None if result.run is None else result.run.start.expert.result_limit
-    most = most if own is None else own
-    if len(text) <= most:
+    own_limit = None if result.run is None else result.run.start.expert.result_limit
+    max_chars = max_chars if own_limit is None else own_limit
+    if len(text) <= max_chars:
         return text
-    return head_and_tail(text, most, await blobs.put(text.encode("utf-8", "replace")))
+    return head_and_tail(text, max_chars, await blobs.put(text.encode("utf-8", "replace")))
 
 
 def _asking_run(run: Run | None) -> Run | None:
@@ -80,19 +80,19 @@ class Delegates:
 
     async def _await_local(self, parent: RunSession, delegations: Sequence[Delegation]) -> list[Run]:
         stopped: list[Run] = []
-        left = len(delegations)
+        open_count = len(delegations)
         questions = self._job.questions
-        questions.begin(left)
+        questions.begin(open_count)
 
         async def drive_one(delegation: Delegation) -> None:
-            nonlocal left
+            nonlocal open_count
             result = await self._drive_delegate(parent, delegation)
             if result.stopped is not None:
                 stopped.append(result.stopped)
             else:
                 await self._record(parent, delegation, result)
-            left -= 1
-            questions.end(left)
+            open_count -= 1
+            questions.end(open_count)
 
         if len(delegations) == 1:
             await drive_one(delegations[0])
@@ -118,8 +118,8 @@ class Delegates:
             self._job.worker.on_waiting(False)
 
     async def _record(self, parent: RunSession, delegation: Delegation, result: DelegateResult) -> None:
-        most = self._job.host.project.result_limit or RESULT_LIMIT
-        text = await _text_for_caller(result, self._job.blobs, most)
+        max_chars = self._job.host.project.result_limit or RESULT_LIMIT
+        text = await _text_for_caller(result, self._job.blobs, max_chars)
         report = None if result.run is None else report_of(result.run, delegation.tool_name)
         finished = FinishToolCall(
             **parent.stamp(),
@@ -136,12 +136,12 @@ class Delegates:
     # --- one delegate in this process -----------------------------------------------------------------------------
 
     async def _drive_delegate(self, parent: RunSession, delegation: Delegation) -> DelegateResult:
-        known = self._job.runs.pop(delegation.run_id, None)
-        if known is not None and not has_ended(known) and known.queued is not None:
-            return await self._reclaimed(parent, delegation, known)
-        return await self._continue_driving(parent, delegation, known)
+        run = self._job.runs.pop(delegation.run_id, None)
+        if run is not None and not has_ended(run) and run.queued is not None:
+            return await self._reclaim(parent, delegation, run)
+        return await self._continue_driving(parent, delegation, run)
 
-    async def _reclaimed(self, parent: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
+    async def _reclaim(self, parent: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
         from perstack.engine.log.leases_and_stop_requests import DelegateLeases
         from perstack.engine.runs.remote_delegates import stop_remote
@@ -166,27 +166,27 @@ class Delegates:
                 session = self._resume(parent, run)
         except PerstackError as error:
             return DelegateResult.failed(str(error))
-        result = await self._driven_until_it_stops(parent, session)
-        while (asks := _asking_run(result.stopped)) is not None:
-            further = await self._answered(parent, asks)
-            if further is None:
+        result = await self._drive_until_stop(parent, session)
+        while (asking := _asking_run(result.stopped)) is not None:
+            continued = await self._drive_after_answer(parent, asking)
+            if continued is None:
                 break
-            result = further
+            result = continued
         return result
 
-    async def _driven_until_it_stops(self, parent: RunSession, session: RunSession) -> DelegateResult:
+    async def _drive_until_stop(self, parent: RunSession, session: RunSession) -> DelegateResult:
         await self._drive(session, session.run.start.expert_key)
         return self._result(parent, session.run)
 
-    async def _answered(self, parent: RunSession, asks: Run) -> DelegateResult | None:
+    async def _drive_after_answer(self, parent: RunSession, asking_run: Run) -> DelegateResult | None:
         """Drive a delegate further after its answer. Returns None if no other Run is active, so that the Job rests."""
-        question = PendingQuestion(next(reversed(asks.questions.values())))
+        question = PendingQuestion(next(reversed(asking_run.questions.values())))
         session: RunSession | None = None
         try:
             answer = await self._job.questions.answer_to(question)
             if answer is None:
                 return None
-            session = self._resume(parent, asks, answer)
+            session = self._resume(parent, asking_run, answer)
             await session.flush()
             question.recorded.set_result(None)
         except PerstackError as error:
@@ -196,7 +196,7 @@ class Delegates:
             return DelegateResult.failed(str(error))
         finally:
             question.recorded.cancel()
-        return await self._driven_until_it_stops(parent, session)
+        return await self._drive_until_stop(parent, session)
 
     def _resume(self, parent: RunSession, run: Run, answer: PersonAnswer | None = None) -> RunSession:
         limits = limits_of_delegate(run, self._job.host.overrides)

@@ -68,12 +68,12 @@ class Attempts:
         now = time.monotonic()
         if session.first_try is None:
             session.first_try = now
-        limits, left = session.run.limits, models_left(session.run)
-        if left > 1 or session.run.stands_in:  # fallback models get their share
+        limits, models_remaining = session.run.limits, models_left(session.run)
+        if models_remaining > 1 or session.run.stands_in:  # fallback models get their share
             time_left = limits.retry_timeout - (now - session.first_try) * 1000
-            limits = limits.model_copy(update={"retry_timeout": max(0, round(time_left / left))})
+            limits = limits.model_copy(update={"retry_timeout": max(0, round(time_left / models_remaining))})
         self.limits = limits
-        self.has_stand_in = left > 1
+        self.has_stand_in = models_remaining > 1
         self.try_began = now  # start of the latest try, by `time.monotonic`
         self._began = now
         self._session = session
@@ -87,13 +87,13 @@ class Attempts:
 
     async def once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
         """Make one try, of about `tokens` tokens, when the queue allows it, in its time limit. Raises ProviderError."""
-        asked = time.monotonic()
+        asked_at = time.monotonic()
 
         async def work() -> Generation:
             self.try_began = time.monotonic()
-            self._began += self.try_began - asked
+            self._began += self.try_began - asked_at
             if self._session.first_try is not None:
-                self._session.first_try += self.try_began - asked
+                self._session.first_try += self.try_began - asked_at
             return await _try_once(self._provider, request, show, *time_for_try(self.limits, self.spent))
 
         return await run_in_turn(self.ticket, tokens, work)
@@ -102,29 +102,31 @@ class Attempts:
 async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
     """Await a reservation. Returns None if no budget allows it or the price is unknown, and records that."""
     try:
-        found = await reserving
+        grant = await reserving
     except UnknownPrice as error:
         await fail(session, error_info(error))
         return None
-    if isinstance(found, Exceeded):
-        session.record(budget_stop_event(found, session.stamp))
+    if isinstance(grant, Exceeded):
+        session.record(budget_stop_event(grant, session.stamp))
         await session.flush()
         return None
-    return found
+    return grant
 
 
-async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: int, trying: Attempts) -> GiveUp | bool:
+async def retry_or_give_up(
+    session: RunSession, error: ProviderError, attempt: int, attempts: Attempts
+) -> GiveUp | bool:
     """Record a failed try, wait, and return True if there may be another.
 
     Returns False if the Job pauses for the rate limit, which is recorded, or the reason why there is no further try.
     """
     decision = after_failure(
-        trying.limits,
+        attempts.limits,
         is_retryable=error.is_retryable,
         retry_after=error.retry_after,
         attempt=attempt,
-        spent=trying.spent,
-        has_stand_in=trying.has_stand_in,
+        spent=attempts.spent,
+        has_stand_in=attempts.has_stand_in,
         is_hopeless=needs_no_retry(error_info(error)),
         jitter=random.random(),  # noqa: S311 - spreads load, no secret
     )
@@ -138,7 +140,7 @@ async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: i
             attempt=attempt,
             delay_ms=delay,
             uncharged=releases_reservation(session.run, info),
-            most_tries=trying.limits.max_retries + 1,
+            most_tries=attempts.limits.max_retries + 1,
         )
     )
     if isinstance(decision, PauseJob):
@@ -209,8 +211,8 @@ async def open_endpoint(job: JobContext, session: RunSession) -> OpenProvider | 
 
 async def switch_model(session: RunSession, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
     """Record that the next model takes over after this error. Returns False without one that could do better."""
-    following = next_model(session.run)
-    window = None if following is None else await prices.window(*parts_of(following))
+    next_name = next_model(session.run)
+    window = None if next_name is None else await prices.window(*parts_of(next_name))
     event = switch_event(session.run, error, session.stamp, uncharged=uncharged, window=window)
     if event is None:
         return False
@@ -261,22 +263,22 @@ async def generate(context: RunContext, command: Generate) -> None:
     )
     show = _show_deltas(session, command.step, job.emit)
     job.prices.prepare(run.provider)
-    trying = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
-    with trying.ticket:
-        again = begin if context.budget is not None else None  # each try may be charged for
-        generation = await _reply(session, request, show, trying, job.prices, again)
+    attempts = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
+    with attempts.ticket:
+        before_retry = begin if context.budget is not None else None  # each try may be charged for
+        generation = await _reply(session, request, show, attempts, job.prices, before_retry)
     if generation is None:
         return
     session.first_try = None
     if not context.plays_recording:
-        generation = _without_others(generation, offer, run)
+        generation = _without_unoffered(generation, offer, run)
     usage, window = await job.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
-    above = excess_over(usage, reserved)
-    if above is not None:
-        dollars = "" if above.cost_usd is None else f", ${above.cost_usd:.4f}"
-        what = f"{above.tokens:,} tokens{dollars}"
-        notice(f"{run.provider} has used more than could be expected of {run.id}: {what}")
+    excess = excess_over(usage, reserved)
+    if excess is not None:
+        dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
+        amount = f"{excess.tokens:,} tokens{dollars}"
+        notice(f"{run.provider} has used more than could be expected of {run.id}: {amount}")
     session.record(
         FinishGeneration(
             **session.stamp(),
@@ -284,10 +286,10 @@ async def generate(context: RunContext, command: Generate) -> None:
             reply=_with_unique_ids(generation.reply, final=command.final, step=command.step).contents,
             finish_reason=generation.finish_reason,
             context_window=None if window == run.context.window else window,
-            duration_ms=round((time.monotonic() - trying.try_began) * 1000),
+            duration_ms=round((time.monotonic() - attempts.try_began) * 1000),
             unreported=reserved is not None
             and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
-            over_reserved=above,
+            over_reserved=excess,
         )
     )
 
@@ -296,16 +298,16 @@ async def _reply(
     session: RunSession,
     request: GenerationRequest,
     show: Callable[[Delta], None],
-    trying: Attempts,
+    attempts: Attempts,
     prices: Prices,
     begin: Callable[[], Awaitable[bool]] | None,
 ) -> Generation | None:
     """Return the model's reply after as many tries as needed; None without one, and record why."""
     for attempt in count(1):
         try:
-            return await trying.once(request, show, load(session.run))
+            return await attempts.once(request, show, load(session.run))
         except ProviderError as error:
-            if not await _continue_after(session, error, attempt, trying, prices):
+            if not await _continue_after(session, error, attempt, attempts, prices):
                 return None
             if begin is not None:
                 if not await begin():
@@ -314,20 +316,20 @@ async def _reply(
     raise AssertionError("count never ends")
 
 
-_MAX_NAME, _MAX_NAMED = 40, 5  # characters and names of tools that were not offered, in a notice
+_MAX_NAME_CHARS, _MAX_LISTED = 40, 5  # characters and names of tools that were not offered, in a notice
 
 
-def _without_others(generation: Generation, offer: ProviderToolOffer, run: Run) -> Generation:
+def _without_unoffered(generation: Generation, offer: ProviderToolOffer, run: Run) -> Generation:
     """Drop the uses of provider tools that were not offered, and say so: no rule has allowed them."""
-    names = {one.name for one in offer.tools}
-    others = dict.fromkeys(one.tool_name for one in generation.reply.provider_tools if one.tool_name not in names)
-    if not others:
+    names = {tool.name for tool in offer.tools}
+    unoffered = dict.fromkeys(use.tool_name for use in generation.reply.provider_tools if use.tool_name not in names)
+    if not unoffered:
         return generation
-    named = ", ".join(name[:_MAX_NAME] for name in list(others)[:_MAX_NAMED])
-    notice(f"{run.provider} says that it has run {named} for {run.id}, which was not offered: left out")
+    listing = ", ".join(name[:_MAX_NAME_CHARS] for name in list(unoffered)[:_MAX_LISTED])
+    notice(f"{run.provider} says that it has run {listing} for {run.id}, which was not offered: left out")
     parts = generation.reply.contents
-    kept = tuple(one for one in parts if not (isinstance(one, ProviderToolPart) and one.tool_name in others))
-    return replace(generation, reply=ExpertMessage(contents=kept))
+    contents = tuple(part for part in parts if not (isinstance(part, ProviderToolPart) and part.tool_name in unoffered))
+    return replace(generation, reply=ExpertMessage(contents=contents))
 
 
 async def _begin(context: RunContext, command: Generate, tools: KeptTools, offer: ProviderToolOffer) -> bool:
@@ -360,8 +362,8 @@ def _start_event(
     granted: Grant | None,
 ) -> StartGeneration:
     run = session.run
-    own = settings.get("maxTokens")
-    is_lower = granted is not None and not (isinstance(own, int) and own <= granted.max_tokens)
+    own_max_tokens = settings.get("maxTokens")
+    is_lower = granted is not None and not (isinstance(own_max_tokens, int) and own_max_tokens <= granted.max_tokens)
     is_new = catalogue.guidance != run.guidance
     event = StartGeneration(
         **session.stamp(step=command.step),
@@ -377,13 +379,13 @@ def _start_event(
 
 
 async def _continue_after(
-    session: RunSession, error: ProviderError, attempt: int, trying: Attempts, prices: Prices
+    session: RunSession, error: ProviderError, attempt: int, attempts: Attempts, prices: Prices
 ) -> bool:
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
         await _record_overflow(session, error, attempt)
         return False
-    decision = await retry_or_give_up(session, error, attempt, trying)
+    decision = await retry_or_give_up(session, error, attempt, attempts)
     if isinstance(decision, bool):
         return decision
     info = error_info(error)
@@ -459,14 +461,14 @@ def _with_unique_ids(reply: ExpertMessage, *, final: bool, step: int) -> ExpertM
     ids = [call.tool_call_id for call in calls]
     if all(ids) and len(set(ids)) == len(ids) and all(part.id for part in reply.provider_tools):
         return reply
-    seen: set[str] = set()
+    seen_ids: set[str] = set()
     contents = list(reply.contents)
     for index, part in enumerate(contents):
         if isinstance(part, ProviderToolPart) and not part.id:
             contents[index] = part.model_copy(update={"id": f"use_{step}_{index}"})
         if not isinstance(part, ToolCallPart):
             continue
-        if not part.tool_call_id or part.tool_call_id in seen:
+        if not part.tool_call_id or part.tool_call_id in seen_ids:
             contents[index] = part = part.model_copy(update={"tool_call_id": f"call_{step}_{index}"})
-        seen.add(part.tool_call_id)
+        seen_ids.add(part.tool_call_id)
     return ExpertMessage(contents=tuple(contents))

@@ -150,7 +150,7 @@ class JobContext:
         if self._vault is None:
             block = self.job.root  # processes that drive parts of a Job must not give two secrets one number
             self._vault = self.host.vault(self.job.id, block)
-            self._vault.continue_after((one.secrets for one in self.runs.values()), block)
+            self._vault.continue_after((other.secrets for other in self.runs.values()), block)
         return self._vault
 
 
@@ -173,23 +173,23 @@ class Allowance:
     async def open(cls, job: JobContext, root: RunSession) -> Allowance:
         """Compute the allowance of a Run; one driven apart has its share in its limits. Raises UnknownPrice."""
         run, limits = root.run, root.run.limits
-        known = {**job.runs, run.id: run}
-        outside = 0
+        runs = {**job.runs, run.id: run}
+        outside_steps = 0
         if job.job.root:
-            below = {run.id}
-            for one in sorted(known.values(), key=lambda one: number_of_run(one.id)):
-                if one.start.delegated_by is not None and one.start.delegated_by.run_id in below:
-                    below.add(one.id)
-            known = {run_id: one for run_id, one in known.items() if run_id in below}
-            outside = job.job.total_steps - sum(job.job.runs[run_id].step for run_id in below)
-        experts = (*job.host.project.experts.values(), *(one.start.expert for one in job.runs.values()))
+            descendants = {run.id}
+            for other in sorted(runs.values(), key=lambda other: number_of_run(other.id)):
+                if other.start.delegated_by is not None and other.start.delegated_by.run_id in descendants:
+                    descendants.add(other.id)
+            runs = {run_id: other for run_id, other in runs.items() if run_id in descendants}
+            outside_steps = job.job.total_steps - sum(job.job.runs[run_id].step for run_id in descendants)
+        experts = (*job.host.project.experts.values(), *(other.start.expert for other in job.runs.values()))
         budget: JobBudget | None = None
         if limits.budget is not None or any(expert.budget is not None for expert in experts):
-            apart = "" if run.is_coordinator else run.id
-            budget = JobBudget(job.job, limits.budget, job.prices, known.values(), job.blobs.get, job.sessions, apart)
-            await budget.known_price(run)
+            root_id = "" if run.is_coordinator else run.id
+            budget = JobBudget(job.job, limits.budget, job.prices, runs.values(), job.blobs.get, job.sessions, root_id)
+            await budget.check_prices(run)
             job.job.watch = budget.watch
-        return cls(job.job, run.id, limits, outside, budget)
+        return cls(job.job, run.id, limits, outside_steps, budget)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,8 +162,8 @@ class RunLoop:
                 if await self._delegates.await_all(session, command.delegations):
                     self._record_interrupt(session)
             case Ask():
-                offered = run.catalogue.find(command.call.decided)
-                approval = offered is not None and offered.spec.approval
+                tool = run.catalogue.find(command.call.decided)
+                approval = tool is not None and tool.spec.approval
                 session.record_all(question_events(session.run, command.call, session.stamp, approval=approval))
                 await session.flush()
             case AskApproval():
@@ -185,8 +185,8 @@ class RunLoop:
     async def _decide_calls(self, run: RunContext, command: DecideCalls) -> None:
         session, budget = run.session, run.budget
         calls = await decide_calls(run, command.calls)
-        made = sum(call.kind in COUNTED_CALLS for call in calls)
-        exceeded = None if budget is None else budget.ledger.room_for_calls(session.run.id, made)
+        count = sum(call.kind in COUNTED_CALLS for call in calls)
+        exceeded = None if budget is None else budget.ledger.room_for_calls(session.run.id, count)
         if exceeded is None:
             session.record(CallTools(**session.stamp(), calls=tuple(calls)))
         else:
@@ -194,11 +194,11 @@ class RunLoop:
 
     async def _judge_result(self, run: Run, command: JudgeResult) -> ResultCheck:
         text, check = command.text, self._job.host.check_result if run.is_coordinator else None
-        found = check_result(text, command.schema, QUICK) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
-        if found is None:
-            found = await asyncio.to_thread(check_result, text, command.schema)
-        problem = None if check is None or found.value is None else check(found.value)
-        return found if problem is None else ResultCheck(problem=shorten(problem), by_program=True)
+        result = check_result(text, command.schema, QUICK) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
+        if result is None:
+            result = await asyncio.to_thread(check_result, text, command.schema)
+        problem = None if check is None or result.value is None else check(result.value)
+        return result if problem is None else ResultCheck(problem=shorten(problem), by_program=True)
 
     # --- opening and stopping -------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class RunLoop:
         skills.fit_to(session.run, job.host.storage)
         await skills.refresh()
         if session.run.is_tightened and session.run.phase is Phase.CALLING:
-            refuse_calls(session, await job.rulings.again(session.run, skills.catalogue))
+            refuse_calls(session, await job.rulings.judge_again(session.run, skills.catalogue))
         return skills
 
     async def _with_model(self, session: RunSession, skills: RunSkills) -> RunContext | None:
@@ -237,9 +237,9 @@ class RunLoop:
             return
         budget = self._allowance.budget
         await self._job.snapshots.record_unfinished_changes(session, self._job.worker.name)
-        over = None if budget is None else budget.expired_time_limit(session.run)
-        if over is not None and session.run.status in ACTIVE:
-            session.record(budget_stop_event(over, session.stamp))
+        exceeded = None if budget is None else budget.expired_time_limit(session.run)
+        if exceeded is not None and session.run.status in ACTIVE:
+            session.record(budget_stop_event(exceeded, session.stamp))
         self._record_interrupt(session)
         await session.flush()
         await session.write_checkpoint()
@@ -247,5 +247,5 @@ class RunLoop:
     def _record_interrupt(self, session: RunSession) -> None:
         # a worker that leaves queues the Run that it was given again
         session.record_all(interrupt_events(session.run, session.stamp))
-        if session.run.id == self._allowance.root_id and (how := self._job.requeue(session.run)) is not None:
-            session.record(QueueRun(**session.stamp(), **how))
+        if session.run.id == self._allowance.root_id and (queue_fields := self._job.requeue(session.run)) is not None:
+            session.record(QueueRun(**session.stamp(), **queue_fields))

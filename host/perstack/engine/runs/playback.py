@@ -36,9 +36,9 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     player = provider.player
     if player is None:
         return {}
-    names = (SEARCH_TOOL, *(one.name for one in with_base(run.start.expert.skills) if not is_base_skill(one)))
-    found = {name: player.toolset(run.start.expert_key, name) for name in names}
-    return {name: Toolset(specs) for name, specs in found.items() if specs is not None}
+    names = (SEARCH_TOOL, *(skill.name for skill in with_base(run.start.expert.skills) if not is_base_skill(skill)))
+    toolsets = {name: player.toolset(run.start.expert_key, name) for name in names}
+    return {name: Toolset(specs) for name, specs in toolsets.items() if specs is not None}
 
 
 async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[str, Played] | None:
@@ -50,15 +50,15 @@ async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[
     if player is None:
         return {}
     base = _base_names(session.run)
-    offered = {call.decided.id: context.catalogue.find(call.decided) for call in calls}
-    subjects = {key: None if one is None else one.spec.subject for key, one in offered.items()}
+    tools = {call.decided.id: context.catalogue.find(call.decided) for call in calls}
+    subjects = {key: None if tool is None else tool.spec.subject for key, tool in tools.items()}
     try:
-        wanted = {
+        recorded_calls = {
             call.decided.id: call
             for call in calls
             if not _is_live(player, call.decided, subjects[call.decided.id], base)
         }
-        return {key: await _play_call(player, session, call, context.job.blobs) for key, call in wanted.items()}
+        return {key: await _play_call(player, session, call, context.job.blobs) for key, call in recorded_calls.items()}
     except ProviderError as error:
         await fail(session, error_info(error))
         return None
@@ -101,7 +101,7 @@ def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]
 
 
 def _base_names(run: Run) -> set[str]:
-    return {one.name for one in with_base(run.start.expert.skills) if is_base_skill(one)}
+    return {skill.name for skill in with_base(run.start.expert.skills) if is_base_skill(skill)}
 
 
 def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base: set[str]) -> bool:
@@ -112,11 +112,11 @@ def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base
 
 async def _play_call(player: Player, session: RunSession, call: Call, blobs: BlobStore) -> Played:
     place, step = session.place, session.run.step
-    asked = AskedCall(place, step, call.decided.id, call.part.tool_name, call.decided.skill_name, call.part.args)
-    question = player.question(asked, len(call.answers))
+    asked_call = AskedCall(place, step, call.decided.id, call.part.tool_name, call.decided.skill_name, call.part.args)
+    question = player.question(asked_call, len(call.answers))
     if question is not None:
         return Played(Question(message=question.question, requested_schema=question.requested_schema))
-    recorded = player.result(asked)
+    recorded = player.result(asked_call)
     contents: list[ResultContent] = []
     for part in recorded.result or ():
         if isinstance(part, RecordedFile):

@@ -55,10 +55,10 @@ class RemoteRuns:
         self._logs = run_logs(storage)
         self._job = job
         self._runs = dict(known)
-        self._below: dict[str, set[str]] = {}  # the ids of the delegates of each Run
+        self._children: dict[str, set[str]] = {}  # the ids of the delegates of each Run
         for run_id, tally in job.runs.items():
             if tally.start.delegated_by is not None:
-                self._below.setdefault(tally.start.delegated_by.run_id, set()).add(run_id)
+                self._children.setdefault(tally.start.delegated_by.run_id, set()).add(run_id)
         for run in known.values():
             self._note(run.id, {call.delegation.run_id for call in run.calls.values() if call.delegation is not None})
 
@@ -72,35 +72,35 @@ class RemoteRuns:
 
     def with_descendants(self, run_id: str) -> tuple[str, ...]:
         """Return the ids of a Run and its descendants, each after its parent."""
-        below = sorted(self._below.get(run_id, ()))
-        return (run_id, *(one for child in below for one in self.with_descendants(child)))
+        children = sorted(self._children.get(run_id, ()))
+        return (run_id, *(descendant for child in children for descendant in self.with_descendants(child)))
 
     async def look(self, run_id: str) -> Run | None:
         """Read new events of a Run and its descendants; return its state, if any. Raises Damaged, StorageError."""
         run = self._runs.get(run_id)
         if run is None or not has_ended(run):
-            run = await self._further(run_id, run)
-        for below in tuple(self._below.get(run_id, ())):
-            await self.look(below)
+            run = await self._read_new_events(run_id, run)
+        for child_id in tuple(self._children.get(run_id, ())):
+            await self.look(child_id)
         return run
 
-    async def _further(self, run_id: str, run: Run | None) -> Run | None:
+    async def _read_new_events(self, run_id: str, run: Run | None) -> Run | None:
         since = None if run is None else Loaded(run, run.head)
-        changed = False
+        has_changed = False
         async with aclosing(self._logs.fold(RunRef(self._job.id, run_id), since=since)) as lines:
             async for line, state in lines:
-                run, changed = state, True
+                run, has_changed = state, True
                 if isinstance(line.event, CallDelegate):
-                    self._note(run_id, {one.run_id for one in line.event.delegates})
-        if run is not None and changed:
+                    self._note(run_id, {delegate.run_id for delegate in line.event.delegates})
+        if run is not None and has_changed:
             self._runs[run_id] = run
             self._job.heads[run_id] = run.head
             self._job.take(run)
             self._on_change()
         return run
 
-    def _note(self, run_id: str, below: set[str]) -> None:
-        self._below.setdefault(run_id, set()).update(below)
+    def _note(self, run_id: str, children: set[str]) -> None:
+        self._children.setdefault(run_id, set()).update(children)
 
 
 # Stopping remote Runs of a Job: record them as interrupted as soon as their workers release them.
@@ -123,11 +123,11 @@ class Stopping:
 
     async def stop(self, following: RemoteRuns, run_ids: Iterable[str]) -> None:
         """Stop these Runs and all their descendants, wherever they are driven. Raises StorageError."""
-        every = {one: None for run_id in run_ids for one in following.with_descendants(run_id)}
-        await asyncio.gather(*(self._stop(following, run_id) for run_id in every))
+        all_ids = {descendant: None for run_id in run_ids for descendant in following.with_descendants(run_id)}
+        await asyncio.gather(*(self._stop(following, run_id) for run_id in all_ids))
 
     async def _stop(self, following: RemoteRuns, run_id: str) -> None:
-        until = time.monotonic() + _RELEASE_TIMEOUT_S
+        deadline = time.monotonic() + _RELEASE_TIMEOUT_S
         while (run := await following.look(run_id)) is not None and is_elsewhere(run):
             with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
                 dispatcher = self._dispatching.dispatcher
@@ -142,7 +142,7 @@ class Stopping:
                 if await self._holders.holder(run_id) is None:
                     following.put(await self._record_in(run))
                     return
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 return  # its worker does not respond; the next worker that claims the Run sees that it is stopped
             await asyncio.sleep(_RELEASE_POLL_INTERVAL_S)
 
@@ -169,14 +169,19 @@ async def stop_remote(
     `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
     """
     following = RemoteRuns(storage, job, runs)
-    among = [*runs] if only is None else following.with_descendants(only)
+    candidates = [*runs] if only is None else following.with_descendants(only)
     if below is not None:
-        among = following.with_descendants(below)[1:]
-    away = [run_id for run_id in among if run_id in runs and is_elsewhere(runs[run_id])]
-    if away:
-        await Stopping(storage, job, emit, clock, dispatching).stop(following, away)
+        candidates = following.with_descendants(below)[1:]
+    remote_ids = [run_id for run_id in candidates if run_id in runs and is_elsewhere(runs[run_id])]
+    if remote_ids:
+        await Stopping(storage, job, emit, clock, dispatching).stop(following, remote_ids)
         runs.update(
-            {one: run for run_id in away for one in following.with_descendants(run_id) if (run := following.run(one))}
+            {
+                descendant: run
+                for run_id in remote_ids
+                for descendant in following.with_descendants(run_id)
+                if (run := following.run(descendant))
+            }
         )
 
 
@@ -195,7 +200,7 @@ class _Member:
     used: Amounts = field(default_factory=dict[Unit, int])
     """Amounts that it and its descendants had used at its latest stop."""
     result: DelegateResult | None = None
-    looks_at: float = 0.0  # time of the next check that it is driven, by `time.monotonic`
+    next_check_at: float = 0.0  # time of the next check that it is driven, by `time.monotonic`
 
     conflicts: int = 0  # consecutive append conflicts
 
@@ -233,7 +238,9 @@ class RemoteDelegates:
         """True if other workers may drive these delegates: all or none, so that nothing here exceeds their shares."""
         if self._parent.run.id != self._allowance.root_id or not self._job.job.may_be_distributed:
             return False
-        return all(may_be_remote(one.run_id) and self._has_one_budget(one) for one in self._delegations)
+        return all(
+            may_be_remote(delegation.run_id) and self._has_one_budget(delegation) for delegation in self._delegations
+        )
 
     def _has_one_budget(self, delegation: Delegation) -> bool:
         team = with_delegates(self._project, (delegation.expert_key,))
@@ -315,8 +322,8 @@ class RemoteDelegates:
 
     def _waits_for_a_person(self, run: Run) -> bool:
         """Return whether a Run waits for a person, and must not be driven because a descendant was answered."""
-        below = (self._following.run(one) for one in self._following.with_descendants(run.id)[1:])
-        is_answered = any(one is not None and one.status in ACTIVE for one in below)
+        descendants = (self._following.run(run_id) for run_id in self._following.with_descendants(run.id)[1:])
+        is_answered = any(state is not None and state.status in ACTIVE for state in descendants)
         return run.status == "stoppedByInteractiveTool" and not is_answered
 
     def _result_at_end(self, member: _Member, remaining: dict[str, Amounts]) -> DelegateResult:
@@ -325,40 +332,40 @@ class RemoteDelegates:
             return DelegateResult(None, False, run)
         account = short_account(remaining, self._sharer(member))
         ledger, event = self._allowance.budget.ledger, run.exceeded
-        real: Exceeded = ledger.exceeded_by(event.budget, account or None, event.needed)
-        told = replace(event, expert=real.expert, limit=real.limit, spent=real.spent)
+        actual: Exceeded = ledger.exceeded_by(event.budget, account or None, event.needed)
+        exceeded = replace(event, expert=actual.expert, limit=actual.limit, spent=actual.spent)
         if account == WHOLE:
-            return DelegateResult(None, False, replace(run, exceeded=told))
-        return DelegateResult.failed(told.words, run)
+            return DelegateResult(None, False, replace(run, exceeded=exceeded))
+        return DelegateResult.failed(exceeded.words, run)
 
     # --- shares ---------------------------------------------------------------------------------------------------
 
     async def _grant(self) -> None:
-        open_now = [one for one in self._open if one.result is None and self._result(one) is None]
-        waiting = [one for one in open_now if not one.is_at_work]
+        open_members = [member for member in self._open if member.result is None and self._result(member) is None]
+        waiting = [member for member in open_members if not member.is_at_work]
         if not waiting:
             return
         for member in waiting:
             self._learn_needs(member)
-        left = self._remaining_amounts(open_now)
-        caps = grant_caps(left, [self._sharer(member) for member in open_now])
+        remaining = self._remaining_amounts(open_members)
+        caps = grant_caps(remaining, [self._sharer(member) for member in open_members])
         for member in waiting:
             if member.id in caps:
                 await self._begin(member, caps[member.id])
-        if not caps and len(waiting) == len(open_now):
+        if not caps and len(waiting) == len(open_members):
             for member in waiting:
-                member.result = self._result_at_end(member, left)
+                member.result = self._result_at_end(member, remaining)
 
     def _remaining_amounts(self, members: Sequence[_Member]) -> dict[str, Amounts]:
-        budget, left = self._allowance.budget, dict[str, Amounts]({WHOLE: {}})
+        budget, remaining = self._allowance.budget, dict[str, Amounts]({WHOLE: {}})
         if budget is not None:
             for member in members:
                 expert = self._expert(member)
-                left |= {} if expert is None else budget.ledger.left_for(self._parent.run.id, expert)
+                remaining |= {} if expert is None else budget.ledger.left_for(self._parent.run.id, expert)
         steps = self._allowance.steps_left
         if steps is not None:
-            left[WHOLE] = {**left[WHOLE], "steps": steps}
-        return left
+            remaining[WHOLE] = {**remaining[WHOLE], "steps": steps}
+        return remaining
 
     def _sharer(self, member: _Member) -> Sharer:
         run, account = member.run, self._account(member)
@@ -366,10 +373,10 @@ class RemoteDelegates:
         return Sharer(member.id, account, self._used(member), cap, member.needs)
 
     def _used(self, member: _Member) -> Amounts:
-        whole, runs = self._following.with_descendants(member.id), self._job.job.runs
-        steps: dict[Unit, int] = {"steps": sum(runs[one].step for one in whole if one in runs)}
+        run_ids, runs = self._following.with_descendants(member.id), self._job.job.runs
+        steps: dict[Unit, int] = {"steps": sum(runs[run_id].step for run_id in run_ids if run_id in runs)}
         budget = self._allowance.budget
-        return steps if budget is None else {**budget.ledger.used_by(whole), **steps}
+        return steps if budget is None else {**budget.ledger.used_by(run_ids), **steps}
 
     def _learn_needs(self, member: _Member) -> None:
         """Note what a delegate lacked that stopped at its share; keep earlier needs until it uses something again."""
@@ -402,8 +409,8 @@ class RemoteDelegates:
         except PerstackError as error:
             member.result = DelegateResult.failed(str(error))
             return
-        by, above = this_user("worker", self._job.worker.name), self._job.job.coordinator
-        definition = None if above.queued is None else above.queued_definition
+        by, coordinator = this_user("worker", self._job.worker.name), self._job.job.coordinator
+        definition = None if coordinator.queued is None else coordinator.queued_definition
         session.record(QueueRun(**session.stamp(), by=by, definition=definition, due=0, priority=self._priority))
         try:
             await session.flush()
@@ -423,15 +430,17 @@ class RemoteDelegates:
             return self._starter.begin_delegate(parent, member.delegation, shared)
         limits = limits_of_delegate(run, self._job.host.overrides) or run.limits
         limits = limits.model_copy(update={"max_steps": shared.max_steps, "budget": shared.budget})
-        changed = None if limits == run.limits else limits
-        return self._starter.resume(ResumedRun(run, "parent", changed, parent.run.permissions))
+        new_limits = None if limits == run.limits else limits
+        return self._starter.resume(ResumedRun(run, "parent", new_limits, parent.run.permissions))
 
     def _limits(self, member: _Member, cap: Amounts) -> Limits:
         expert, budget, run = self._expert(member), self._allowance.budget, member.run
         seconds: int | None = None
         if expert is not None and expert.budget is not None and expert.budget.max_time is not None:
-            left = None if budget is None else budget.ledger.time_left(expert.key)
-            seconds = (expert.budget.max_time if left is None else left) + (0 if run is None else run.worked_ms)
+            time_left = None if budget is None else budget.ledger.time_left(expert.key)
+            seconds = (expert.budget.max_time if time_left is None else time_left) + (
+                0 if run is None else run.worked_ms
+            )
         share = budget_of(cap, seconds)
         return self._allowance.limits.model_copy(update={"max_steps": cap.get("steps"), "budget": share})
 
@@ -441,16 +450,16 @@ class RemoteDelegates:
         queued = job.coordinator.queued
         submitted_at = 0 if queued is None else queued.since
         order = Order(job.id, 0, self._priority, job.labels, submitted_at, run_id=member.id)
-        member.looks_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
+        member.next_check_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
         with suppress(DispatcherError):
             await self._job.host.dispatching.submit(order, self._job.host.storage)
 
     async def _requeue_undriven(self) -> None:
         """Queue again each delegate without a driver and without an order: either may have been lost."""
         for member in self._open:
-            if not member.is_at_work or time.monotonic() < member.looks_at:
+            if not member.is_at_work or time.monotonic() < member.next_check_at:
                 continue
-            member.looks_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
+            member.next_check_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
             with suppress(DispatcherError, StorageError):
                 if await self._holders.holder(member.id) is not None:
                     continue

@@ -40,15 +40,15 @@ async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Se
     """Return what the catalogue and the permission rules decide about the calls of a reply."""
     decided = [await context.catalogue.decide(part) for part in parts]
     run, vault, job = context.session.run, context.vault, context.job
-    catalogue, rules, standing = context.catalogue, run.rules_for(decided), job.job.standing
+    catalogue, rules, approvals = context.catalogue, run.rules_for(decided), job.job.standing
     if not rules:
         return decided
-    shown = await job.rulings.of(parts, decided, catalogue, rules, standing)
+    shown = await job.rulings.of(parts, decided, catalogue, rules, approvals)
     if vault is None:
         return shown
     # with masked secrets the rules apply to the arguments that tools receive, too
-    filled = await job.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, standing)
-    return [vault.stricter(one, other) for one, other in zip(shown, filled, strict=True)]
+    filled = await job.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, approvals)
+    return [vault.stricter(decision, filled_decision) for decision, filled_decision in zip(shown, filled, strict=True)]
 
 
 def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> None:
@@ -80,7 +80,7 @@ class Sampling:
         key = f"{self._key}/{next(self._numbers)}"
         messages = History(request.messages)
         sent = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
-        granted = await self._reserved(request, sent)
+        granted = await self._reserve(request, sent)
         if granted is not None:
             await self._record_start(granted.amount.as_charge())
         generation = GenerationRequest(
@@ -98,8 +98,8 @@ class Sampling:
             step=self._run.step,
         )
         try:
-            with context.endpoint.place() as place:
-                reply = await run_in_turn(place, estimated_tokens(sent), lambda: self._try_once(generation))
+            with context.endpoint.place() as ticket:
+                reply = await run_in_turn(ticket, estimated_tokens(sent), lambda: self._try_once(generation))
         except ProviderError as error:
             if is_uncharged(error_info(error)):
                 self._settle(key, NO_USAGE, granted)
@@ -143,17 +143,19 @@ class Sampling:
         if granted is not None:
             self.assumed = granted.amount.as_charge() + self.assumed
 
-    async def _reserved(self, request: SampleRequest, sent: int) -> Grant | None:
+    async def _reserve(self, request: SampleRequest, sent: int) -> Grant | None:
         if self._context.budget is None:
             return None
-        mine = (self.usage or NO_USAGE, self.assumed)
-        granted = await self._context.budget.reserve_sample(self._run, sent, request.messages, request.max_tokens, mine)
+        used = (self.usage or NO_USAGE, self.assumed)
+        granted = await self._context.budget.reserve_sample(self._run, sent, request.messages, request.max_tokens, used)
         if isinstance(granted, Exceeded):
             raise ProviderError("no generation: the budget leaves no room for it", name="ExceededBudget")
         return granted
 
 
-_PATIENCE = 0.05  # seconds to wait for the first result before flushing the started calls, so that they are shown
+_FIRST_RESULT_TIMEOUT_S = (
+    0.05  # seconds to wait for the first result before flushing the started calls, so that they are shown
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +189,17 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
     async with asyncio.TaskGroup() as group:
         running = {group.create_task(_result_of(context, call, played)): call for call in calls}
         while running:
-            patience = _PATIENCE if session.has_unwritten else None
-            done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-            effects = False
+            timeout_s = _FIRST_RESULT_TIMEOUT_S if session.has_unwritten else None
+            done, _ = await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            has_effects = False
             for task in done:
                 call = running.pop(task)
-                effects = effects or call.decided.effect == "sideEffect"
+                has_effects = has_effects or call.decided.effect == "sideEffect"
                 _record(session, call, task.result())
                 sampling = task.result().sampling
                 if sampling is not None:
                     sampling.confirm_recorded()
-            if running and (effects or not done):
+            if running and (has_effects or not done):
                 await session.flush()
 
 
@@ -217,8 +219,12 @@ async def _play_calls(context: RunContext, calls: Sequence[Call]) -> Mapping[str
         return {}
     from perstack.engine.runs.playback import played_results  # only for Runs that play one
 
-    found = await played_results(context, calls)
-    return None if found is None else {key: ToolOutcome(one.result, usage=one.usage) for key, one in found.items()}
+    results = await played_results(context, calls)
+    return (
+        None
+        if results is None
+        else {key: ToolOutcome(played.result, usage=played.usage) for key, played in results.items()}
+    )
 
 
 def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:
@@ -290,20 +296,20 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
 
 
 async def _result_of(context: RunContext, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:
-    known = played.get(call.decided.id)
-    return await perform_call(context, call) if known is None else known
+    outcome = played.get(call.decided.id)
+    return await perform_call(context, call) if outcome is None else outcome
 
 
 async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
     """Run a call and return its outcome. Every error becomes an error result for the model."""
     began, run, job = time.monotonic(), context.session.run, context.job
-    offered = context.catalogue.find(call.decided)
-    if offered is None or offered.session is None:
+    tool = context.catalogue.find(call.decided)
+    if tool is None or tool.session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
         return ToolOutcome(ToolResult.text(text, is_error=True))
-    sampling = Sampling(context, call) if offered.may_sample else None
+    sampling = Sampling(context, call) if tool.may_sample else None
     request = ToolCall(
-        tool_name=offered.own_name,
+        tool_name=tool.own_name,
         args=call.part.args,
         key=call_key(run, call),
         run_id=run.id,
@@ -317,13 +323,13 @@ async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
     )
     is_confined = call.approval is not None and call.approval.decision == "sandboxed"
     try:
-        session = await sandboxed_session(context) if is_confined else offered.session
+        session = await sandboxed_session(context) if is_confined else tool.session
     except PerstackError as error:
         return ToolOutcome(ToolResult.text(f"Not run: {error}", is_error=True))
     if context.vault is None:
         result = await _call_skill(session, request)
     else:
-        result = await _call_masked(offered, session, request, context.vault)
+        result = await _call_masked(tool, session, request, context.vault)
     if is_confined and isinstance(result, ToolResult):
         result = replace(result, contents=(*result.contents, TextPart(text=SANDBOXED)))
     spent = sampling.usage if sampling is not None else None
@@ -341,12 +347,12 @@ async def _call_skill(skill: SkillSession, request: ToolCall) -> ToolResult | Qu
 
 
 async def _call_masked(
-    offered: OfferedTool, skill: SkillSession, request: ToolCall, vault: SecretVault
+    tool: OfferedTool, skill: SkillSession, request: ToolCall, vault: SecretVault
 ) -> ToolResult | Question:
     from perstack.engine.plugins.secret_masking import MaskedCall  # only for Runs that mask
 
     try:
-        call = MaskedCall(vault, request, offered.spec.subject)
+        call = MaskedCall(vault, request, tool.spec.subject)
     except SkillError as error:
         return ToolResult.text(str(error), is_error=True)
     return await call.outcome(await _call_skill(skill, call.request))
