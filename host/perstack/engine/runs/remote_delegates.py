@@ -267,7 +267,7 @@ class RemoteDelegates:
         return self._project.expert(member.delegation.expert_key) if run is None else run.start.expert
 
     def _account(self, member: _Member) -> str:
-        """Return the account, besides the Job's, of the delegate's Expert; None if the Run driven here uses it."""
+        """Return the account that the delegate uses: of its Expert's own budget, or of the whole Job."""
         expert, root = self._expert(member), self._job.job.runs[self._allowance.root_id].start
         is_above = root.delegated_by is not None and expert is not None and expert.key == root.expert_key
         return WHOLE if expert is None or expert.budget is None or is_above else expert.key
