@@ -19,8 +19,8 @@ from perstack.doors.cli.worker import json_line, text_line
 from perstack.doors.http.connections import ListenAddress
 from perstack.doors.http.metrics import figures
 from perstack.doors.http.worker_health import app_of, served
-from perstack.engine.workers.reports import MOST_MODELS, OTHERS, WorkerCounters, WorkerReport
-from perstack.engine.workers.worker import SILENT_AFTER
+from perstack.engine.workers.reports import MAX_MODELS, OTHERS, WorkerCounters, WorkerReport
+from perstack.engine.workers.worker import MAX_SILENCE_S
 from perstack.testing.scripted import text, tool, turn
 
 DONE = [turn(tool("todo", {"newTodos": ["a"]}), usage=(100, 10)), text("Done.", usage=(200, 20))]
@@ -61,7 +61,7 @@ def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) 
                 elsewhere = await client.get("/metrics", headers={"Host": "evil.example"})
                 assert elsewhere.status_code == 400
                 assert (await client.post("/healthz")).status_code == 405
-                worker.health._answered["storage"] -= SILENT_AFTER + 1
+                worker.health._answered["storage"] -= MAX_SILENCE_S + 1
                 ill = await client.get("/healthz")
                 assert ill.status_code == 503
                 assert ill.json()["reason"].startswith("the storage has not answered for 1")
@@ -73,12 +73,12 @@ def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) 
 
 def test_names_of_models_are_bounded_and_every_token_is_in_one_kind() -> None:
     tally = WorkerCounters()
-    for number in range(MOST_MODELS + 20):
+    for number in range(MAX_MODELS + 20):
         tally.add(Usage.of(10, 5, reasoning=2, cached=4), f'p/m"\n{number}')
     page = figures(tally, None, 0).decode()
-    assert len({model for _, model in tally.tokens}) == MOST_MODELS + 1
+    assert len({model for _, model in tally.tokens}) == MAX_MODELS + 1
     assert tally.tokens["input", OTHERS] == 20 * 6
-    assert sum(tally.tokens.values()) == (MOST_MODELS + 20) * 15
+    assert sum(tally.tokens.values()) == (MAX_MODELS + 20) * 15
     assert all(line.startswith(("#", "perstack_")) for line in page.splitlines())
     assert values(page)["perstack_dispatcher_up"] == 0
     assert "perstack_jobs_queued" not in page

@@ -485,7 +485,7 @@ def test_a_claim_that_is_put_back_while_a_worker_is_cancelled_gets_back(bench: B
         engine = await queued(bench, "job")
         late = Late(engine.orders, slow="release")
         async with engine.at_work(bench.host(DONE, expert("a")), dispatcher=late) as at_work:
-            at_work.worker._most_jobs = 0
+            at_work.worker._max_jobs = 0
             await asyncio.wait_for(late.asked.wait(), 10)
             at_work.task.cancel()
             late.answers.set()

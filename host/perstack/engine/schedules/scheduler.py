@@ -64,7 +64,7 @@ _RETENTION_INTERVAL_MS = 3_600_000
 """Milliseconds between two applications of `[retention]`, for which all Jobs have to be listed."""
 
 _T = TypeVar("_T")
-_P = TypeVar("_P", bound=PausedTarget)
+_PausedT = TypeVar("_PausedT", bound=PausedTarget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Scheduler:
         """Process everything that is due now; return after the Jobs started here have ended or stopped."""
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
-            work = [group.create_task(self._process_safely(one)) for one in due]
+            work = [group.create_task(self._process_safely(item)) for item in due]
         done = [done for one in work if (done := one.result()) is not None]
         return (*done, *[one async for one in self._delete_expired()])
 
@@ -115,27 +115,27 @@ class Scheduler:
         """
         errors: dict[DueItem, str] = {}
 
-        async def look_after(one: DueItem) -> None:
+        async def process_item(item: DueItem) -> None:
             try:
-                done = await self._process_safely(one)
+                result = await self._process_safely(item)
             finally:
-                self._busy.discard(one)
-            before = errors.pop(one, None)
-            if done is not None and done.error is not None:
-                errors[one] = done.error
-            if done is not None and (done.error is None or done.error != before):
-                on_woken(done)
+                self._busy.discard(item)
+            last_error = errors.pop(item, None)
+            if result is not None and result.error is not None:
+                errors[item] = result.error
+            if result is not None and (result.error is None or result.error != last_error):
+                on_woken(result)
 
         async with asyncio.TaskGroup() as group:
-            cleaned = 0
+            last_cleanup = 0
             while True:
                 self._soon.clear()
-                for one in await self._candidates(with_jobs=with_jobs):
-                    if one not in self._busy:
-                        self._busy.add(one)
-                        group.create_task(look_after(one))
-                if self._now() - cleaned >= _RETENTION_INTERVAL_MS:
-                    cleaned = self._now()
+                for item in await self._candidates(with_jobs=with_jobs):
+                    if item not in self._busy:
+                        self._busy.add(item)
+                        group.create_task(process_item(item))
+                if self._now() - last_cleanup >= _RETENTION_INTERVAL_MS:
+                    last_cleanup = self._now()
                     async for removed in self._delete_expired():
                         on_woken(removed)
                 await self._wait_for_next(interval / 1000)
@@ -145,128 +145,138 @@ class Scheduler:
         self._soon.set()
 
     async def _wait_for_next(self, seconds: float) -> None:
-        first = min(seconds, _MIN_PASS_INTERVAL_S)
-        await asyncio.sleep(first)
+        minimum = min(seconds, _MIN_PASS_INTERVAL_S)
+        await asyncio.sleep(minimum)
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds - first):
+            async with asyncio.timeout(seconds - minimum):
                 await self._soon.wait()
 
     async def _delete_expired(self) -> AsyncGenerator[DueWorkResult]:
         try:
-            gone = await self._jobs.not_retained()
+            expired = await self._jobs.not_retained()
         except StorageError as error:
             yield DueWorkResult(did="failed", error=str(error))
             return
-        async for job_id, why in self._jobs.delete_each(job.id for job in gone):
-            yield DueWorkResult(did="deleted" if why is None else "failed", job_id=job_id, error=why)
+        async for job_id, reason in self._jobs.delete_each(job.id for job in expired):
+            yield DueWorkResult(did="deleted" if reason is None else "failed", job_id=job_id, error=reason)
 
     async def _candidates(self, *, with_jobs: bool = True) -> list[DueItem]:
         """Return everything that may be due. A list that cannot be read is an item with its error."""
         now = self._now()
-        due = [DueItem(one.name, "schedule") for one in self._source.current.project.schedules]
+        due = [DueItem(schedule.name, "schedule") for schedule in self._source.current.project.schedules]
         rows, no_rows = await _list_or_error("tasks", self._memory.log.rows())
         due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
         paused, no_series = await _list_or_error("iterations", self._due_iterations(now))
-        due += [*no_series, *(DueItem(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
+        due += [
+            *no_series,
+            *(DueItem(series.id, "iterations", series.message if series.damaged else None) for series in paused),
+        ]
         if no_rows or no_series or not with_jobs:
             return due  # owners of the Jobs are unknown, or other processes handle them
-        of_tasks = {row.get("jobId") for row in rows}
-        of_series = tuple(f"{one.id}-" for one in paused)
+        task_jobs = {row.get("jobId") for row in rows}
+        series_prefixes = tuple(f"{series.id}-" for series in paused)
         jobs, no_jobs = await _list_or_error("Jobs", self._due_jobs(now))
-        mine = [one for one in jobs if one not in of_tasks and not one.startswith(of_series)]
-        return [*due, *no_jobs, *(DueItem(one, "job") for one in mine)]
+        unowned = [job_id for job_id in jobs if job_id not in task_jobs and not job_id.startswith(series_prefixes)]
+        return [*due, *no_jobs, *(DueItem(job_id, "job") for job_id in unowned)]
 
     async def _due_jobs(self, now: int) -> list[str]:
-        found: list[str] = []
+        job_ids: list[str] = []
         async for page in pages(lambda after: self._jobs.list(limit=_ITEMS_PER_PAGE, after=after)):
-            found += [job.id for job in page.jobs if DUE[job_state(job, now)]["other"] == "continue"]
+            job_ids += [job.id for job in page.jobs if DUE[job_state(job, now)]["other"] == "continue"]
             if are_old(page.jobs, now):
                 break
-        return found
+        return job_ids
 
     async def _due_iterations(self, now: int) -> list[SeriesSummary]:
-        found: list[SeriesSummary] = []
+        due: list[SeriesSummary] = []
         async for page in pages(lambda after: self._iterations.list(limit=_ITEMS_PER_PAGE, after=after)):
-            found += [one for one in page.series if one.damaged or (one.status == "paused" and is_over(one, now))]
+            due += [
+                series
+                for series in page.series
+                if series.damaged or (series.status == "paused" and is_over(series, now))
+            ]
             if are_old(page.series, now):
                 break
-        return found
+        return due
 
-    async def _process_safely(self, one: DueItem) -> DueWorkResult | None:
+    async def _process_safely(self, item: DueItem) -> DueWorkResult | None:
         try:
             async with self._turn:
-                return await self._process(one)
+                return await self._process(item)
         except (Conflict, NotAllowed, NotFound):
             return None  # another process was faster
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return await self._failed(one, "its Job was cancelled")
+            return await self._failed(item, "its Job was cancelled")
         except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
-            return await self._failed(one, error_line(error))
+            return await self._failed(item, error_line(error))
 
-    async def _failed(self, one: DueItem, error: str) -> DueWorkResult:
-        match one.kind:
+    async def _failed(self, item: DueItem, error: str) -> DueWorkResult:
+        match item.kind:
             case "task":
-                return DueWorkResult(did="failed", task_id=one.id, error=error)
+                return DueWorkResult(did="failed", task_id=item.id, error=error)
             case "job":
-                job = await _or_none(job_if_any(self._jobs, one.id))
-                return DueWorkResult(did="failed", job_id=one.id, job=job, error=error)
+                job = await _or_none(job_if_any(self._jobs, item.id))
+                return DueWorkResult(did="failed", job_id=item.id, job=job, error=error)
             case "iterations":
-                series = await _or_none(self._iterations.get(one.id))
-                return DueWorkResult(did="failed", series_id=one.id, series=series, error=error)
+                series = await _or_none(self._iterations.get(item.id))
+                return DueWorkResult(did="failed", series_id=item.id, series=series, error=error)
             case "schedule":
-                return DueWorkResult(did="failed", schedule=one.id, error=error)
+                return DueWorkResult(did="failed", schedule=item.id, error=error)
             case "list":
-                return DueWorkResult(did="failed", error=f"what there is of {one.id} cannot be listed: {error}")
-        assert_never(one.kind)
+                return DueWorkResult(did="failed", error=f"what there is of {item.id} cannot be listed: {error}")
+        assert_never(item.kind)
 
-    async def _process(self, one: DueItem) -> DueWorkResult | None:
-        if one.problem is not None:
-            return await self._failed(one, one.problem)
-        match one.kind:
+    async def _process(self, item: DueItem) -> DueWorkResult | None:
+        if item.problem is not None:
+            return await self._failed(item, item.problem)
+        match item.kind:
             case "task":
-                return await self._process_task(one.id)
+                return await self._process_task(item.id)
             case "job":
-                job = await self._resume_if_over(one.id, self._jobs.job, self._jobs.resume)
-                return None if job is None else DueWorkResult(did="resumed", job_id=one.id, job=job)
+                job = await self._resume_if_over(item.id, self._jobs.job, self._jobs.resume)
+                return None if job is None else DueWorkResult(did="resumed", job_id=item.id, job=job)
             case "iterations":
-                series = await self._resume_if_over(one.id, self._iterations.get, self._launcher.resume_series)
+                series = await self._resume_if_over(item.id, self._iterations.get, self._launcher.resume_series)
                 did: Literal["resumed", "queued"] = "resumed" if self._launcher.resumes else "queued"
-                return None if series is None else DueWorkResult(did=did, series_id=one.id, series=series)
+                return None if series is None else DueWorkResult(did=did, series_id=item.id, series=series)
             case "schedule":
-                return await self._schedules().process_due(one.id)
+                return await self._schedules().process_due(item.id)
             case "list":
                 return None
-        assert_never(one.kind)
+        assert_never(item.kind)
 
     async def _resume_if_over(
-        self, paused_id: str, look: Callable[[str], Awaitable[_P]], resume: Callable[[str], Awaitable[_P | None]]
-    ) -> _P | None:
+        self,
+        paused_id: str,
+        get_state: Callable[[str], Awaitable[_PausedT]],
+        resume: Callable[[str], Awaitable[_PausedT | None]],
+    ) -> _PausedT | None:
         """Resume a Job or a series whose rate limit is over; None if another process was faster."""
-        if not is_over(await look(paused_id), self._now()):
+        if not is_over(await get_state(paused_id), self._now()):
             return None
         try:
             return await resume(paused_id)
         except UsageError:
-            if is_over(await look(paused_id), self._now()):
+            if is_over(await get_state(paused_id), self._now()):
                 raise
             return None
 
     async def _process_task(self, task_id: str) -> DueWorkResult | None:
         """Process a task: take its next step until nothing is due; read what the steps ask for."""
         task = await self._memory.get(task_id)
-        known = TaskContext(task.agent_id in self._source.current.project.experts)
-        while (step := next_step(task, known, self._now())) is not None:
+        context = TaskContext(task.agent_id in self._source.current.project.experts)
+        while (step := next_step(task, context, self._now())) is not None:
             match step:
                 case AskCommand():
-                    known = replace(known, poll=await self._run_wake_command(task.agent_id, step.command))
+                    context = replace(context, poll=await self._run_wake_command(task.agent_id, step.command))
                 case NeedJob():
-                    known = replace(known, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
+                    context = replace(context, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
                 case ContinueTask():
-                    return await self._run_job(task, step.job_id, known)
+                    return await self._run_job(task, step.job_id, context)
                 case AppendTaskEvents():
-                    return await self._apply(task, step, known)
+                    return await self._apply(task, step, context)
                 case _:
                     assert_never(step)
         return None
@@ -277,9 +287,9 @@ class Scheduler:
     async def _run_wake_command(self, agent_id: str, command: Sequence[str]) -> PollResult:
         setup = self._source.current
         expert_key = agent_id if agent_id in setup.project.experts else None
-        async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as ground:
-            env = inherit_variables(setup.env.without_stored, (*variables_in(command), *ground.variables))
-            return await ask_command(command, setup.workspace, env, setup.storage.programs, ground.runtime)
+        async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as sandbox:
+            env = inherit_variables(setup.env.without_stored, (*variables_in(command), *sandbox.variables))
+            return await ask_command(command, setup.workspace, env, setup.storage.programs, sandbox.runtime)
 
     async def _apply(self, task: TaskState, step: AppendTaskEvents, context: TaskContext) -> DueWorkResult:
         """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.
@@ -316,11 +326,11 @@ def _due_task(row: Row) -> DueItem:
     return DueItem(str(row["taskId"]), problem=str(row.get("error")) if row.get("damaged") else None)
 
 
-async def _list_or_error(what: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[DueItem]]:
+async def _list_or_error(kind: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[DueItem]]:
     try:
         return await listing, []
     except Exception as error:  # noqa: BLE001 - a storage may raise anything
-        return [], [DueItem(what, "list", error_line(error))]
+        return [], [DueItem(kind, "list", error_line(error))]
 
 
 async def _or_none(work: Awaitable[_T]) -> _T | None:

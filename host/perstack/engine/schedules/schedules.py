@@ -108,11 +108,11 @@ class JobLauncher:
             return await iterations.resume(series_id)
         from perstack.ports.dispatcher import Order
 
-        now = self._source.current
+        context = self._source.current
         series = await iterations.get(series_id)
         labels = {SERIES_LABEL: series_id, EXPERT_LABEL: series.expert_key}
-        order = Order(series_id, labels=labels, submitted_at=now.clock.now())
-        return series if await now.dispatching.submit(order, now.storage, once=True) else None
+        order = Order(series_id, labels=labels, submitted_at=context.clock.now())
+        return series if await context.dispatching.submit(order, context.storage, once=True) else None
 
 
 # Store schedules: each is the single log of a Job in the space `schedules`, with its state as the index entry.
@@ -149,8 +149,8 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
 
     async def load_state(self, name: str) -> Loaded[ScheduleState] | None:
         """Return a schedule's state, folded from its index entry on; None if nothing has happened. Raises Damaged."""
-        kept = await SCHEDULES.store.read(self._space, name)
-        return await self._since(name, kept) or (await self.readable(name)).or_raise().loaded
+        stored = await SCHEDULES.store.read(self._space, name)
+        return await self._since(name, stored) or (await self.readable(name)).or_raise().loaded
 
     async def add(
         self, name: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
@@ -171,15 +171,15 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
             await self._audit.send_after_stop(Owner("schedule", owner_id), appended.head)
         return appended
 
-    async def _since(self, name: str, kept: StoredSummary) -> Loaded[ScheduleState] | None:
+    async def _since(self, name: str, stored: StoredSummary) -> Loaded[ScheduleState] | None:
         """Fold the log from the index entry on; None if there is no entry, or it does not belong to this log."""
-        head = kept.head
-        if head is None or kept.text is None:
+        head = stored.head
+        if head is None or stored.text is None:
             return None
         loaded: Loaded[ScheduleState] | None = None
         # the fold of the whole log reports the error
         with suppress(ValidationError, ValueError, LookupError, StorageError):
-            state = ScheduleState.model_validate_json(kept.text)
+            state = ScheduleState.model_validate_json(stored.text)
             async with aclosing(self._log.events(log_of(name), after=head.seq - 1)) as lines:
                 async for line in lines:
                     if loaded is not None:
@@ -222,8 +222,10 @@ async def job_if_any(jobs: Jobs, job_id: str) -> JobSummary | None:
 
 def error_line(error: Exception) -> str:
     """Return the first error of a group, in one line."""
-    first = leaves(error)[0]
-    return str(first) if isinstance(first, PerstackError) else f"{type(first).__name__}: {first}"
+    first_error = leaves(error)[0]
+    return (
+        str(first_error) if isinstance(first_error, PerstackError) else f"{type(first_error).__name__}: {first_error}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,22 +246,22 @@ class Schedules:
 
     def __init__(self, source: ContextSource, jobs: Jobs, launcher: JobLauncher) -> None:
         """Create; `source` has the context in force, and `launcher` starts the Jobs."""
-        now = source.current
+        context = source.current
         self._source = source
         self._jobs = jobs
         self._launcher = launcher
-        self._log = ScheduleLog(now.storage, now.audit)
+        self._log = ScheduleLog(context.storage, context.audit)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names in the definition in force."""
-        return tuple(one.name for one in self._source.current.project.schedules)
+        return tuple(schedule.name for schedule in self._source.current.project.schedules)
 
     async def once(self) -> tuple[DueWorkResult, ...]:
         """Process what is due now, until Jobs driven here end or stop. Errors are in the `error` of their schedule."""
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(self._process_safely(name)) for name in self.names]
-        return tuple(done for one in work if (done := one.result()) is not None)
+        return tuple(result for task in work if (result := task.result()) is not None)
 
     async def _process_safely(self, name: str) -> DueWorkResult | None:
         try:
@@ -271,24 +273,26 @@ class Schedules:
 
     async def process_due(self, name: str) -> DueWorkResult | None:
         """Start at most one due Job of a schedule; None if nothing was due. Raises Conflict if another process does."""
-        schedule = next((one for one in self._source.current.project.schedules if one.name == name), None)
+        schedule = next(
+            (schedule for schedule in self._source.current.project.schedules if schedule.name == name), None
+        )
         if schedule is None:
             return None
         calendar = calendar_of(schedule)
-        loaded, known = await self._log.load_state(name), ScheduleContext(resumes=self._launcher.resumes)
-        done: DueWorkResult | None = None
-        while (step := next_step(_state(loaded), schedule, calendar, known, self._now())) is not None:
+        loaded, context = await self._log.load_state(name), ScheduleContext(resumes=self._launcher.resumes)
+        result: DueWorkResult | None = None
+        while (step := next_step(_state(loaded), schedule, calendar, context, self._now())) is not None:
             match step:
                 case NeedJob():
-                    known = replace(known, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
+                    context = replace(context, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
                 case AppendEvents(starts=None):
                     loaded = await self._log.add(name, loaded, step.events)
                     if step.did is not None:
-                        done = DueWorkResult(did=step.did, schedule=name, occurrence=step.at)
+                        result = DueWorkResult(did=step.did, schedule=name, occurrence=step.at)
                 case AppendEvents():
                     await self._launcher.check(schedule.expert)
-                    started = (await self._log.add(name, loaded, step.events)).state.current
-                    return None if started is None else await self._start(schedule, calendar, started)
+                    occurrence = (await self._log.add(name, loaded, step.events)).state.current
+                    return None if occurrence is None else await self._start(schedule, calendar, occurrence)
                 case BeginJob():
                     await self._launcher.check(schedule.expert)
                     return await self._start(schedule, calendar, step.occurrence)
@@ -297,11 +301,11 @@ class Schedules:
                     return await self._record_end(schedule, calendar, step.occurrence, job, "resumed")
                 case _:
                     assert_never(step)
-        return done
+        return result
 
     async def list(self) -> tuple[ScheduleStatus, ...]:
         """Return the state of each schedule. A schedule that cannot be read has an `error`."""
-        return tuple([await self._status(one) for one in self._source.current.project.schedules])
+        return tuple([await self._status(schedule) for schedule in self._source.current.project.schedules])
 
     async def _status(self, schedule: Schedule) -> ScheduleStatus:
         try:
@@ -312,11 +316,11 @@ class Schedules:
                 return ScheduleStatus(schedule, calendar.next_after(now))
             state = loaded.state
             last = state.current or state.last
-            following = calendar.next_after(state.lines.get(schedule.line, now))
+            next_time = calendar.next_after(state.lines.get(schedule.line, now))
             job = None if last is None else await job_if_any(self._jobs, last.job_id)
         except (StorageError, UsageError) as error:
             return ScheduleStatus(schedule, error=error_line(error))
-        return ScheduleStatus(schedule, following, last, job, state.waiting, state.skipped)
+        return ScheduleStatus(schedule, next_time, last, job, state.waiting, state.skipped)
 
     def _now(self) -> int:
         return self._source.current.clock.now()

@@ -88,10 +88,10 @@ class ExecutionMemory(TaskMemory):
 
         place = find_place(workspace)
         project = Project() if place.config is None or storage is not None else load_usable(place.config).project
-        given = env if env is not None else state_environment(project, place, storage)
-        loaded = load_plugins(plugins, given)
-        opened = open_state(loaded, project, place, storage, given)
-        return cls(opened, audit_of(project, opened, place, env))
+        environment = env if env is not None else state_environment(project, place, storage)
+        registry = load_plugins(plugins, environment)
+        state = open_state(registry, project, place, storage, environment)
+        return cls(state, audit_of(project, state, place, env))
 
     async def __aenter__(self) -> ExecutionMemory:
         """Return the memory."""
@@ -124,13 +124,13 @@ class ExecutionMemory(TaskMemory):
         """Return the task id for a whole id, a unique prefix, or `@last`. Raises UsageError that lists what matches."""
         from perstack.engine.log.id_resolution import position_from_last, resolve_id, too_few
 
-        last = position_from_last(typed)
-        if last is None:
+        position = position_from_last(typed)
+        if position is None:
             return await resolve_id(self._storage, typed, ("task",))
-        tasks = (await self.list(limit=last + 1)).tasks
-        if len(tasks) <= last:
+        tasks = (await self.list(limit=position + 1)).tasks
+        if len(tasks) <= position:
             raise too_few("task", len(tasks), self._storage)
-        return tasks[last].task_id
+        return tasks[position].task_id
 
     async def do(self, command: TaskCommand[_R]) -> _R:
         """Carry out an operation. Ordinary changes are defined in their command class."""
@@ -149,8 +149,8 @@ class ExecutionMemory(TaskMemory):
             case PauseCommand():
                 return await self._pause(command)
             case ResumeCommand():
-                wanted = command.checkpoint
-                back_to = None if wanted is None else await self.checkpoint_of(command.task_id, wanted)
+                checkpoint = command.checkpoint
+                back_to = None if checkpoint is None else await self.checkpoint_of(command.task_id, checkpoint)
                 return await self._change(command, replace(self._decision_input(), back_to=back_to))
             case ChangeCommand():
                 return await self._change(command, self._decision_input())
@@ -167,8 +167,8 @@ class ExecutionMemory(TaskMemory):
     async def _create(self, command: CreateCommand) -> TaskState:
         check_task_id(command.task_id)
         command.check()
-        waits_for = await check_dependencies(self.log, command.task_id, command.depends_on)
-        events = command.decide(replace(self._decision_input(), depends_on=waits_for))
+        dependencies = await check_dependencies(self.log, command.task_id, command.depends_on)
+        events = command.decide(replace(self._decision_input(), depends_on=dependencies))
         try:
             return await with_blockers(self.log, await self.log.create(events))
         except Conflict as conflict:
@@ -183,12 +183,12 @@ class ExecutionMemory(TaskMemory):
         )
 
     async def _pause(self, command: PauseCommand) -> TaskState:
-        waits_for = await check_dependencies(self.log, command.task_id, command.depends_on)
-        given = replace(self._decision_input(), depends_on=waits_for)
-        needs_token = command.needs_token(given)
+        dependencies = await check_dependencies(self.log, command.task_id, command.depends_on)
+        context = replace(self._decision_input(), depends_on=dependencies)
+        needs_token = command.needs_token(context)
         token = f"{command.task_id}.{secrets.token_urlsafe(32)}" if needs_token else None
-        given = replace(given, token_hash=None if token is None else _hash(token))
-        paused = await with_blockers(self.log, await self._change(command, given))
+        context = replace(context, token_hash=None if token is None else _hash(token))
+        paused = await with_blockers(self.log, await self._change(command, context))
         return paused.model_copy(update=TaskChanges(token=token))
 
     # --- queries --------------------------------------------------------------------------------------------------
@@ -197,28 +197,31 @@ class ExecutionMemory(TaskMemory):
         """Return the state of a task, with the tasks that block it. Raises NotFound and Damaged."""
         return await with_blockers(self.log, (await self.log.load(task_id)).state)
 
-    async def page(self, asked: ListCommand) -> TaskPage:
+    async def page(self, query: ListCommand) -> TaskPage:
         """Return the tasks that match all conditions, latest change first."""
-        wanted = [
+        conditions = [
             (key, value)
-            for key, value in (("status", asked.status), ("pauseReason", asked.reason), ("agentId", asked.agent_id))
+            for key, value in (("status", query.status), ("pauseReason", query.reason), ("agentId", query.agent_id))
             if value is not None
         ]
         now = self._clock.now()
-        latest = now - asked.older_than if asked.older_than is not None else now + _EVER_MS
-        earliest = now - asked.newer_than if asked.newer_than is not None else -1
+        latest = now - query.older_than if query.older_than is not None else now + _EVER_MS
+        earliest = now - query.newer_than if query.newer_than is not None else -1
 
         def is_match(row: Row) -> bool:
-            for key, value in wanted:  # a plain loop: `all` takes twice the time, and there may be thousands of rows
+            for (
+                key,
+                value,
+            ) in conditions:  # a plain loop: `all` takes twice the time, and there may be thousands of rows
                 if row.get(key) != value:
                     return False
-            return (row.get("archivedAt") is not None) is asked.archived and earliest < _changed_at(row) <= latest
+            return (row.get("archivedAt") is not None) is query.archived and earliest < _changed_at(row) <= latest
 
         rows = by_id(await self.log.rows())
-        fitting = ((_changed_at(row), task_id) for task_id, row in rows.items() if is_match(row))
-        page = newest_first(fitting, asked.limit, asked.after)
+        matching = ((_changed_at(row), task_id) for task_id, row in rows.items() if is_match(row))
+        page = newest_first(matching, query.limit, query.after)
         listing = BlockerSearch(self.log, rows)
-        tasks = [await listing.with_blockers(await self.log.of_row(rows[one])) for one in page.ids]
+        tasks = [await listing.with_blockers(await self.log.of_row(rows[task_id])) for task_id in page.ids]
         return TaskPage(tasks=tuple(tasks), next=page.next)
 
     async def damaged_tasks(self) -> tuple[TaskSummary, ...]:
@@ -235,14 +238,14 @@ class ExecutionMemory(TaskMemory):
         """Return all checkpoints of a task, oldest first. Raises NotFound."""
         return checkpoints_in(task_id, await self._events(task_id))
 
-    async def checkpoint_of(self, task_id: str, wanted: str) -> TaskCheckpoint:
+    async def checkpoint_of(self, task_id: str, id_or_name: str) -> TaskCheckpoint:
         """Return the checkpoint of an id, or the latest of a name. Raises NotFound."""
-        found = await self.checkpoints(task_id)
-        for one in reversed(found):
-            if wanted in (one.id, one.name):
-                return one
-        ids = ", ".join(one.id for one in found[-5:]) or "none"
-        raise NotFound(f"task {task_id} has no checkpoint {wanted}; its latest are: {ids}")
+        checkpoints = await self.checkpoints(task_id)
+        for checkpoint in reversed(checkpoints):
+            if id_or_name in (checkpoint.id, checkpoint.name):
+                return checkpoint
+        ids = ", ".join(checkpoint.id for checkpoint in checkpoints[-5:]) or "none"
+        raise NotFound(f"task {task_id} has no checkpoint {id_or_name}; its latest are: {ids}")
 
     async def _events(self, task_id: str) -> Sequence[StoredTaskEvent]:
         events = await self.log.events(task_id)
@@ -259,26 +262,26 @@ class ExecutionMemory(TaskMemory):
         Raises NotFound for an unknown token, and Conflict for a used one; a seen `event_id` changes nothing.
         """
         task_id, _, _ = token.partition(".")
-        nobody = NotFound("no task waits for this token")
+        unknown_token = NotFound("no task waits for this token")
         try:
             task = await self.get(task_id)
         except UsageError as error:
-            raise nobody from error
+            raise unknown_token from error
         if task.token_hash is None or not hmac.compare_digest(task.token_hash, _hash(token)):
-            raise nobody
+            raise unknown_token
         if task.status != "paused" and event_id not in task.signals:
             raise Conflict(f"task {task_id} has been signalled already")
         return await self.answer(task_id, payload, event_id=event_id)
 
     async def delete_each(self, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
         """Delete tasks unless they changed since they were listed; yield each id, and the reason if it was kept."""
-        doomed = {task.task_id for task in tasks}
-        others = [row for row in await self.log.rows() if row.get("taskId") not in doomed]
+        deleted_ids = {task.task_id for task in tasks}
+        remaining_rows = [row for row in await self.log.rows() if row.get("taskId") not in deleted_ids]
         for task in tasks:
             try:
                 if task.damaged:
                     raise NotAllowed(f"task {task.task_id} is damaged: repair it, or delete it by its name")
-                check_unneeded(task.task_id, others)
+                check_unneeded(task.task_id, remaining_rows)
                 await self.log.delete(task.task_id, task.version)
             except (Conflict, NotAllowed, NotFound) as error:
                 yield task.task_id, str(error)
@@ -287,8 +290,8 @@ class ExecutionMemory(TaskMemory):
 
 
 def _changed_at(row: Row) -> int:
-    written = row.get("updatedAt")
-    return written if isinstance(written, int) else 0
+    updated_at = row.get("updatedAt")
+    return updated_at if isinstance(updated_at, int) else 0
 
 
 def _hash(token: str) -> str:

@@ -65,9 +65,9 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
     async def create(self, events: Sequence[StoredTaskEvent]) -> TaskState:
         """Create a task from its first events. Raises Conflict if the id is taken."""
         task_id = events[0].task_id
-        had = (await TASKS.store.read(self._space, task_id)).floor
-        if had and not await self._space.read(log_of(task_id), limit=1):
-            raise self.shorter(task_id, 0, had)
+        expected_count = (await TASKS.store.read(self._space, task_id)).floor
+        if expected_count and not await self._space.read(log_of(task_id), limit=1):
+            raise self.shorter(task_id, 0, expected_count)
         with suppress(Conflict):  # a process that died before the first event has left an empty log
             await self._space.create_job(task_id)
         return (await shield_until_done(self.append(task_id, None, events))).state
@@ -119,10 +119,10 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
     async def rows(self) -> list[Row]:
         """Return the summaries of all tasks, unordered. A task that cannot be read is a row with its error."""
         entries = await self._space.entries()
-        found = _parsed(entries.values())
-        if len(found) < len(entries):
-            found += await self._from_logs(entries.keys() - {str(row.get("taskId")) for row in found})
-        return found
+        rows = _parsed(entries.values())
+        if len(rows) < len(entries):
+            rows += await self._from_logs(entries.keys() - {str(row.get("taskId")) for row in rows})
+        return rows
 
     async def of_row(self, row: Row) -> TaskSummary:
         """Return the summary in a row; from the log if the row is invalid. Raises NotFound."""
@@ -132,11 +132,11 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
             return await self.summary(str(row["taskId"]))
 
     async def _from_logs(self, task_ids: Iterable[str]) -> list[Row]:
-        found: list[Row] = []
+        rows: list[Row] = []
         for task_id in task_ids:
             with suppress(NotFound):
-                found.append(_row_of(await self.summary(task_id)))
-        return found
+                rows.append(_row_of(await self.summary(task_id)))
+        return rows
 
     async def _summarize(self, owner_id: str, loaded: Loaded[TaskState]) -> TaskSummary:
         summary = await super()._summarize(owner_id, loaded)
@@ -163,18 +163,18 @@ def _changed_concurrently(task_id: str, expected: int) -> str:
 
 def _parsed(entries: Iterable[bytes]) -> list[Row]:
     """Return the valid summaries. All are parsed at once, which is many times faster; singly if one is damaged."""
-    whole = [entry for entry in entries if entry]
+    non_empty = [entry for entry in entries if entry]
     try:
-        rows: list[Row] = from_json(b"[" + b",".join(whole) + b"]")
+        rows: list[Row] = from_json(b"[" + b",".join(non_empty) + b"]")
     except ValueError:
         rows = []
-    if len(rows) == len(whole) and all(map(_INDEX.reads, rows)):
+    if len(rows) == len(non_empty) and all(map(_INDEX.reads, rows)):
         return rows
-    found: list[Row] = []
-    for entry in whole:
+    valid_rows: list[Row] = []
+    for entry in non_empty:
         with suppress(ValidationError):
-            found.append(_row_of(TaskSummary.model_validate_json(entry)))
-    return found
+            valid_rows.append(_row_of(TaskSummary.model_validate_json(entry)))
+    return valid_rows
 
 
 def _row_of(summary: TaskSummary) -> Row:
@@ -188,8 +188,10 @@ async def with_blockers(log: TaskLog, task: TaskState) -> TaskState:
     """Return the task with the tasks that block it."""
     if not task.depends_on:
         return task
-    found = [await _read_dependency(log, one) for one in task.depends_on]
-    return task.model_copy(update=TaskChanges(blocked_by=tuple(one for one in found if one is not None)))
+    dependencies = [await _read_dependency(log, task_id) for task_id in task.depends_on]
+    return task.model_copy(
+        update=TaskChanges(blocked_by=tuple(dependency for dependency in dependencies if dependency is not None))
+    )
 
 
 class BlockerSearch:
@@ -200,48 +202,51 @@ class BlockerSearch:
         self._log = log
         self._rows = rows
         self._waits = {
-            one: [other for other in wanted if not is_completed(rows.get(other))]
-            for one, row in rows.items()
-            if (wanted := depends_on(row))
+            task_id: [other for other in dependencies if not is_completed(rows.get(other))]
+            for task_id, row in rows.items()
+            if (dependencies := depends_on(row))
         }
         self._endless = tasks_on_cycles(self._waits)
 
     async def with_blockers(self, task: TaskSummary) -> TaskSummary:
         """Return the task with the tasks that block it."""
-        held = [one for one in task.depends_on if not is_completed(self._rows.get(one))]
-        found = [await _read_dependency(self._log, one) for one in held]
-        return blocked(task, tuple(self._with_circle(task.task_id, one) for one in found if one is not None))
+        unfinished = [task_id for task_id in task.depends_on if not is_completed(self._rows.get(task_id))]
+        dependencies = [await _read_dependency(self._log, task_id) for task_id in unfinished]
+        return blocked(
+            task,
+            tuple(self._with_circle(task.task_id, dependency) for dependency in dependencies if dependency is not None),
+        )
 
-    def _with_circle(self, task_id: str, one: Dependency) -> Dependency:
-        if not {task_id, one.task_id} <= self._endless:
-            return one
-        way = find_cycle(task_id, (one.task_id,), self._waits)
-        return one if way is None else one.model_copy(update={"circle": way})
+    def _with_circle(self, task_id: str, dependency: Dependency) -> Dependency:
+        if not {task_id, dependency.task_id} <= self._endless:
+            return dependency
+        cycle = find_cycle(task_id, (dependency.task_id,), self._waits)
+        return dependency if cycle is None else dependency.model_copy(update={"circle": cycle})
 
 
-async def check_dependencies(log: TaskLog, task_id: str, given: Sequence[str]) -> tuple[str, ...]:
+async def check_dependencies(log: TaskLog, task_id: str, task_ids: Sequence[str]) -> tuple[str, ...]:
     """Return the dependencies without duplicates. Raises UsageError for unknown ones, for cycles, or for too many."""
-    wanted = tuple(dict.fromkeys(check_task_id(one) for one in given))
-    if not wanted:
+    dependencies = tuple(dict.fromkeys(check_task_id(dependency) for dependency in task_ids))
+    if not dependencies:
         return ()
-    if len(wanted) > MOST_DEPENDENCIES:
+    if len(dependencies) > MOST_DEPENDENCIES:
         raise UsageError(
-            f"task {task_id} may wait for {MOST_DEPENDENCIES} tasks, not {len(wanted)}: let one task wait for some of"
-            " them, and this one for that"
+            f"task {task_id} may wait for {MOST_DEPENDENCIES} tasks, not {len(dependencies)}: let one task wait for"
+            " some of them, and this one for that"
         )
     rows = by_id(await log.rows())
-    unknown = [one for one in wanted if one not in rows and one != task_id]
+    unknown = [dependency for dependency in dependencies if dependency not in rows and dependency != task_id]
     if unknown:
         raise UsageError(
             f"task {task_id} cannot wait for {in_short(unknown)}: there is none in {log.location}; create it first"
         )
-    way = find_cycle(task_id, wanted, {one: depends_on(row) for one, row in rows.items()})
-    if way is not None:
+    cycle = find_cycle(task_id, dependencies, {other_id: depends_on(row) for other_id, row in rows.items()})
+    if cycle is not None:
         raise UsageError(
-            f"task {task_id} cannot wait for {in_short(wanted)}: that would be a circle, {' -> '.join(way)};"
+            f"task {task_id} cannot wait for {in_short(dependencies)}: that would be a circle, {' -> '.join(cycle)};"
             f" leave one of these out"
         )
-    return wanted
+    return dependencies
 
 
 async def _read_dependency(log: TaskLog, task_id: str) -> Dependency | None:

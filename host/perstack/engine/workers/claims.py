@@ -39,8 +39,8 @@ from perstack.system.clock import Clock
 
 # Retries for a dispatcher that cannot be reached.
 
-_FIRST_RETRY_S = 0.2
-_LONGEST_RETRY_S = 5.0
+_MIN_RETRY_S = 0.2
+_MAX_RETRY_S = 5.0
 
 _T = TypeVar("_T")
 
@@ -58,12 +58,12 @@ class DispatcherConnection:
         """Repeat a call until the dispatcher answers, and return its result."""
         while True:
             try:
-                done = await work()
+                result = await work()
             except DispatcherError as error:
                 await asyncio.sleep(self.failed(error))
             else:
                 self.answered()
-                return done
+                return result
 
     def failed(self, error: DispatcherError) -> float:
         """Record an error; return the seconds to wait before the next call."""
@@ -71,7 +71,7 @@ class DispatcherConnection:
             text = f"the dispatcher does not answer, and is asked again: {error_text(error)}"
             facts = {"dispatcher": self._location, "error": error_text(error)}
             self._report(WorkerReport(event="unreachable", level="warning", text=text, facts=facts))
-        self._pause = min(max(self._pause * 2, _FIRST_RETRY_S), _LONGEST_RETRY_S)
+        self._pause = min(max(self._pause * 2, _MIN_RETRY_S), _MAX_RETRY_S)
         return self._pause * random.uniform(0.7, 1.0)  # noqa: S311 - so that workers do not all retry at once
 
     def answered(self) -> None:
@@ -123,7 +123,7 @@ class ClaimHandler:
         self._counters = counters
         self._connection = connection
         self._report = report
-        self._tries: dict[str, int] = {}
+        self._attempts: dict[str, int] = {}
         self._held: dict[str, HeldClaim] = {}
         self._suspect_check = asyncio.Lock()
         """Serializes checks for suspects: of two checks at once, neither would see the other's Job begin."""
@@ -180,11 +180,13 @@ class ClaimHandler:
         """Drive what the order refers to, and release the order. `live` returns the names of the existing workers."""
         try:
             outcome = await self._outcome(seat, claim, live)
-            after = await self._decide_order(claim, outcome)
-            again = None if isinstance(after, Done) else await self._order_to_requeue(claim.claim.order, after, live)
+            decision = await self._decide_order(claim, outcome)
+            requeued = (
+                None if isinstance(decision, Done) else await self._order_to_requeue(claim.claim.order, decision, live)
+            )
             if not claim.is_lost:
-                await self._connection.call(lambda: seat.release(claim.claim, again))
-            self._report(report_of_outcome(claim.claim.order, outcome, after))
+                await self._connection.call(lambda: seat.release(claim.claim, requeued))
+            self._report(report_of_outcome(claim.claim.order, outcome, decision))
             self._on_released(claim.claim.order)
         except Exception as error:  # noqa: BLE001 - an error of one Job must not end the others
             text = f"its order stays with this worker until that ends: {error_text(error)}"
@@ -213,8 +215,8 @@ class ClaimHandler:
         return await self._drive(claim, served)
 
     async def _drive(self, claim: HeldClaim, served: OrderTarget) -> Outcome:
-        def waits(it_does: bool) -> None:
-            claim.waits = it_does
+        def waits(is_waiting: bool) -> None:
+            claim.waits = is_waiting
             self.freed.set()
 
         drive = self._work.drive(served, claim.claim.order, self._counters.of(served), waits)
@@ -264,23 +266,23 @@ class ClaimHandler:
 
     async def _outcome_of_missing(self, order: Order) -> Outcome:
         """Return the outcome for a missing Job: its deletion withdraws a waiting order, but not a claimed one."""
-        where = f"{self._work.location} has no such Job"
+        words = f"{self._work.location} has no such Job"
         try:
             is_ours = await self._work.is_for_this_storage(order)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", error=error)
         if is_ours:
-            return Outcome("deleted", error=NotFound(f"{where} any more"))
-        why = "was it deleted, or is that another storage?" if is_ours is None else "that is another storage's"
-        return Outcome("missing", error=NotFound(f"{where}; {why}"))
+            return Outcome("deleted", error=NotFound(f"{words} any more"))
+        hint = "was it deleted, or is that another storage?" if is_ours is None else "that is another storage's"
+        return Outcome("missing", error=NotFound(f"{words}; {hint}"))
 
     async def _outcome_with_state(self, outcome: DriveOutcome, order: Order, error: BaseException | None) -> Outcome:
         try:
             return Outcome(outcome, await self._work.load(order), error)
-        except (NotFound, Damaged) as unread:
-            return await self._outcome_of_error(order, unread)
-        except Exception as unread:  # noqa: BLE001 - a storage may raise anything
-            return Outcome("unreachable", None, error or unread)
+        except (NotFound, Damaged) as load_error:
+            return await self._outcome_of_error(order, load_error)
+        except Exception as load_error:  # noqa: BLE001 - a storage may raise anything
+            return Outcome("unreachable", None, error or load_error)
 
     async def _count_takeover(self, seat: Seat, claim: HeldClaim) -> None:
         self._counters.takeovers += 1
@@ -309,18 +311,18 @@ class ClaimHandler:
 
     async def _decide_order(self, claim: HeldClaim, outcome: Outcome) -> Done | Requeue:
         order, begun = claim.claim.order, outcome.came not in ("busy", "unreachable")
-        tries = self._tries.pop(order.key, 0)
-        if not begun and len(self._tries) < _MAX_COUNTED_JOBS:
-            self._tries[order.key] = tries + 1
+        attempts = self._attempts.pop(order.key, 0)
+        if not begun and len(self._attempts) < _MAX_COUNTED_JOBS:
+            self._attempts[order.key] = attempts + 1
         reason, now = "" if outcome.error is None else error_text(outcome.error), self._clock.now()
         if order.run_id is None:
-            after = after_drive(outcome.came, outcome.served, now, tries=tries, reason=reason)
+            decision = after_drive(outcome.came, outcome.served, now, tries=attempts, reason=reason)
         else:
-            came, status = await self._run_status(order, outcome.came)
-            after = after_delegate(came, status, now, tries=tries, reason=reason)
-        if isinstance(after, Requeue) and not begun:
-            self.soonest = after.due if self.soonest is None else min(self.soonest, after.due)
-        return after
+            outcome_kind, status = await self._run_status(order, outcome.came)
+            decision = after_delegate(outcome_kind, status, now, tries=attempts, reason=reason)
+        if isinstance(decision, Requeue) and not begun:
+            self.soonest = decision.due if self.soonest is None else min(self.soonest, decision.due)
+        return decision
 
     async def _run_status(self, order: Order, outcome: DriveOutcome) -> tuple[DriveOutcome, RunStatus | None]:
         """Return the status of a delegate's Run from its log; "unreachable" if the log cannot be read now."""
@@ -331,10 +333,10 @@ class ClaimHandler:
         except Exception:  # noqa: BLE001 - a storage may raise anything
             return "unreachable", None
 
-    async def _order_to_requeue(self, order: Order, after: Requeue, live: ListWorkers) -> Order:
+    async def _order_to_requeue(self, order: Order, requeue: Requeue, live: ListWorkers) -> Order:
         """Return the order to put back in the queue, without refusals of workers that have ended."""
-        if after.refused is None:
-            return replace(order, due=after.due)
-        there = await self._connection.call(live)
-        refused = {name: why for name, why in order.refused.items() if name in there}
-        return replace(order, due=after.due, refused={**refused, self._name: after.refused})
+        if requeue.refused is None:
+            return replace(order, due=requeue.due)
+        live_names = await self._connection.call(live)
+        refusals = {name: reason for name, reason in order.refused.items() if name in live_names}
+        return replace(order, due=requeue.due, refused={**refusals, self._name: requeue.refused})

@@ -65,15 +65,15 @@ class WorkerFolders:
 
     async def remove_leftovers(self) -> tuple[str, ...]:
         """Remove the folders of Jobs that nobody drives, if a snapshot has their content; name the others."""
-        strange: list[str] = []
+        foreign: list[str] = []
         for folder in await asyncio.to_thread(self._folders):
             try:
                 await shield_until_done(self._remove_recorded(check_job_id(folder.name), folder))
             except (NotFound, UsageError):
-                strange.append(folder.name)
+                foreign.append(folder.name)
             except PerstackError:
                 continue  # it is driven, or cannot be read
-        return tuple(strange)
+        return tuple(foreign)
 
     def _folders(self) -> list[Path]:
         try:

@@ -98,10 +98,10 @@ async def _fail(jobs: Jobs, loaded: Job, run: Run, clock: Clock) -> None:
     emit = jobs.source.current.emitter()
     session = RunSession.of(jobs.storage, loaded, run, emit, clock=clock)
     if run.status not in ACTIVE:
-        again = resume_event(
+        resumed = resume_event(
             run, "crash", session.stamp, limits=None, settled={}, signal=None, definition=None, permissions=()
         )
-        session.record(again)
+        session.record(resumed)
     session.record_all(events_of_command(session.run, Fail(_POISON_ERROR), session.stamp, 0))
     await session.flush()
 
@@ -182,17 +182,19 @@ class OrderedWork:
         served = await self.load(order)
         if isinstance(served, JobSummary):
             return await progress_of(self._jobs, served.id, order.run_id)
-        facts = sum(1 + (one.artefact is not None) + (one.score is not None) for one in served.iterations)
+        facts = sum(
+            1 + (iteration.artefact is not None) + (iteration.score is not None) for iteration in served.iterations
+        )
         facts += served.invalid_answers
         try:
-            in_hand = (
+            current_work = (
                 0
                 if served.current_iteration is None
                 else await progress_of(self._jobs, served.current_iteration.job_id)
             )
         except NotFound:
-            in_hand = 0
-        return facts * _WORK_PER_FACT + in_hand
+            current_work = 0
+        return facts * _WORK_PER_FACT + current_work
 
     async def is_poison(self, served: OrderTarget, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
         """Return whether it ends whichever worker drives it. `live` is called for the existing workers if needed."""

@@ -78,7 +78,7 @@ class WorkerReport:
     facts: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
-_WHY_AGAIN: dict[DriveOutcome, tuple[Kind, Level, str]] = {
+_REQUEUE_REPORTS: dict[DriveOutcome, tuple[Kind, Level, str]] = {
     "stopped": ("again", "info", "waits, and is queued for later"),
     "left": ("again", "info", "left for another worker"),
     "busy": ("again", "info", "queued again"),
@@ -99,20 +99,20 @@ def error_text(error: BaseException | str) -> str:
 
 def report_of_claim(claim: Claim, served: OrderTarget) -> WorkerReport:
     """Return the report that a Job or series is being driven."""
-    over = " over from a worker that fell silent" if claim.is_taken_over else ""
+    takeover = " over from a worker that fell silent" if claim.is_taken_over else ""
     run = _delegate_run(claim.order, served)
     expert = served.expert_key if run is None else run.expert_key
     facts: dict[str, JsonValue] = {"expert": expert}
-    of = _delegate_prefix(claim.order, facts)
+    prefix = _delegate_prefix(claim.order, facts)
     if claim.is_taken_over:
         facts["takeovers"] = claim.order.takeovers
     kind = "iterations of " if isinstance(served, SeriesState) else ""
-    return WorkerReport(event="taken", job=served.id, text=f"{of}taken{over} ({kind}{expert})", facts=facts)
+    return WorkerReport(event="taken", job=served.id, text=f"{prefix}taken{takeover} ({kind}{expert})", facts=facts)
 
 
-def report_of_outcome(order: Order, outcome: Outcome, after: Done | Requeue) -> WorkerReport:
+def report_of_outcome(order: Order, outcome: Outcome, decision: Done | Requeue) -> WorkerReport:
     """Return the report of an order's outcome."""
-    event, level, text = _describe(order, outcome, isinstance(after, Requeue))
+    event, level, text = _describe(order, outcome, isinstance(decision, Requeue))
     facts: dict[str, JsonValue] = {"came": outcome.came}
     text = _delegate_prefix(order, facts) + text
     served, run = outcome.served, _delegate_run(order, outcome.served)
@@ -151,14 +151,14 @@ def _failure_of(served: OrderTarget | None) -> str | None:
     return None if served is None else served.error
 
 
-def _describe(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, str]:
+def _describe(order: Order, outcome: Outcome, is_requeued: bool) -> tuple[Kind, Level, str]:
     served = outcome.served
     if outcome.is_poison:
         return "poison", "error", f"stopped: {order.takeovers} workers in a row ended or fell silent"
     if outcome.came == "lost":
         return "lost", "warning", "another worker has taken it over"
-    if is_again and outcome.came in _WHY_AGAIN:
-        return _WHY_AGAIN[outcome.came]
+    if is_requeued and outcome.came in _REQUEUE_REPORTS:
+        return _REQUEUE_REPORTS[outcome.came]
     if outcome.came == "deleted":
         return "ended", "warning", "its order is removed" if outcome.seconds is None else "stopped"
     if served is None:
@@ -172,7 +172,7 @@ def _describe(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Lev
 
 # Counters since the worker began, from the Jobs' events, each counted once.
 
-MOST_MODELS = 50
+MAX_MODELS = 50
 """Models that are counted separately; further ones count as `other`, because anybody may write names in definitions."""
 OTHERS = "other"
 UNKNOWN = "unknown"
@@ -199,7 +199,7 @@ class WorkerCounters:
 
     def add(self, usage: Usage, model: str) -> None:
         """Count the tokens of one generation."""
-        name = model if model in self._models or len(self._models) < MOST_MODELS else OTHERS
+        name = model if model in self._models or len(self._models) < MAX_MODELS else OTHERS
         self._models.add(name)
         cached, reasoning = usage.cached_input_tokens, usage.reasoning_tokens
         kinds = {

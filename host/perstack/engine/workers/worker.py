@@ -45,7 +45,7 @@ from perstack.system.concurrency import shield_until_done
 
 # Health.
 
-SILENT_AFTER = 10.0  # seconds without an answer after which the dispatcher or storage counts as unavailable
+MAX_SILENCE_S = 10.0  # seconds without an answer after which the dispatcher or storage counts as unavailable
 
 _HEALTH_CHECK_INTERVAL_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
@@ -71,7 +71,7 @@ class Health:
         if self.is_leaving:
             return "the worker is leaving"
         now = time.monotonic()
-        silent = {name: now - at for name, at in self._answered.items() if now - at > SILENT_AFTER}
+        silent = {name: now - at for name, at in self._answered.items() if now - at > MAX_SILENCE_S}
         return "; ".join(f"the {name} has not answered for {seconds:.0f} s" for name, seconds in silent.items()) or None
 
     async def watch(self) -> None:
@@ -139,7 +139,7 @@ class Worker:
         self._leaving = asyncio.Event()
         self._returning = set[asyncio.Task[None]]()
         """Releases of claims under way. A cancelled `run` does not end them: nobody else knows of these claims."""
-        self._most_jobs = min(2 * settings.concurrency, job_slots().limit)
+        self._max_jobs = min(2 * settings.concurrency, job_slots().limit)
         """Maximum number of Jobs held, including Jobs that wait for delegates."""
 
     def leave(self) -> None:
@@ -164,28 +164,28 @@ class Worker:
             }
             self._report(WorkerReport(event="ready", text=f"takes jobs from {self._dispatcher.location}", facts=facts))
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(self._send_heartbeats(seat)), group.create_task(self.health.watch())]
-                looking = [group.create_task(self._schedule()), group.create_task(self._sweep())]
+                background = [group.create_task(self._send_heartbeats(seat)), group.create_task(self.health.watch())]
+                scans = [group.create_task(self._schedule()), group.create_task(self._sweep())]
                 async with asyncio.TaskGroup() as driving:
-                    seeing = set[asyncio.Task[None]]()
-                    await self._claim_orders(seat, driving, seeing)
-                    for one in looking:
-                        one.cancel()
-                    await self._drain(seeing)
-                for one in beside:
-                    one.cancel()
+                    running = set[asyncio.Task[None]]()
+                    await self._claim_orders(seat, driving, running)
+                    for task in scans:
+                        task.cancel()
+                    await self._drain(running)
+                for task in background:
+                    task.cancel()
         self._report(WorkerReport(event="stopped", text="has left"))
 
     async def _connect(self, stack: AsyncExitStack) -> Seat:
         settings = self._settings
 
-        async def sit() -> Seat:
+        async def take_seat() -> Seat:
             seat = self._dispatcher.seat(self.name, labels=settings.labels, concurrency=settings.concurrency)
             entered = await seat.__aenter__()
             stack.push_async_callback(self._disconnect, seat)
             return entered
 
-        return await self._connection.call(sit)
+        return await self._connection.call(take_seat)
 
     async def _disconnect(self, seat: AbstractAsyncContextManager[Seat]) -> None:
         try:
@@ -195,7 +195,7 @@ class Worker:
 
     # --- taking Jobs ----------------------------------------------------------------------------------------------
 
-    async def _claim_orders(self, seat: Seat, driving: asyncio.TaskGroup, seeing: set[asyncio.Task[None]]) -> None:
+    async def _claim_orders(self, seat: Seat, driving: asyncio.TaskGroup, running: set[asyncio.Task[None]]) -> None:
         while not self._leaving.is_set():
             self._claims.freed.clear()
             if self._claims.places >= self._settings.concurrency:
@@ -210,48 +210,48 @@ class Worker:
             if claim is None:
                 await self._unless_leaving(self._wait_for_order(seat))
                 continue
-            if claim.order.run_id is None and self._claims.jobs >= self._most_jobs:
+            if claim.order.run_id is None and self._claims.jobs >= self._max_jobs:
                 await self._release_later(seat, claim)
                 continue
             held = self._claims.hold(claim)
-            one = driving.create_task(self._claims.process(seat, held, self._worker_names))
-            seeing.add(one)
-            one.add_done_callback(seeing.discard)
+            task = driving.create_task(self._claims.process(seat, held, self._worker_names))
+            running.add(task)
+            task.add_done_callback(running.discard)
 
     async def _release_later(self, seat: Seat, claim: Claim) -> None:
         """Release the claim with a delay: this worker holds its maximum of Jobs, including Jobs that only wait."""
-        again = replace(claim.order, due=max(claim.order.due, self._clock.now() + _RELEASE_DELAY_MS))
-        release = asyncio.create_task(self._connection.call(lambda: seat.release(claim, again)))
+        delayed_order = replace(claim.order, due=max(claim.order.due, self._clock.now() + _RELEASE_DELAY_MS))
+        release = asyncio.create_task(self._connection.call(lambda: seat.release(claim, delayed_order)))
         self._returning.add(release)
         release.add_done_callback(self._returning.discard)
         await asyncio.shield(release)
         await self._unless_leaving(asyncio.sleep(_RELEASE_DELAY_MS / 4_000))
 
     async def _next_claim(self, seat: Seat) -> Claim | None:
-        asked = asyncio.ensure_future(seat.claim())
+        claiming = asyncio.ensure_future(seat.claim())
         leaving = asyncio.ensure_future(self._leaving.wait())
         is_taken = False
         try:
-            await asyncio.wait({asked, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({claiming, leaving}, return_when=asyncio.FIRST_COMPLETED)
             is_taken = not self._leaving.is_set()
         finally:
             leaving.cancel()
             if not is_taken:
-                self._returning.add(asyncio.create_task(self._release_late_claim(seat, asked)))
-        return asked.result() if is_taken else None
+                self._returning.add(asyncio.create_task(self._release_late_claim(seat, claiming)))
+        return claiming.result() if is_taken else None
 
     async def _wait_for_releases(self) -> None:
         if not self._returning:
             return
         done, late = await shield_until_done(asyncio.wait(self._returning, timeout=_ANSWER_TIMEOUT_S))
-        for one in late:
-            one.cancel()
-        for one in done:
-            one.result()
+        for task in late:
+            task.cancel()
+        for task in done:
+            task.result()
 
-    async def _release_late_claim(self, seat: Seat, asked: asyncio.Future[Claim | None]) -> None:
+    async def _release_late_claim(self, seat: Seat, claiming: asyncio.Future[Claim | None]) -> None:
         with suppress(DispatcherError):
-            claim = await asked
+            claim = await claiming
             if claim is not None:
                 await seat.release(claim, claim.order)
 
@@ -266,16 +266,16 @@ class Worker:
             await asyncio.sleep(self._connection.failed(error))
 
     async def _worker_names(self) -> frozenset[str]:
-        return frozenset(one.name for one in await self._dispatcher.workers())
+        return frozenset(worker.name for worker in await self._dispatcher.workers())
 
-    async def _drain(self, seeing: set[asyncio.Task[None]]) -> None:
+    async def _drain(self, running: set[asyncio.Task[None]]) -> None:
         self._claims.leave_after_step()
         await self._wait_until_empty(self._settings.drain)
         self._claims.leave_now()
-        if seeing:
-            _, late = await asyncio.wait(seeing, timeout=_ANSWER_TIMEOUT_S)
-            for one in late:
-                one.cancel()
+        if running:
+            _, late = await asyncio.wait(running, timeout=_ANSWER_TIMEOUT_S)
+            for task in late:
+                task.cancel()
 
     async def _wait_until_empty(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -324,38 +324,38 @@ class Worker:
                 facts = {"error": error_text(error)}
                 text = f"Jobs without an order could not be looked for: {error_text(error)}"
                 self._report(WorkerReport(event="failed", level="warning", text=text, facts=facts))
-            took = time.monotonic() - began
+            duration_s = time.monotonic() - began
             # workers must not sweep simultaneously, nor spend more than 5 % of their time on it
-            await asyncio.sleep(max(SWEEP_INTERVAL_S, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
+            await asyncio.sleep(max(SWEEP_INTERVAL_S, duration_s * 20) * random.uniform(0.7, 1.3))  # noqa: S311
 
     def _on_released(self, order: Order) -> None:
         if TASK_LABEL in order.labels or SCHEDULE_LABEL in order.labels:
             self._scheduler.wake()
 
-    def _report_due_work(self, done: DueWorkResult) -> None:
-        about = {"task": done.task_id, "series": done.series_id, "schedule": done.schedule}
-        facts: dict[str, JsonValue] = {key: value for key, value in about.items() if value is not None}
-        what = " ".join(str(value) for pair in facts.items() for value in pair)
-        wrong = "" if done.error is None else f": {error_text(done.error)}"
-        if done.error is not None:
-            facts["error"] = error_text(done.error)
-        level: Level = "info" if done.error is None else "error"
-        text = f"{what} {done.did}{wrong}".strip()
+    def _report_due_work(self, result: DueWorkResult) -> None:
+        ids = {"task": result.task_id, "series": result.series_id, "schedule": result.schedule}
+        facts: dict[str, JsonValue] = {key: value for key, value in ids.items() if value is not None}
+        subject = " ".join(str(value) for pair in facts.items() for value in pair)
+        suffix = "" if result.error is None else f": {error_text(result.error)}"
+        if result.error is not None:
+            facts["error"] = error_text(result.error)
+        level: Level = "info" if result.error is None else "error"
+        text = f"{subject} {result.did}{suffix}".strip()
         self._report(
             WorkerReport(
-                event="looked-after", level=level, job=done.job_id, text=text, facts={**facts, "did": done.did}
+                event="looked-after", level=level, job=result.job_id, text=text, facts={**facts, "did": result.did}
             )
         )
 
     async def _unless_leaving(self, work: Awaitable[_T]) -> _T | None:
         """Return the result of the work; None if the worker leaves first, and the work is cancelled."""
         leaving = asyncio.ensure_future(self._leaving.wait())
-        doing = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait({leaving, doing}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({leaving, task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
-            if not doing.done():
-                doing.cancel()
-                await asyncio.wait({doing})
-        return None if doing.cancelled() else doing.result()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        return None if task.cancelled() else task.result()
