@@ -105,8 +105,8 @@ class Scheduler:
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(self._process_safely(item)) for item in due]
-        done = [done for one in work if (done := one.result()) is not None]
-        return (*done, *[one async for one in self._delete_expired()])
+        results = [result for task in work if (result := task.result()) is not None]
+        return (*results, *[removed async for removed in self._delete_expired()])
 
     async def watch(self, interval: int, on_woken: Callable[[DueWorkResult], None], *, with_jobs: bool = True) -> None:
         """Repeat `once` every `interval` milliseconds until cancelled. A repeated error is reported once.
