@@ -29,9 +29,8 @@ class _Absent:
         return "<factory>"
 
 
-_VALUES_BEFORE_COMPILING = (
-    2  # values of a class until its `__init__` is compiled, which takes as long as setting the fields of twenty
-)
+# values of a class until its `__init__` is compiled, which takes as long as setting the fields of twenty
+_VALUES_BEFORE_COMPILING = 2
 
 
 class _Init:

@@ -40,8 +40,8 @@ class AwsAccount:
         self._profile = profile
         self._env = env
         self._region = region
-        self._found: Credentials | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._cached: Credentials | None = None
+        self._lookup_lock = asyncio.Lock()
 
     async def signature(self, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers that sign a POST of `body`. Raises MissingCredential, and ProviderError after a minute."""
@@ -52,12 +52,12 @@ class AwsAccount:
         """Return known credentials that never need a renewal, which could block; None otherwise."""
         from botocore.credentials import RefreshableCredentials
 
-        if self._found is None or isinstance(self._found, RefreshableCredentials):
+        if self._cached is None or isinstance(self._cached, RefreshableCredentials):
             return None
-        return self._found.get_frozen_credentials()
+        return self._cached.get_frozen_credentials()
 
     async def _look_up(self) -> ReadOnlyCredentials:
-        async with self._one_at_a_time:
+        async with self._lookup_lock:
             try:
                 async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
                     return await in_daemon_thread(self._credentials, "AWS credentials")
@@ -70,9 +70,9 @@ class AwsAccount:
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
         try:
-            self._found = self._found or _find(self._profile, self._env, self._region)
-            if self._found is not None:
-                return self._found.get_frozen_credentials()
+            self._cached = self._cached or _find(self._profile, self._env, self._region)
+            if self._cached is not None:
+                return self._cached.get_frozen_credentials()
         except (BotoCoreError, ClientError, OSError, RuntimeError, ValueError) as error:
             is_retryable = isinstance(error, HTTPClientError)
             name = "ConnectError" if is_retryable else "Authentication"
@@ -101,18 +101,18 @@ def region_of_profile(profile: str | None, env: Mapping[str, str]) -> str | None
     from botocore.exceptions import BotoCoreError
 
     try:
-        found: object = _session(profile, env).get_scoped_config().get("region")
+        region: object = _session(profile, env).get_scoped_config().get("region")
     except BotoCoreError as error:
         raise UsageError(f"AWS's configuration cannot be used: {_words(error)}") from None
-    return found if isinstance(found, str) else None
+    return region if isinstance(region, str) else None
 
 
 def _find(profile: str | None, env: Mapping[str, str], region: str) -> Credentials | None:
     """Find credentials: keys of the environment, which may come from `.env`, then everything that botocore knows."""
     from botocore.credentials import EnvProvider
 
-    if profile is None and (found := EnvProvider(environ=env).load()) is not None:
-        return found
+    if profile is None and (credentials := EnvProvider(environ=env).load()) is not None:
+        return credentials
     session = _session(profile, env)
     session.set_config_variable("region", region)
     return session.get_credentials()
@@ -148,8 +148,8 @@ def _sign(
     from botocore.auth import SigV4Auth
     from botocore.awsrequest import AWSRequest
 
-    own = {name.lower(): value for name, value in headers.items()}
-    to_sign = {name: value for name, value in own.items() if name == "content-type" or name.startswith("x-amz")}
+    lowercased = {name.lower(): value for name, value in headers.items()}
+    to_sign = {name: value for name, value in lowercased.items() if name == "content-type" or name.startswith("x-amz")}
     request = AWSRequest(method="POST", url=url, data=body, headers={"content-type": "application/json", **to_sign})
     SigV4Auth(credentials, _SERVICE, region).add_auth(request)
     return {str(name): str(value) for name, value in request.headers.items()}

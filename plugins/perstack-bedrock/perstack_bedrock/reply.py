@@ -48,9 +48,9 @@ class _Failures(Wire):
     def to_error(self) -> ProviderError | None:
         """Return the error of the event, with the status that an HTTP response would have; None without one."""
         for name in self.model_fields_set & _STATUS_OF.keys():
-            found: _AwsFailure | None = getattr(self, name)
-            if found is not None:
-                return error_from_status(found.message or found.code or name, _STATUS_OF[name])
+            failure: _AwsFailure | None = getattr(self, name)
+            if failure is not None:
+                return error_from_status(failure.message or failure.code or name, _STATUS_OF[name])
         return None
 
 
@@ -189,7 +189,7 @@ class ConverseDecoder:
                 self._on_delta(Delta("reasoning", piece.reasoning.text))
 
 
-_E = TypeVar("_E", bound=_Failures)
+_EventT = TypeVar("_EventT", bound=_Failures)
 
 
 class _PayloadPart(Wire):
@@ -217,7 +217,7 @@ class ChunkDecoder:
         return self._messages.finish()
 
 
-def _read(kind: type[_E], data: str) -> _E:
+def _read(kind: type[_EventT], data: str) -> _EventT:
     event = read_event(kind, data, "Bedrock")
     failure = event.to_error()
     if failure is not None:
@@ -285,8 +285,8 @@ async def aws_events(response: httpx.Response) -> AsyncGenerator[str]:
 def _data_of(message: EventStreamMessage) -> str:
     headers = cast("dict[str, JsonValue]", message.headers)  # the stubs declare numbers
     if headers.get(":message-type") == "error":
-        found = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}
-        return json.dumps({"error": found})
+        error = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}
+        return json.dumps({"error": error})
     kind = headers.get(":event-type") or headers.get(":exception-type") or ""
     # Composed as text: the payload is JSON already, and is parsed only once.
     return f"{{{json.dumps(kind)}: {message.payload.decode('utf-8', 'replace') or 'null'}}}"

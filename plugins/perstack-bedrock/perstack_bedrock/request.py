@@ -68,8 +68,8 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
     may_not_call = bool(request.tools) and not request.allow_tools
 
     def end(blocks: list[bytes]) -> list[bytes]:
-        told = [*blocks, to_bytes({"text": NO_MORE_CALLS})] if may_not_call else blocks
-        return _add_cache_mark(told) if has_cache else told
+        with_notice = [*blocks, to_bytes({"text": NO_MORE_CALLS})] if may_not_call else blocks
+        return _add_cache_mark(with_notice) if has_cache else with_notice
 
     head = request_prefix(request, VENDOR, settings, lambda: _head(request, settings))
     return request_body(head, (*turns.parts(end), *([_CONTINUE] if ends_unfinished(request) else [])))
@@ -84,21 +84,21 @@ def turns_of(request: GenerationRequest, settings: BedrockSettings) -> TurnEncod
 
 def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
     head: JsonObject = {}
-    most, fields = limits_and_thinking(request, settings)
+    max_tokens, fields = limits_and_thinking(request, settings)
     limits: JsonObject = {
-        "maxTokens": most,
+        "maxTokens": max_tokens,
         "temperature": temperature_of(request, settings),
         "topP": settings.top_p,
     }
-    given: JsonObject = {key: value for key, value in limits.items() if value is not None}
-    if given:
-        head["inferenceConfig"] = given
+    set_limits: JsonObject = {key: value for key, value in limits.items() if value is not None}
+    if set_limits:
+        head["inferenceConfig"] = set_limits
     if fields:
         head["additionalModelRequestFields"] = fields
     schema = schema_for(request, settings.structured_output, is_known=takes_schemas(request.model))
     if schema is not None:
-        written = to_bytes(schema).decode()
-        structure: JsonObject = {"jsonSchema": {"name": "result", "schema": written}}
+        schema_text = to_bytes(schema).decode()
+        structure: JsonObject = {"jsonSchema": {"name": "result", "schema": schema_text}}
         head["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
     if request.tools:
         head["toolConfig"] = {"tools": [{"toolSpec": _tool(spec)} for spec in request.tools]}
@@ -162,10 +162,10 @@ class _Writer:
 
     def _result(self, result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
         contents: list[JsonValue] = [*self._contents(result.contents, blobs)]
-        written: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": contents or [_NOTHING]}
+        block: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": contents or [_NOTHING]}
         if result.is_error and self._says_status:
-            written["status"] = "error"
-        return {"toolResult": written}
+            block["status"] = "error"
+        return {"toolResult": block}
 
 
 def _text(text: str) -> JsonObject | None:
@@ -194,10 +194,10 @@ def _reply_block(part: ReplyPart) -> JsonObject | None:
 
 def _thinking_block(part: ThinkingPart) -> JsonObject | None:
     """Encode thinking; None without a signature of this vendor: models that do not sign thoughts reject them."""
-    ours = (part.opaque or {}).get(VENDOR)
-    if not isinstance(ours, dict):
+    opaque = (part.opaque or {}).get(VENDOR)
+    if not isinstance(opaque, dict):
         return None
-    if "redacted" in ours:
-        return {"reasoningContent": {"redactedContent": ours["redacted"]}}
-    signed: JsonObject = {"text": part.thinking, "signature": ours.get("signature", "")}
+    if "redacted" in opaque:
+        return {"reasoningContent": {"redactedContent": opaque["redacted"]}}
+    signed: JsonObject = {"text": part.thinking, "signature": opaque.get("signature", "")}
     return {"reasoningContent": {"reasoningText": signed}}

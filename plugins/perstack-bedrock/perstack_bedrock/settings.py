@@ -84,8 +84,8 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     if settings.profile is None and env.get(KEY) and not env.get(SECRET):
         raise MissingCredential(f"provider amazon-bedrock has half a pair of keys: set {SECRET} beside {KEY}")
     if settings.base_url is None:
-        is_theirs = settings.profile is None and {KEY, SECRET} <= set(unconfirmed_in(env))
-        refuse_redirected(env, variable, (), others=None if is_theirs else "a signature of your AWS account")
+        is_from_workspace = settings.profile is None and {KEY, SECRET} <= set(unconfirmed_in(env))
+        refuse_redirected(env, variable, (), others=None if is_from_workspace else "a signature of your AWS account")
     return Access(endpoint, AwsAccount(settings.profile, env, region))
 
 
@@ -97,11 +97,11 @@ def _address_in(region: str) -> str:
 def _region_of(settings: BedrockSettings, env: Mapping[str, str]) -> str | None:
     if settings.region is not None:
         return settings.region
-    named = (value for name in REGIONS if (value := env.get(name, "").strip()))
-    found = next(named, None) or region_of_profile(settings.profile, env)
-    if found is not None and not re.match(_REGION, found):
-        raise UsageError(f"AWS_REGION, or the region of the profile: {found!r} is not a region of AWS")
-    return found
+    values = (value for name in REGIONS if (value := env.get(name, "").strip()))
+    region = next(values, None) or region_of_profile(settings.profile, env)
+    if region is not None and not re.match(_REGION, region):
+        raise UsageError(f"AWS_REGION, or the region of the profile: {region!r} is not a region of AWS")
+    return region
 
 
 def _missing_region() -> MissingCredential:
@@ -131,17 +131,17 @@ def understands_status(model: str) -> bool:
 
 def limits_and_thinking(request: GenerationRequest, settings: BedrockSettings) -> tuple[int | None, JsonObject]:
     """Return `maxTokens` (None: the model's default), and the fields of a known model family that limit thinking."""
-    model, budget, most = request.model, request.reasoning_budget, request.max_tokens_within(settings.max_tokens)
+    model, budget, max_tokens = request.model, request.reasoning_budget, request.max_tokens_within(settings.max_tokens)
     if budget is None:
-        return most, {}
+        return max_tokens, {}
     if "claude" not in model and settings.thinking is None:
-        return most, _other_thinking(model, budget)
+        return max_tokens, _other_thinking(model, budget)
     room, fields = limits_of(model, budget, settings)
     if not _names_tokens(fields):
-        return most, fields
+        return max_tokens, fields
     # thinking tokens are part of the reply's tokens, so a lower limit of the request lowers them too
-    within = request.max_tokens_within(room)
-    return within, limits_of(model, budget, settings.model_copy(update={"max_tokens": within}))[1]
+    capped = request.max_tokens_within(room)
+    return capped, limits_of(model, budget, settings.model_copy(update={"max_tokens": capped}))[1]
 
 
 def _names_tokens(fields: JsonObject) -> bool:

@@ -165,8 +165,8 @@ class _Converter:
         low = low if low <= MAX_COUNTED_ITEMS else 0
         if high == 0:
             return '"[]"'
-        most = high - 1 if 0 < high <= MAX_COUNTED_ITEMS else ""
-        items = item if high == 1 else f'{item} (", " {item}){{{max(low - 1, 0)},{most}}}'
+        max_more = high - 1 if 0 < high <= MAX_COUNTED_ITEMS else ""
+        items = item if high == 1 else f'{item} (", " {item}){{{max(low - 1, 0)},{max_more}}}'
         return self._rules.add("array", f'"[" {items} "]"' if low else f'"[" ({items})? "]"')
 
     def _object(self, schema: JsonObject) -> str:
@@ -215,9 +215,9 @@ def _choices(schema: JsonObject) -> list[JsonObject]:
         return [{**schema, "type": kind} for kind in kinds]
     if "properties" in schema:
         return []
-    found = schema.get("anyOf") or schema.get("oneOf")
+    choices = schema.get("anyOf") or schema.get("oneOf")
     shared: JsonObject = {} if kinds is None else {"type": kinds}
-    return [{**shared, **choice} for choice in found if is_schema(choice)] if isinstance(found, list) else []
+    return [{**shared, **choice} for choice in choices if is_schema(choice)] if isinstance(choices, list) else []
 
 
 def _without_single_all_of(schema: JsonObject) -> JsonObject:
@@ -244,7 +244,7 @@ def _number(value: JsonValue, default: int) -> int:
 def _resolve(root: JsonObject, ref: str) -> JsonValue:
     if not ref.startswith("#"):
         return None
-    found: JsonValue = root
+    node: JsonValue = root
     for step in ref[1:].split("/")[1:]:
-        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-    return found
+        node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) else None
+    return node

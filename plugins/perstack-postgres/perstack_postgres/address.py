@@ -48,16 +48,25 @@ def parse(location: str, setting: str = "storage") -> PostgresAddress:
     if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
         raise UsageError(f"{setting}: `schema` in the address is to be of a-z, 0-9 and _, at most 40, and not `pg_…`")
     user, _, password = userinfo.partition(":")
-    kept = [(name, value) for name, value in query if name != "schema"]
-    secrets = {value for name, value in kept if name not in _SHOWN and "pass" in name} | {password, unquote(password)}
-    given = {name for name, _ in kept}
+    libpq_query = [(name, value) for name, value in query if name != "schema"]
+    secrets = {value for name, value in libpq_query if name not in _SHOWN and "pass" in name} | {
+        password,
+        unquote(password),
+    }
+    names = {name for name, _ in libpq_query}
     return PostgresAddress(
-        conninfo=parts._replace(query=urlencode(kept, quote_via=quote)).geturl(),
+        conninfo=parts._replace(query=urlencode(libpq_query, quote_via=quote)).geturl(),
         schema=schema,
-        shown=_display_address(hosts, database, [(name, value) for name, value in kept if name in _SHOWN], schema),
-        users=tuple(one for one in {unquote(user), *(value for name, value in kept if name == "user")} if one),
-        secrets=tuple(sorted((one for one in secrets if one), key=len, reverse=True)),
-        given=frozenset(given),
+        shown=_display_address(
+            hosts, database, [(name, value) for name, value in libpq_query if name in _SHOWN], schema
+        ),
+        users=tuple(
+            user_name
+            for user_name in {unquote(user), *(value for name, value in libpq_query if name == "user")}
+            if user_name
+        ),
+        secrets=tuple(sorted((secret for secret in secrets if secret), key=len, reverse=True)),
+        given=frozenset(names),
         setting=setting,
     )
 

@@ -21,7 +21,7 @@ from perstack.system.concurrency import shield_until_done
 from perstack_postgres.address import PostgresAddress, without_secrets
 from perstack_postgres.schema import OLDEST_SERVER, create_tables, has_tables
 
-_PASSING = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01", "55P03"}
+_TRANSIENT_STATES = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01", "55P03"}
 """SQLSTATEs of transient failures: shutdown or start, idle timeout, no free connection, deadlock, locked table."""
 
 _REMEDIES = {
@@ -35,27 +35,27 @@ _REMEDIES = {
 
 
 _POOLING = "pooling mode"
-_LASTING = (_POOLING, "certificate", "does not support SSL")
+_PERMANENT_TEXTS = (_POOLING, "certificate", "does not support SSL")
 """Texts of permanent failures that carry the SQLSTATE of a lost connection or none."""
 
-_THERE = ("starting up", "not yet accepting", "shutting down", "too many clients", "connection slots")
+_REFUSAL_TEXTS = ("starting up", "not yet accepting", "shutting down", "too many clients", "connection slots")
 
 FAILURES = (psycopg.Error, TimeoutError, OSError)  # exceptions that an attempt may fail with
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Return whether the operation may succeed soon on another connection."""
     if isinstance(error, TimeoutError | OSError):
         return True
-    if isinstance(error, psycopg.Error) and not any(words in str(error) for words in _LASTING):
+    if isinstance(error, psycopg.Error) and not any(words in str(error) for words in _PERMANENT_TEXTS):
         code = error.sqlstate
-        return code in _PASSING or (code or "").startswith("08") or (code is None and _is_of_connection(error))
+        return code in _TRANSIENT_STATES or (code or "").startswith("08") or (code is None and _is_of_connection(error))
     return False
 
 
-def is_there(error: BaseException) -> bool:
+def is_busy_server(error: BaseException) -> bool:
     """Return whether a server refused the connection because it is starting, stopping or busy."""
-    return any(words in str(error) for words in _THERE)
+    return any(words in str(error) for words in _REFUSAL_TEXTS)
 
 
 def _is_of_connection(error: psycopg.Error) -> bool:
@@ -98,15 +98,15 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 Connection: TypeAlias = AsyncConnection[TupleRow]
 
-CONNECT_SECONDS = 10
-STATEMENT_SECONDS = 30  # seconds that the server may work on one statement, including waiting for locks
+CONNECT_TIMEOUT_S = 10
+STATEMENT_TIMEOUT_S = 30  # seconds that the server may work on one statement, including waiting for locks
 
-_LOCK_SECONDS = 10
+_LOCK_TIMEOUT_S = 10
 _ROUNDS = 3  # rounds of the pooler check before a pooler is known to keep sessions
 
 _DEFAULTS: dict[str, Any] = {
     "application_name": "perstack",
-    "connect_timeout": CONNECT_SECONDS,
+    "connect_timeout": CONNECT_TIMEOUT_S,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -122,14 +122,14 @@ _BEGIN = sql.SQL(
     " ELSE current_setting('synchronous_commit') END, false),"
     " set_config('search_path', %s, false),"
     " current_setting('server_version_num')::int, pg_backend_pid()"
-).format(statement=f"{STATEMENT_SECONDS}s", lock=f"{_LOCK_SECONDS}s")
+).format(statement=f"{STATEMENT_TIMEOUT_S}s", lock=f"{_LOCK_TIMEOUT_S}s")
 
 
 async def connect(address: PostgresAddress) -> Connection:
     """Open a connection. Raises psycopg's errors, TimeoutError, and StorageError for an unsuitable server."""
     connection = await _connect(address)
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.set_autocommit(True)
             await _begin(connection, address)
     except BaseException:
@@ -169,9 +169,9 @@ async def _check_pooler(connection: Connection, address: PostgresAddress) -> Non
     other = await _connect(address)
     try:
         for _ in range(_ROUNDS):
-            mine = await _pid(connection)
-            theirs = await _pid(other)  # its open transaction keeps the session
-            if mine == theirs or await _pid(connection) != mine:
+            own_pid = await _pid(connection)
+            other_pid = await _pid(other)  # its open transaction keeps the session
+            if own_pid == other_pid or await _pid(connection) != own_pid:
                 raise StorageError(
                     f"{address.shown}: between is a pooler in transaction mode, which breaks locks and notices:"
                     " set `pool_mode = session` (pgbouncer) for this database, or connect to the server itself"
@@ -193,25 +193,26 @@ def is_idle(connection: Connection) -> bool:
 
 T = TypeVar("T")
 
-PATIENCE = 30.0  # seconds of retries while a server that answered before is unreachable, such as during a restart
+# seconds of retries while a server that answered before is unreachable, such as during a restart
+RETRY_TIMEOUT_S = 30.0
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.02, 1.0
 
-_OF_PARENTS: list[object] = []  # connections inherited across a fork: this process must neither use nor close them
+_INHERITED: list[object] = []  # connections inherited across a fork: this process must neither use nor close them
 
 
 class Pool:
     """Pool of connections to one database. It connects on first use, and again in a forked child."""
 
-    def __init__(self, address: PostgresAddress, most: int, failure: Callable[[str], PerstackError]) -> None:
-        """Allow `most` connections. `failure` makes the exception for a message."""
+    def __init__(self, address: PostgresAddress, max_connections: int, failure: Callable[[str], PerstackError]) -> None:
+        """Allow `max_connections` connections. `failure` makes the exception for a message."""
         self.address = address
-        self._most = most
+        self._max_connections = max_connections
         self._failure = failure
         self._idle: list[Connection] = []
         self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._process = os.getpid()
-        self._was_there = False
+        self._has_answered = False
 
     def error(self, error: BaseException) -> PerstackError:
         """Return the exception for a failure: the address, the server's message and the remedy, on one line."""
@@ -222,22 +223,22 @@ class Pool:
         self._leave_to_parent()
         await self._drop_idle()
 
-    async def patiently(self, attempt: Callable[[bool], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, called with True for a retry, within PATIENCE seconds of transient failures.
+    async def with_retries(self, attempt: Callable[[bool], Awaitable[T]]) -> T:
+        """Return the result of `attempt`, called with True for a retry, within RETRY_TIMEOUT_S of transient failures.
 
         A server that never answered is not waited for, unless it is starting up or busy. Raises what `failure` returns.
         """
-        end, pause, is_again = time.monotonic() + PATIENCE, 0.0, False
+        deadline, pause, is_again = time.monotonic() + RETRY_TIMEOUT_S, 0.0, False
         while True:
             try:
                 return await attempt(is_again)
             except FAILURES as error:
-                is_worth_it = is_passing(error) and (self._was_there or is_there(error))
-                if not is_worth_it or time.monotonic() + pause > end:
+                is_worth_it = is_transient(error) and (self._has_answered or is_busy_server(error))
+                if not is_worth_it or time.monotonic() + pause > deadline:
                     raise self.error(error) from error
             await self._drop_idle()  # other idle connections are probably lost too
             await asyncio.sleep(pause)
-            pause, is_again = min(2 * pause + _FIRST_PAUSE, _LONGEST_PAUSE), True
+            pause, is_again = min(2 * pause + _MIN_PAUSE_S, _MAX_PAUSE_S), True
 
     @asynccontextmanager
     async def connection(self, seconds: float) -> AsyncGenerator[Connection]:
@@ -257,18 +258,18 @@ class Pool:
     async def open_once(self) -> Connection:
         """Open a connection without retries. Raises psycopg's errors."""
         connection = await connect(self.address)
-        self._was_there = True
+        self._has_answered = True
         return connection
 
     def _turn(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()
         if self._turns is None or self._turns[0] is not loop:
-            self._turns = (loop, asyncio.Semaphore(self._most))
+            self._turns = (loop, asyncio.Semaphore(self._max_connections))
         return self._turns[1]
 
     def _leave_to_parent(self) -> None:
         if self._process != os.getpid():
-            _OF_PARENTS.extend(self._idle)
+            _INHERITED.extend(self._idle)
             self._idle, self._process = [], os.getpid()
 
     async def _drop_idle(self) -> None:
@@ -276,10 +277,10 @@ class Pool:
             await self._idle.pop().close()
 
 
-_MOST = 8  # maximum pooled connections per process; leases and notifications have their own
+_MAX_POOLED = 8  # maximum pooled connections per process; leases and notifications have their own
 
-_READ_SECONDS = 120.0
-_WRITE_SECONDS = STATEMENT_SECONDS + 5.0
+_READ_TIMEOUT_S = 120.0
+_WRITE_TIMEOUT_S = STATEMENT_TIMEOUT_S + 5.0
 _BYTES_PER_SECOND = 500_000  # assumed throughput of a slow network, which extends the timeout of large writes
 
 
@@ -288,21 +289,21 @@ class Connections(Pool):
 
     def __init__(self, address: PostgresAddress) -> None:
         """Connect to nothing yet."""
-        super().__init__(address, _MOST, StorageError)
+        super().__init__(address, _MAX_POOLED, StorageError)
         self._has_tables = False
 
-    async def read(self, work: Callable[[Connection], Awaitable[T]], nothing: T) -> T:
-        """Return the result of `work`, or `nothing` if the schema does not exist. Raises StorageError.
+    async def read(self, work: Callable[[Connection], Awaitable[T]], default: T) -> T:
+        """Return the result of `work`, or `default` if the schema does not exist. Raises StorageError.
 
         A cancellation abandons the read.
         """
 
         async def reading(_: bool) -> T:
-            async with self.connection(_READ_SECONDS) as connection:
+            async with self.connection(_READ_TIMEOUT_S) as connection:
                 self._has_tables = self._has_tables or await has_tables(connection, self.address)
-                return await work(connection) if self._has_tables else nothing
+                return await work(connection) if self._has_tables else default
 
-        return await self.patiently(reading)
+        return await self.with_retries(reading)
 
     async def write(self, work: Callable[[Connection, bool], Awaitable[T]], size: int = 0) -> T:
         """Return the result of `work`, retried after transient failures; a cancellation waits for its end.
@@ -312,13 +313,13 @@ class Connections(Pool):
         """
 
         async def writing(is_again: bool) -> T:
-            async with self.connection(_WRITE_SECONDS + size / _BYTES_PER_SECOND) as connection:
+            async with self.connection(_WRITE_TIMEOUT_S + size / _BYTES_PER_SECOND) as connection:
                 await self._prepare(connection)
                 return await work(connection, is_again)
 
-        return await shield_until_done(self.patiently(writing))
+        return await shield_until_done(self.with_retries(writing))
 
-    async def once(self, work: Callable[[Connection], Awaitable[T]], seconds: float = _READ_SECONDS) -> T:
+    async def once(self, work: Callable[[Connection], Awaitable[T]], seconds: float = _READ_TIMEOUT_S) -> T:
         """Return the result of `work` without retries."""
         try:
             async with self.connection(seconds) as connection:

@@ -1,7 +1,7 @@
 """Leases: a row with an expiry and a fence, and an advisory lock that ends with the connection that took the lease.
 
 A lease is free after its release, when the connection that took it is gone, or when its heartbeat has been missing for
-EXPIRY seconds by the server's clock. Each new holder gets a greater fence number, and the server refuses writes whose
+EXPIRY_S seconds by the server's clock. Each new holder gets a greater fence number, and the server refuses writes whose
 fence is not the one in the row. All leases of a process share one connection; after a reconnect the process keeps those
 that nobody else took meanwhile.
 """
@@ -23,12 +23,12 @@ from perstack_postgres.schema import key_of
 
 T = TypeVar("T")
 
-EXPIRY = 8.0  # seconds without a heartbeat after which a lease is lost
+EXPIRY_S = 8.0  # seconds without a heartbeat after which a lease is lost
 
-_BEAT = 2.0
-_BEAT_PATIENCE = 3.0  # seconds that a heartbeat may take before its connection counts as lost
+_HEARTBEAT_INTERVAL_S = 2.0
+_HEARTBEAT_TIMEOUT_S = 3.0  # seconds that a heartbeat may take before its connection counts as lost
 
-_LONGEST_HOLDER = 1000
+_MAX_HOLDER_BYTES = 1000
 
 
 class JobKey(NamedTuple):
@@ -104,29 +104,29 @@ class PostgresLeases:
         await self._drop()
 
     async def _take(self, key: JobKey, holder: str) -> None:
-        words = holder.encode()[:_LONGEST_HOLDER]
-        tried = set[int]()
+        words = holder.encode()[:_MAX_HOLDER_BYTES]
+        tried_fences = set[int]()
         async with self._turn():
-            fence = await self._do(lambda connection: self._take_lease(connection, key, words, tried))
+            fence = await self._do(lambda connection: self._take_lease(connection, key, words, tried_fences))
             self._held[key] = _HeldLease(fence)
         if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(self._beat())
 
-    async def _take_lease(self, connection: Connection, key: JobKey, words: bytes, tried: set[int]) -> int:
-        """Take the lease and return its fence; `tried` has the fences of attempts whose answers were lost."""
+    async def _take_lease(self, connection: Connection, key: JobKey, words: bytes, tried_fences: set[int]) -> int:
+        """Take the lease and return its fence; `tried_fences` has the fences of attempts whose answers were lost."""
         values = {"space": key.space, "job": key.job_id, "key": self._key}
         async with connection.transaction():
             row = await (await connection.execute(statements.JOB_TO_LEASE, values)).fetchone()
             if row is None:
                 raise no_job(key.job_id, self._connections.address.shown)
-            values = {"n": row[0], "key": self._key, "holder": words, "seconds": EXPIRY}
+            values = {"n": row[0], "key": self._key, "holder": words, "seconds": EXPIRY_S}
             lease = await (await connection.execute(statements.LEASE, values)).fetchone()
-            if lease is not None and lease[2] and int(lease[1]) not in tried:
-                other = _words(lease[0])
-                raise is_driven(key.job_id, other)
-            taken = await (await connection.execute(statements.TAKE_LEASE, values)).fetchone()
-            fence = 0 if taken is None else int(taken[0])
-            tried.add(fence)
+            if lease is not None and lease[2] and int(lease[1]) not in tried_fences:
+                holder = _words(lease[0])
+                raise is_driven(key.job_id, holder)
+            taken_row = await (await connection.execute(statements.TAKE_LEASE, values)).fetchone()
+            fence = 0 if taken_row is None else int(taken_row[0])
+            tried_fences.add(fence)
             await self._lock(connection, fence)
         return fence
 
@@ -137,7 +137,7 @@ class PostgresLeases:
             if not held.is_lost and connection is not None:
                 values = {"key": self._key, "fence": held.fence}
                 try:
-                    async with asyncio.timeout(_BEAT_PATIENCE):
+                    async with asyncio.timeout(_HEARTBEAT_TIMEOUT_S):
                         await connection.execute(statements.FREE_LEASE, values)
                 except FAILURES:  # the lease ends with the connection
                     await self._drop()
@@ -146,19 +146,19 @@ class PostgresLeases:
 
     async def _beat(self) -> None:
         while self._held:
-            await asyncio.sleep(_BEAT)
+            await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
             with suppress(StorageError):  # the next write reports it too
                 async with self._turn():
-                    await self._do(self._keep_leases, _BEAT_PATIENCE)
+                    await self._do(self._keep_leases, _HEARTBEAT_TIMEOUT_S)
 
     async def _keep_leases(self, connection: Connection) -> None:
         fences = {held.fence: held for held in self._held.values() if not held.is_lost}
-        values = {"fences": list(fences), "seconds": EXPIRY}
-        kept = {int(row[0]) for row in await (await connection.execute(statements.KEEP_LEASES, values)).fetchall()}
+        values = {"fences": list(fences), "seconds": EXPIRY_S}
+        renewed = {int(row[0]) for row in await (await connection.execute(statements.KEEP_LEASES, values)).fetchall()}
         for fence, held in fences.items():
-            held.is_lost = fence not in kept
+            held.is_lost = fence not in renewed
 
-    async def _do(self, work: Callable[[Connection], Awaitable[T]], seconds: float = EXPIRY) -> T:
+    async def _do(self, work: Callable[[Connection], Awaitable[T]], seconds: float = EXPIRY_S) -> T:
         async def attempt(_: bool) -> T:
             try:
                 async with asyncio.timeout(seconds):
@@ -167,7 +167,7 @@ class PostgresLeases:
                 if self._connection is not None and not is_idle(self._connection):
                     await self._drop()
 
-        return await self._connections.patiently(attempt)
+        return await self._connections.with_retries(attempt)
 
     async def _connected(self) -> Connection:
         """Return the connection. A new one first renews and locks the leases that nobody else took meanwhile."""

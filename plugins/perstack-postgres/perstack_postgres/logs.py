@@ -16,13 +16,13 @@ from perstack_postgres import statements
 from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, PostgresLeases
 
-_LONGEST = 1 << 28  # maximum bytes of a record that is read; longer ones were not written by perstack
+_MAX_RECORD_BYTES = 1 << 28  # maximum bytes of a record that is read; longer ones were not written by perstack
 
-_TOO_LONG = f"it is longer than {_LONGEST >> 20} MiB"
+_TOO_LONG = f"it is longer than {_MAX_RECORD_BYTES >> 20} MiB"
 MEDIUM = "the database"  # medium that a person puts back from a copy if data is damaged
 
-_MOST_KNOWN = 1000
-_LAST = (1 << 62) - 1
+_MAX_KNOWN_ENDS = 1000
+_MAX_SEQ = (1 << 62) - 1
 
 
 class _End(NamedTuple):
@@ -38,7 +38,7 @@ class RunLogs:
         self._connections = connections
         self._leases = leases
         self._space = space
-        self._known: dict[RunRef, _End] = {}
+        self._ends: dict[RunRef, _End] = {}
         """Ends of the logs that this process wrote last, to save a query. A re-created Run has another number."""
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
@@ -47,12 +47,12 @@ class RunLogs:
         key = self._key(run)
         fence = self._leases.fence(key)
         lines = list(records)
-        known = self._known.pop(run, None)
+        known_end = self._ends.pop(run, None)
 
         async def work(connection: Connection, is_again: bool) -> _End:
             try:
-                if known is not None and known.head.seq == expected_seq and not is_again:
-                    end = await self._added(connection, run, known, lines, fence)
+                if known_end is not None and known_end.head.seq == expected_seq and not is_again:
+                    end = await self._add(connection, run, known_end, lines, fence)
                     if end is not None:
                         return end
                 end = await self._end(connection, run)
@@ -60,20 +60,20 @@ class RunLogs:
                     return end
                 if end.head.seq != expected_seq:
                     raise stale_writer(self._place(run), expected_seq, end.head.seq)
-                return await self._added(connection, run, end, lines, fence) or await self._refuse_stale(
+                return await self._add(connection, run, end, lines, fence) or await self._refuse_stale(
                     connection, run, end
                 )
             except psycopg.errors.ForeignKeyViolation:
                 raise self.no_job(run.job_id) from None
 
-        self._know(run, await self._connections.write(work, sum(map(len, lines))))
+        self._remember_end(run, await self._connections.write(work, sum(map(len, lines))))
 
     async def read(self, run: RunRef, after: int, limit: int | None) -> list[bytes]:
         """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         check_id(run.run_id, "run")
         key = self._key(run)
-        last = _LAST if limit is None else min(after + limit, _LAST)
-        values = {"space": key.space, "job": key.job_id, "run": run.run_id, "longest": _LONGEST}
+        last = _MAX_SEQ if limit is None else min(after + limit, _MAX_SEQ)
+        values = {"space": key.space, "job": key.job_id, "run": run.run_id, "longest": _MAX_RECORD_BYTES}
         # The record before is read too: the hash chain continues from it.
         values |= {"first": max(after, 1), "last": last}
 
@@ -87,7 +87,13 @@ class RunLogs:
         """Return the last `count` records without verifying them."""
         check_id(run.run_id, "run")
         key = self._key(run)
-        values = {"space": key.space, "job": key.job_id, "run": run.run_id, "longest": _LONGEST, "count": count}
+        values = {
+            "space": key.space,
+            "job": key.job_id,
+            "run": run.run_id,
+            "longest": _MAX_RECORD_BYTES,
+            "count": count,
+        }
 
         async def work(connection: Connection) -> list[bytes]:
             cursor = await connection.execute(statements.END, values, binary=True)
@@ -124,12 +130,12 @@ class RunLogs:
         """Return the exception for an unknown Job."""
         return no_job(job_id, self._connections.address.shown)
 
-    def _know(self, run: RunRef, end: _End) -> None:
-        self._known[run] = end
-        if len(self._known) > _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+    def _remember_end(self, run: RunRef, end: _End) -> None:
+        self._ends[run] = end
+        if len(self._ends) > _MAX_KNOWN_ENDS:
+            del self._ends[next(iter(self._ends))]
 
-    async def _added(
+    async def _add(
         self, connection: Connection, run: RunRef, end: _End, lines: list[bytes], fence: int | None
     ) -> _End | None:
         """Append records and return the new end of the log; None if its end is not where expected."""

@@ -19,9 +19,9 @@ from perstack.system.concurrency import end
 from perstack_postgres.connections import FAILURES, Connection, Connections
 from perstack_postgres.leases import JobKey
 
-_SOON = 0.02
-_PATIENCE = 5.0
-_PAUSE = 1.0  # seconds between two attempts to listen after a failure
+_SEND_DELAY_S = 0.02
+_SEND_TIMEOUT_S = 5.0
+_LISTEN_RETRY_INTERVAL_S = 1.0  # seconds between two attempts to listen after a failure
 
 
 class PostgresWatch(Watch):
@@ -60,14 +60,14 @@ class Notices:
     @asynccontextmanager
     async def watching(self, key: JobKey) -> AsyncGenerator[PostgresWatch]:
         """Watch a Job; the first watcher starts the listening connection."""
-        watching, name = PostgresWatch(), _name(key)
-        self._watched.setdefault(name, []).append(watching)
+        watch, name = PostgresWatch(), _name(key)
+        self._watched.setdefault(name, []).append(watch)
         if self._listening is None or self._listening.done():
             self._listening = asyncio.create_task(self._listen())
         try:
-            yield watching
+            yield watch
         finally:
-            self._watched[name].remove(watching)
+            self._watched[name].remove(watch)
             if not self._watched[name]:
                 del self._watched[name]
             if not self._watched:
@@ -84,7 +84,7 @@ class Notices:
 
     async def _send_soon(self) -> None:
         while self._unsent:
-            await asyncio.sleep(_SOON)
+            await asyncio.sleep(_SEND_DELAY_S)
             await self._send()
 
     async def _send(self) -> None:
@@ -96,7 +96,7 @@ class Notices:
             await connection.execute(query, [self._channel, names])
 
         with suppress(StorageError):
-            await self._connections.once(work, _PATIENCE)
+            await self._connections.once(work, _SEND_TIMEOUT_S)
 
     async def _listen(self) -> None:
         while True:
@@ -106,18 +106,18 @@ class Notices:
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                     self._wake_all()
                     async for notice in connection.notifies():
-                        for watching in self._watched.get(notice.payload, ()):
-                            watching.changed.set()
+                        for watch in self._watched.get(notice.payload, ()):
+                            watch.changed.set()
                 finally:
                     await connection.close()
             self._wake_all()
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_LISTEN_RETRY_INTERVAL_S)
 
     def _wake_all(self) -> None:
         """Wake all watchers, since writes before LISTEN took effect were not reported."""
         for watchers in self._watched.values():
-            for watching in watchers:
-                watching.changed.set()
+            for watch in watchers:
+                watch.changed.set()
 
 
 def _name(key: JobKey) -> str:

@@ -82,8 +82,8 @@ async def create_tables(connection: AsyncConnection[tuple[object, ...]], address
         await connection.execute("SELECT pg_advisory_xact_lock(%s, -1)", [key_of(address.schema)])
         if await has_tables(connection, address):
             return
-        found = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [address.schema])
-        if await found.fetchone() is None:
+        cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [address.schema])
+        if await cursor.fetchone() is None:
             await connection.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
         await connection.execute(sql.SQL("SET LOCAL search_path = {}").format(schema))
         await connection.execute(_TABLES)

@@ -53,10 +53,11 @@ from perstack_postgres.logs import MEDIUM, RunLogs
 from perstack_postgres.notifications import Notices, PostgresWatch
 from perstack_postgres.schema import VERSION, has_tables
 
-_SECONDS = 15.0
-_MOST_APART = 60.0  # seconds between the server's clock and ours that are reported; events have this machine's time
+_CHECK_TIMEOUT_S = 15.0
+# seconds between the server's clock and ours that are reported; events have this machine's time
+_MAX_CLOCK_DIFFERENCE_S = 60.0
 
-_ASKED = (
+_CHECK_QUERY = (
     "SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, pg_is_in_recovery(),"
     " has_database_privilege(current_database(), 'CREATE'),"
     " coalesce((SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %(schema)s), false),"
@@ -69,7 +70,7 @@ _ASKED = (
 async def checks_of(connections: Connections) -> tuple[StorageCheck, ...]:
     """Check the server, the role's rights and the clock. Creates nothing."""
     try:
-        return await connections.once(lambda connection: _check_server(connection, connections), _SECONDS)
+        return await connections.once(lambda connection: _check_server(connection, connections), _CHECK_TIMEOUT_S)
     except StorageError as error:
         return (StorageCheck("server", False, error.message),)
 
@@ -77,32 +78,32 @@ async def checks_of(connections: Connections) -> tuple[StorageCheck, ...]:
 async def _check_server(connection: Connection, connections: Connections) -> tuple[StorageCheck, ...]:
     address = connections.address
     began = time.time()
-    row = await (await connection.execute(_ASKED, {"schema": address.schema})).fetchone()
+    row = await (await connection.execute(_CHECK_QUERY, {"schema": address.schema})).fetchone()
     is_there = await has_tables(connection, address)
     if row is None:
         return ()
     server, now, is_standby, may_make, may_change, may_write = row
     state = f"schema {address.schema} of version {VERSION}" if is_there else f"no schema {address.schema} yet"
-    found = [StorageCheck("server", True, f"{address.shown}, PostgreSQL {server}, {state}")]
+    checks = [StorageCheck("server", True, f"{address.shown}, PostgreSQL {server}, {state}")]
     if is_standby:
-        found.append(
+        checks.append(
             StorageCheck("rights", False, "the server is a standby, which takes no writes", "name the primary")
         )
     elif not (may_write if is_there else may_change or may_make):
         remedy = f"make it the owner of the schema, or GRANT CREATE ON DATABASE: {address.shown}"
-        found.append(StorageCheck("rights", False, "the role may not write there", remedy))
+        checks.append(StorageCheck("rights", False, "the role may not write there", remedy))
     else:
-        found.append(StorageCheck("rights", True, "the role may write there"))
-    apart = float(now) - (began + time.time()) / 2
-    if abs(apart) > _MOST_APART:
-        found.append(StorageCheck("clock", False, f"{apart:+.0f} s from this machine's", "set both by NTP"))
-    return tuple(found)
+        checks.append(StorageCheck("rights", True, "the role may write there"))
+    clock_difference = float(now) - (began + time.time()) / 2
+    if abs(clock_difference) > _MAX_CLOCK_DIFFERENCE_S:
+        checks.append(StorageCheck("clock", False, f"{clock_difference:+.0f} s from this machine's", "set both by NTP"))
+    return tuple(checks)
 
 
 # A transaction that takes blobs from a Job locks them first, so that the second of two concurrent ones sees what the
 # first left. A transaction that gives them to a Job meanwhile waits, finds them deleted, and inserts them again.
 
-_AT_ONCE = 1 << 25  # maximum bytes of blobs per SQL statement
+_MAX_PART_BYTES = 1 << 25  # maximum bytes of blobs per SQL statement
 
 
 def with_names(blobs: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
@@ -111,10 +112,10 @@ def with_names(blobs: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
 
 
 def in_parts(blobs: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    """Split the blobs into parts of at most _AT_ONCE bytes."""
+    """Split the blobs into parts of at most _MAX_PART_BYTES."""
     part, size = list[tuple[str, bytes]](), 0
     for name, data in blobs:
-        if part and size + len(data) > _AT_ONCE:
+        if part and size + len(data) > _MAX_PART_BYTES:
             yield part
             part, size = [], 0
         part.append((name, data))
@@ -123,11 +124,11 @@ def in_parts(blobs: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, byt
         yield part
 
 
-async def put_part(given: Mapping[str, object], connection: Connection, _: bool) -> tuple[int, int]:
+async def put_part(values: Mapping[str, object], connection: Connection, _: bool) -> tuple[int, int]:
     """Store one part; return the number of Jobs with this id, and of those whose lease is not lost (0 or 1 each)."""
     while True:
         try:
-            row = await (await connection.execute(statements.PUT_BLOBS, given)).fetchone()
+            row = await (await connection.execute(statements.PUT_BLOBS, values)).fetchone()
         except psycopg.errors.ForeignKeyViolation as error:
             if "sha256" in (error.diag.constraint_name or ""):
                 continue  # the last Job that had this blob was deleted meanwhile
@@ -135,16 +136,16 @@ async def put_part(given: Mapping[str, object], connection: Connection, _: bool)
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
-async def drop(connection: Connection, number: int, name: str | None) -> None:
+async def drop_blobs(connection: Connection, number: int, name: str | None) -> None:
     """Take one blob, or with None every one, from a Job. Call it within a transaction."""
-    wanted = {"n": number, "id": None if name is None else check_id(name, "blob")}
-    locked = [row[0] for row in await (await connection.execute(statements.LOCK_BLOBS, wanted)).fetchall()]
+    values = {"n": number, "id": None if name is None else check_id(name, "blob")}
+    locked = [row[0] for row in await (await connection.execute(statements.LOCK_BLOBS, values)).fetchall()]
     if locked:
-        await connection.execute(statements.TAKE_BLOBS, wanted)
+        await connection.execute(statements.TAKE_BLOBS, values)
         await connection.execute(statements.DROP_BLOBS, [locked])
 
 
-_OF: LiteralString = "j.space = %(space)s AND (%(jobs)s::text[] IS NULL OR j.job_id = ANY (%(jobs)s::text[]))"
+_JOB_FILTER: LiteralString = "j.space = %(space)s AND (%(jobs)s::text[] IS NULL OR j.job_id = ANY (%(jobs)s::text[]))"
 _SIZES: LiteralString = (
     "SELECT j.job_id,"
     " coalesce((SELECT sum(octet_length(s.line)) FROM runs AS r JOIN records AS s ON s.run = r.n"
@@ -156,9 +157,9 @@ _SIZES: LiteralString = (
     " + coalesce((SELECT sum(octet_length(r.setting)) FROM runs AS r WHERE r.job = j.n), 0)"
     " + coalesce((SELECT octet_length(e.entry) FROM entries AS e"
     " WHERE e.space = j.space AND e.job_id = j.job_id), 0))::bigint"
-    f" FROM jobs AS j WHERE {_OF}"
+    f" FROM jobs AS j WHERE {_JOB_FILTER}"
 )
-_WHOLE = (
+_SCHEMA_SIZE = (
     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c"
     " JOIN pg_namespace AS s ON s.oid = c.relnamespace WHERE s.nspname = %s AND c.relkind IN ('r', 'S')"
 )
@@ -172,12 +173,12 @@ async def sizes_of(connection: Connection, space: str, job_ids: list[str] | None
 
 async def size_of_schema(connection: Connection, schema: str) -> int:
     """Return the bytes of all tables with their indexes."""
-    row = await (await connection.execute(_WHOLE, [schema])).fetchone()
+    row = await (await connection.execute(_SCHEMA_SIZE, [schema])).fetchone()
     return 0 if row is None else int(row[0])
 
 
-_LATEST = (1 << 63) - 1
-_ERASING_SECONDS = 3600.0
+_MAX_WRITTEN = (1 << 63) - 1
+_ERASE_TIMEOUT_S = 3600.0
 
 Row: TypeAlias = tuple[object, ...]
 Values: TypeAlias = Sequence[object] | Mapping[str, object]
@@ -224,14 +225,14 @@ class PostgresStorage(Storage):
 
     @override
     async def create_job(self, job_id: str) -> None:
-        key, made = self._key(job_id), secrets.token_bytes(16)
+        key, token = self._key(job_id), secrets.token_bytes(16)
 
         async def work(connection: Connection, _: bool) -> bool:
-            if await (await connection.execute(statements.CREATE_JOB, [*key, made])).fetchone() is not None:
+            if await (await connection.execute(statements.CREATE_JOB, [*key, token])).fetchone() is not None:
                 return True
             # An earlier attempt whose answer was lost may have created it.
             row = await (await connection.execute(statements.MADE, key, binary=True)).fetchone()
-            return row is not None and row[0] == made
+            return row is not None and row[0] == token
 
         if not await self._store.connections.write(work):
             raise job_exists(job_id)
@@ -242,11 +243,11 @@ class PostgresStorage(Storage):
 
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        written, job_id = (_LATEST, "") if after is None else place_in_jobs(after)
+        written, job_id = (_MAX_WRITTEN, "") if after is None else place_in_jobs(after)
         # one more than wanted, to learn whether more follow
         values = (self._space, written, job_id, limit + 1)
         rows = await self._rows(statements.JOBS, values)
-        return newest_first(((int(str(at)), str(one)) for at, one in rows), limit, after)
+        return newest_first(((int(str(at)), str(job_id)) for at, job_id in rows), limit, after)
 
     @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
@@ -302,7 +303,7 @@ class PostgresStorage(Storage):
 
     @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        return tuple(str(one) for (one,) in await self._rows(statements.LOST_JOBS, [self._space]))
+        return tuple(str(job_id) for (job_id,) in await self._rows(statements.LOST_JOBS, [self._space]))
 
     @override
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
@@ -326,7 +327,7 @@ class PostgresStorage(Storage):
     @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         rows = await self._rows_of_job(job_id, statements.CHECKPOINTS)
-        return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
+        return page_of((str(checkpoint_id) for (checkpoint_id,) in rows), checkpoint_order, limit, after)
 
     @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
@@ -340,9 +341,9 @@ class PostgresStorage(Storage):
         for part in in_parts(pairs) if pairs else ([],):
             ids, texts = [name for name, _ in part], [data for _, data in part]
             fence = self._store.leases.fence(key)
-            given = {"space": key.space, "job": key.job_id, "fence": fence, "ids": ids, "texts": texts}
+            values = {"space": key.space, "job": key.job_id, "fence": fence, "ids": ids, "texts": texts}
             size = sum(map(len, texts))
-            self._check_put(key, await self._store.connections.write(partial(put_part, given), size))
+            self._check_put(key, await self._store.connections.write(partial(put_part, values), size))
         return tuple(new_sha256(data).hexdigest() for data in blobs)
 
     @override
@@ -366,7 +367,7 @@ class PostgresStorage(Storage):
                 if row is None:
                     raise self._logs.no_job(job_id)
                 await self._require_fence(connection, key, fence)
-                await drop(connection, int(row[0]), name)
+                await drop_blobs(connection, int(row[0]), name)
 
         await store.connections.write(work)
 
@@ -382,14 +383,14 @@ class PostgresStorage(Storage):
             finally:
                 await connection.close()  # a pooled connection would keep the setting
 
-        await self._store.connections.once(work, _ERASING_SECONDS)
+        await self._store.connections.once(work, _ERASE_TIMEOUT_S)
 
     @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        wanted = None if job_ids is None else list(job_ids)
+        ids = None if job_ids is None else list(job_ids)
         space = self._space
-        nothing: dict[str, JobSize] = {}
-        return await self._store.connections.read(lambda db: sizes_of(db, space, wanted), nothing)
+        no_sizes: dict[str, JobSize] = {}
+        return await self._store.connections.read(lambda db: sizes_of(db, space, ids), no_sizes)
 
     @override
     async def size(self) -> int:
@@ -397,7 +398,7 @@ class PostgresStorage(Storage):
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """Hold a Job's lease until its connection ends, or EXPIRY seconds after the last heartbeat."""
+        """Hold a Job's lease until its connection ends, or EXPIRY_S seconds after the last heartbeat."""
         key = self._key(job_id)
         async with self._store.leases.hold(key, holder):
             yield
@@ -433,7 +434,7 @@ class PostgresStorage(Storage):
                 number = next((int(n) for n, run_id in runs if run_id == run.run_id), 0)
                 await self._logs.check_length(connection, number, run, seq)
             await self._require_fence(connection, key, self._store.leases.fence(key))
-            await drop(connection, int(row[0]), None)
+            await drop_blobs(connection, int(row[0]), None)
             await connection.execute(statements.DELETE_JOB, {"space": key.space, "job": key.job_id})
 
     @override
@@ -448,16 +449,16 @@ class PostgresStorage(Storage):
 
     async def _put(self, job_id: str, query: LiteralString, values: Mapping[str, object]) -> None:
         key = self._key(job_id)
-        given = {"space": key.space, "job": key.job_id, "fence": self._store.leases.fence(key), **values}
+        all_values = {"space": key.space, "job": key.job_id, "fence": self._store.leases.fence(key), **values}
 
         async def work(connection: Connection, _: bool) -> tuple[int, int]:
-            row = await (await connection.execute(query, given)).fetchone()
+            row = await (await connection.execute(query, all_values)).fetchone()
             return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
         self._check_put(key, await self._store.connections.write(work))
 
-    def _check_put(self, key: JobKey, found: tuple[int, int]) -> None:
-        jobs, ours = found
+    def _check_put(self, key: JobKey, counts: tuple[int, int]) -> None:
+        jobs, ours = counts
         if not jobs:
             raise self._logs.no_job(key.job_id)
         if not ours:
@@ -472,8 +473,8 @@ class PostgresStorage(Storage):
         async def work(connection: Connection) -> list[Row]:
             return list(await (await connection.execute(query, values, binary=True)).fetchall())
 
-        nothing: list[Row] = []
-        return await self._store.connections.read(work, nothing)
+        no_rows: list[Row] = []
+        return await self._store.connections.read(work, no_rows)
 
     async def _one_value(self, query: LiteralString, values: Values) -> bytes | None:
         rows = await self._rows(query, values)

@@ -37,14 +37,14 @@ from perstack_procrastinate import statements
 
 VERSION = 2  # version of our tables. Lower ones were never released.
 _PRE = re.compile(r"\d+\.\d+\.\d+_\d+_pre_")
-_MAX_NAMED = 5
-_GONE_AFTER_S = 60.0
+_MAX_LISTED = 5
+_GONE_TIMEOUT_S = 60.0
 """Seconds without a heartbeat after which a worker counts as gone; if it comes back later it finds newer tables."""
 
 # One index for each query of a claim: procrastinate's own index goes by number alone, so that with many waiting orders
 # each claim would scan all of them. In `meta`, `engine` is the name of the latest applied procrastinate migration, and
 # `floor` of the latest that older code does not work with.
-_OURS: LiteralString = """
+_TABLES: LiteralString = """
 CREATE INDEX perstack_by_lock ON procrastinate_jobs (lock);
 CREATE INDEX perstack_by_time ON procrastinate_jobs (scheduled_at) WHERE status = 'todo';
 CREATE TABLE queues (name text COLLATE "C" PRIMARY KEY, labels text[] NOT NULL, refused text[] NOT NULL,
@@ -93,12 +93,12 @@ async def _engine(connection: Connection, address: PostgresAddress) -> str | Non
     """Return the latest applied procrastinate migration; None without tables. Raises DispatcherError."""
     schema = schema_of(address)
     # Queries the catalogue: a session may not see a table it has missed once until its next transaction.
-    there = await connection.execute(
+    cursor = await connection.execute(
         "SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname = 'meta'",
         [schema],
     )
-    if await there.fetchone() is None:
+    if await cursor.fetchone() is None:
         return None
     query = sql.SQL("SELECT application, version, engine, to_jsonb(m)->>'floor' FROM {}.meta AS m").format(
         sql.Identifier(schema)
@@ -123,13 +123,13 @@ async def _migrate(connection: Connection, address: PostgresAddress) -> None:
     schema = sql.Identifier(schema_of(address))
     engine = await _engine(connection, address)
     if engine is None:
-        known = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema_of(address)])
-        if await known.fetchone() is None:
+        cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema_of(address)])
+        if await cursor.fetchone() is None:
             await connection.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
     await connection.execute(sql.SQL("SET LOCAL search_path = {}").format(schema))
     if engine is None:
         await connection.execute(SchemaManager.get_schema())
-        await connection.execute(_OURS)
+        await connection.execute(_TABLES)
         await connection.execute("INSERT INTO meta VALUES (%s, %s, '', '')", [APPLICATION, VERSION])
         engine = installed_version()
     else:
@@ -143,20 +143,20 @@ async def _migrate(connection: Connection, address: PostgresAddress) -> None:
 
 async def _apply_migrations(connection: Connection, address: PostgresAddress, engine: str) -> str:
     """Apply the migrations after `engine` that running workers permit. Return the latest applied one."""
-    left = [step for step in _migrations() if step.name > engine]
-    while left:
-        step = left[0]
-        older = [] if _PRE.match(step.name) else await _stale_sessions(connection, step.name)
-        if older and any(_PRE.match(later.name) for later in left):
+    pending = [step for step in _migrations() if step.name > engine]
+    while pending:
+        step = pending[0]
+        stale = [] if _PRE.match(step.name) else await _stale_sessions(connection, step.name)
+        if stale and any(_PRE.match(later.name) for later in pending):
             raise DispatcherError(
-                f"{address.shown}: workers of an older procrastinate are at work ({', '.join(older[:_MAX_NAMED])}),"
+                f"{address.shown}: workers of an older procrastinate are at work ({', '.join(stale[:_MAX_LISTED])}),"
                 " and it does not work beside the one that is installed here: let these leave first"
             )
-        if older:
+        if stale:
             break
         await connection.execute(step.read_bytes())
         engine = step.name
-        left = left[1:]
+        pending = pending[1:]
     return engine
 
 
@@ -166,7 +166,7 @@ async def _stale_sessions(connection: Connection, name: str) -> list[str]:
         " WHERE w.last_heartbeat >= clock_timestamp() - make_interval(secs => %s)"
         " AND coalesce(s.engine, '') < %s ORDER BY s.name"
     )
-    return [str(row[0]) for row in await (await connection.execute(query, [_GONE_AFTER_S, name])).fetchall()]
+    return [str(row[0]) for row in await (await connection.execute(query, [_GONE_TIMEOUT_S, name])).fetchall()]
 
 
 def _migrations() -> list[Path]:
@@ -271,7 +271,7 @@ class Engine(Pool):
         async def attempt(_: bool) -> T:
             return await unwrap_errors(work(await self.manager()))
 
-        return await self.patiently(attempt)
+        return await self.with_retries(attempt)
 
     async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Return the result of work on a connection, with retries. Raises DispatcherError."""
@@ -280,7 +280,7 @@ class Engine(Pool):
             async with self.connection(_CALL_TIMEOUT_S) as connection:
                 return await unwrap_errors(work(connection))
 
-        return await self.patiently(attempt)
+        return await self.with_retries(attempt)
 
     async def row(self, query: LiteralString, values: Mapping[str, object] | None = None) -> TupleRow | None:
         """Return a query's first row, with retries. Raises DispatcherError."""
@@ -345,13 +345,13 @@ class _BorrowedPool(AsyncConnectionPool[Any]):
     psycopg's own pool connects in a background task, which hides why a server cannot be reached, and waits longer.
     """
 
-    def __init__(self, ours: Engine) -> None:
-        """Borrow connections from `ours`."""
-        super().__init__(ours.address.conninfo, kwargs=settings_of(ours.address), open=False)
-        self._ours = ours
+    def __init__(self, engine: Engine) -> None:
+        """Borrow connections from `engine`."""
+        super().__init__(engine.address.conninfo, kwargs=settings_of(engine.address), open=False)
+        self._engine_pool = engine
 
     @asynccontextmanager
     async def connection(self, timeout: float | None = None) -> AsyncGenerator[Connection]:
         """Borrow a connection."""
-        async with self._ours.connection(timeout or _CALL_TIMEOUT_S) as connection:
+        async with self._engine_pool.connection(timeout or _CALL_TIMEOUT_S) as connection:
             yield connection

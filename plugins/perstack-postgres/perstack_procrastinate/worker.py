@@ -38,7 +38,7 @@ class ProcrastinateSeat(Seat):
         self._labels = labels
         self._concurrency = concurrency
         self._number = 0
-        self._had: dict[str, Claim] = {}
+        self._claims: dict[str, Claim] = {}
         self._releasing: set[str] = set()
         self._claiming = asyncio.Lock()
         self._is_unsure = False
@@ -66,12 +66,12 @@ class ProcrastinateSeat(Seat):
     async def claim(self) -> Claim | None:
         async with self._claiming:
             heard, was_unsure, self._is_unsure = self._heard, self._is_unsure, True
-            claim = await self._engine.patiently(lambda is_again: self._attempt(is_again or was_unsure))
+            claim = await self._engine.with_retries(lambda is_again: self._attempt(is_again or was_unsure))
             self._is_unsure = False  # if it stays set, the server may have given us an order whose answer was lost
             if claim is None:
                 self._seen = heard
             else:
-                self._had[claim.id] = claim
+                self._claims[claim.id] = claim
             return claim
 
     @override
@@ -90,27 +90,27 @@ class ProcrastinateSeat(Seat):
 
     @override
     async def beat(self) -> Sequence[str]:
-        had = [id for id in self._had if id not in self._releasing]
+        own_ids = [id for id in self._claims if id not in self._releasing]
         row = await self._engine.row(statements.BEAT, {"seat": self._number})
         if row is None:
             await self._register()  # deleted after a long silence
-        held = set[str](() if row is None else row[0])
-        lost = [id for id in had if id not in held and id in self._had and id not in self._releasing]
+        held_ids = set[str](() if row is None else row[0])
+        lost = [id for id in own_ids if id not in held_ids and id in self._claims and id not in self._releasing]
         for id in lost:
-            del self._had[id]
+            del self._claims[id]
         return lost
 
     @override
     async def change(self, claim: Claim, order: Order) -> Claim:
         changed = Claim(claim.id, order, claim.is_taken_over)
-        if claim.id in self._had:
+        if claim.id in self._claims:
             await self._engine.row(statements.CHANGE, {**self._claim_key(claim), "args": Jsonb(to_json(order))})
-            self._had[claim.id] = changed
+            self._claims[claim.id] = changed
         return changed
 
     @override
     async def release(self, claim: Claim, again: Order | None = None) -> None:
-        if claim.id not in self._had:
+        if claim.id not in self._claims:
             return
 
         async def work(connection: Connection) -> None:
@@ -125,7 +125,7 @@ class ProcrastinateSeat(Seat):
         self._releasing.add(claim.id)
         try:
             await shield_until_done(self._engine.use(work))
-            self._had.pop(claim.id, None)
+            self._claims.pop(claim.id, None)
         finally:
             self._releasing.discard(claim.id)
 
@@ -158,7 +158,7 @@ class ProcrastinateSeat(Seat):
         """Return a claim that the server has given us without our knowledge, its answer being lost."""
         manager = await self._engine.manager()
         for job in await unwrap_errors(manager.list_jobs_async(worker_id=self._number, status="doing")):
-            if _id(job.id or 0, job.attempts) not in self._had:
+            if _id(job.id or 0, job.attempts) not in self._claims:
                 return await self._claim_of(job.id or 0, job.attempts, job.task_kwargs)
         return None
 
@@ -185,7 +185,7 @@ class ProcrastinateSeat(Seat):
 
     async def _unregister(self) -> None:
         await self._engine.call(lambda manager: manager.unregister_worker(self._number))
-        if self._had:
+        if self._claims:
             await self._engine.row(statements.NOTIFY_ALL)
 
     async def _listen(self) -> None:

@@ -79,7 +79,7 @@ class Layout:
         return f"{self.space}/index/{kind}"
 
 
-_LONGEST = 1_000_000
+_MAX_OBJECT_BYTES = 1_000_000
 
 M = TypeVar("M", bound="Stored")
 
@@ -156,7 +156,7 @@ class Version(Stored):
 
 def read(model: type[M], data: bytes) -> M | None:
     """Parse a JSON object; None if it is invalid or too long."""
-    if len(data) > _LONGEST:
+    if len(data) > _MAX_OBJECT_BYTES:
         return None
     try:
         return model.model_validate_json(data)
@@ -164,7 +164,7 @@ def read(model: type[M], data: bytes) -> M | None:
         return None
 
 
-LARGEST_MERGED = 8_000_000  # maximum bytes of a merged object; larger groups of appends are left unmerged
+MAX_MERGED_BYTES = 8_000_000  # maximum bytes of a merged object; larger groups of appends are left unmerged
 
 
 class NotAnAppend(ValueError):
@@ -206,7 +206,7 @@ def read_append(data: bytes) -> Append:
 
 def merge_appends(appends: Sequence[bytes]) -> bytes | None:
     """Merge MERGED appends; None if too large. Equal appends give equal bytes, so writers may compete."""
-    if sum(map(len, appends)) > LARGEST_MERGED:
+    if sum(map(len, appends)) > MAX_MERGED_BYTES:
         return None
     return MergedHeader(sizes=tuple(map(len, appends))).to_bytes() + b"\n" + b"".join(appends)
 
@@ -218,10 +218,10 @@ def read_merged(data: bytes) -> list[bytes]:
     if header is None or min(header.sizes) <= 0 or sum(header.sizes) != len(body):
         raise NotAnAppend("it does not have the appends that it says it has")
     appends: list[bytes] = []
-    at = 0
+    start = 0
     for size in header.sizes:
-        appends.append(body[at : at + size])
-        at += size
+        appends.append(body[start : start + size])
+        start += size
     return appends
 
 
@@ -232,9 +232,9 @@ async def check_version(objects: Objects, *, is_for_writing: bool) -> None:
     """Check the layout, and before the first write also the server, unless that was done. Raises StorageError."""
     if objects.is_checked:
         return
-    found = await objects.get(VERSION)
-    if found is not None:
-        version = read(Version, found.data)
+    stored = await objects.get(VERSION)
+    if stored is not None:
+        version = read(Version, stored.data)
         if version is None:
             raise StorageError(f"{objects.place}: {VERSION} cannot be read: is this a store of perstack?")
         if version.version != _VERSION:
@@ -261,13 +261,14 @@ async def check_conditional_writes(objects: Objects) -> None:
         await objects.remove([key])
 
 
-def _unfit_server(objects: Objects, what: str) -> StorageError:
+def _unfit_server(objects: Objects, fault: str) -> StorageError:
     return StorageError(
-        f"{objects.place}: this server {what}: perstack needs conditional writes (If-None-Match, If-Match)"
+        f"{objects.place}: this server {fault}: perstack needs conditional writes (If-None-Match, If-Match)"
     )
 
 
-_MOST_APART = 60.0  # seconds between the server's clock and ours that are reported; events have this machine's time
+# seconds between the server's clock and ours that are reported; events have this machine's time
+_MAX_CLOCK_DIFFERENCE_S = 60.0
 
 
 async def checks_of(objects: Objects) -> tuple[StorageCheck, ...]:
@@ -277,22 +278,24 @@ async def checks_of(objects: Objects) -> tuple[StorageCheck, ...]:
     except StorageError as error:
         return (StorageCheck("server", False, error.message),)
     state = "a store is there" if objects.is_checked else "no store there yet"
-    found = [StorageCheck("server", True, f"{objects.place}, {state}")]
+    checks = [StorageCheck("server", True, f"{objects.place}, {state}")]
     key = f"{PROBE}/{secrets.token_hex(8)}"
     try:
         await objects.put(key, b"perstack")
-        seen = await objects.head(key)
+        probe = await objects.head(key)
         await objects.remove([key])
     except StorageError as error:
-        return (*found, StorageCheck("rights", False, error.message, "allow Get-, Put-, DeleteObject and ListBucket"))
-    found.append(StorageCheck("rights", True, "the keys may write there"))
+        return (*checks, StorageCheck("rights", False, error.message, "allow Get-, Put-, DeleteObject and ListBucket"))
+    checks.append(StorageCheck("rights", True, "the keys may write there"))
     try:
         await check_conditional_writes(objects)
     except StorageError as error:
-        found.append(StorageCheck("conditional writes", False, error.message))
+        checks.append(StorageCheck("conditional writes", False, error.message))
     else:
-        found.append(StorageCheck("conditional writes", True, "the server holds to them"))
-    apart = 0.0 if seen is None else seen.written.timestamp() - time.time()
-    if abs(apart) > _MOST_APART:
-        found.append(StorageCheck("clock", False, f"{apart:+.0f} s from this machine's", "set this machine's by NTP"))
-    return tuple(found)
+        checks.append(StorageCheck("conditional writes", True, "the server holds to them"))
+    clock_difference = 0.0 if probe is None else probe.written.timestamp() - time.time()
+    if abs(clock_difference) > _MAX_CLOCK_DIFFERENCE_S:
+        checks.append(
+            StorageCheck("clock", False, f"{clock_difference:+.0f} s from this machine's", "set this machine's by NTP")
+        )
+    return tuple(checks)

@@ -1,8 +1,8 @@
 """Leases: an object that its holder rewrites every few seconds, each time only if it is unchanged.
 
-A release frees the lease at once; after EXPIRY seconds without a heartbeat, by the server's clock, it is lost. Each new
-holder has a greater fence number, which is written into every append. A process that takes a lease from a silent holder
-first fences the logs (`S3Storage`), to stop a write that the old holder was about to make.
+A release frees the lease at once; after EXPIRY_S seconds without a heartbeat, by the server's clock, it is lost. Each
+new holder has a greater fence number, which is written into every append. A process that takes a lease from a silent
+holder first fences the logs (`S3Storage`), to stop a write that the old holder was about to make.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from perstack.system.concurrency import shield_until_done
 from perstack_s3.layout import Layout, LeaseState, read
 from perstack_s3.objects import Objects, ReadObject
 
-EXPIRY = 10.0  # seconds. The server's times are whole seconds, so a dead holder blocks others for at most 11.
+EXPIRY_S = 10.0  # seconds. The server's times are whole seconds, so a dead holder blocks others for at most 11.
 
-_BEAT = 2.5
-_SURE = 7.0  # seconds after its last renewal during which a lease certainly is still ours, without asking the server
+_HEARTBEAT_INTERVAL_S = 2.5
+# seconds after its last renewal during which a lease certainly is still ours, without asking the server
+_SURE_FOR_S = 7.0
 
-_LAST = 3.0  # seconds of retries for a release; without an answer the lease expires by itself
+_RELEASE_TIMEOUT_S = 3.0  # seconds of retries for a release; without an answer the lease expires by itself
 
 _CLOCK = "clock"
-_TRIES = 5
-_LONGEST_HOLDER = 1000
+_MAX_ATTEMPTS = 5
+_MAX_HOLDER_CHARS = 1000
 
 
 def elapsed() -> float:
@@ -54,14 +55,14 @@ class S3Lease:
     @property
     def is_sure(self) -> bool:
         """True if the lease certainly is still ours, without asking the server."""
-        return not self.is_lost and elapsed() - self.renewed < _SURE
+        return not self.is_lost and elapsed() - self.renewed < _SURE_FOR_S
 
     def bytes(self, holder: str | None = None) -> bytes:
         """Return the object's bytes, which differ each time."""
         words = self.holder if holder is None else holder
         beat = secrets.token_hex(8)
         state = LeaseState(
-            holder=words[:_LONGEST_HOLDER],
+            holder=words[:_MAX_HOLDER_CHARS],
             fence=self.fence,
             nonce=self.nonce,
             beat=beat,
@@ -90,99 +91,99 @@ class S3Leases:
 
     async def info(self, job_id: str) -> LeaseInfo | None:
         """Return the current holder; None if the lease is free or expired."""
-        found = await self._objects.get(self._key(job_id))
-        if found is None:
+        stored = await self._objects.get(self._key(job_id))
+        if stored is None:
             return None
-        holder = _state(found).holder
+        holder = _state(stored).holder
         is_held = bool(holder) and not (
-            await self._is_expired(found, by_old_clock=True) and await self._is_expired(found)
+            await self._is_expired(stored, by_old_clock=True) and await self._is_expired(stored)
         )
         return LeaseInfo(holder) if is_held else None
 
     async def is_still(self, job_id: str, lease: S3Lease) -> bool:
         """Ask the server whether a lease that may be lost is still ours."""
-        found = await self._objects.get(self._key(job_id))
-        return found is not None and not lease.is_lost and lease.is_in(_state(found))
+        stored = await self._objects.get(self._key(job_id))
+        return stored is not None and not lease.is_lost and lease.is_in(_state(stored))
 
     @asynccontextmanager
     async def hold(self, job_id: str, holder: str) -> AsyncGenerator[S3Lease]:
         """Hold the lease. Raises Conflict, naming the holder."""
         try:
-            held = await shield_until_done(self._take(job_id, holder))
+            lease = await shield_until_done(self._take(job_id, holder))
         except asyncio.CancelledError:
-            if (taken := self._held.pop(job_id, None)) is not None:
-                await shield_until_done(self._freed(job_id, taken))
+            if (taken_lease := self._held.pop(job_id, None)) is not None:
+                await shield_until_done(self._free(job_id, taken_lease))
             raise
-        beating = asyncio.create_task(self._beat(job_id, held))
+        beating = asyncio.create_task(self._beat(job_id, lease))
         try:
-            yield held
+            yield lease
         finally:
             beating.cancel()
             with suppress(asyncio.CancelledError):
                 await beating
             self._held.pop(job_id, None)
-            await shield_until_done(self._freed(job_id, held))
+            await shield_until_done(self._free(job_id, lease))
 
     async def forget(self, job_id: str) -> None:
         """Remove the lease object of a deleted Job."""
         await self._objects.remove([self._key(job_id)])
 
     async def _take(self, job_id: str, holder: str) -> S3Lease:
-        held = await self._take_lease(job_id, holder)
-        self._held[job_id] = held
-        return held
+        lease = await self._take_lease(job_id, holder)
+        self._held[job_id] = lease
+        return lease
 
     async def _take_lease(self, job_id: str, holder: str) -> S3Lease:
         key = self._key(job_id)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             now = elapsed()
-            found = await self._objects.get(key)
-            if found is None:
-                held = S3Lease(1, secrets.token_hex(8), holder, "", now)
-                tag = await self._objects.create(key, held.bytes())
+            stored = await self._objects.get(key)
+            if stored is None:
+                lease = S3Lease(1, secrets.token_hex(8), holder, "", now)
+                tag = await self._objects.create(key, lease.bytes())
             else:
-                state = _state(found)
-                if state.holder and not await self._is_expired(found):
+                state = _state(stored)
+                if state.holder and not await self._is_expired(stored):
                     raise is_driven(job_id, state.holder)
-                held = S3Lease(state.fence + 1, secrets.token_hex(8), holder, "", now)
-                held.is_fenced = not state.holder and not state.unfenced
-                tag = await self._objects.replace(key, held.bytes(), found.tag)
+                lease = S3Lease(state.fence + 1, secrets.token_hex(8), holder, "", now)
+                lease.is_fenced = not state.holder and not state.unfenced
+                tag = await self._objects.replace(key, lease.bytes(), stored.tag)
             if tag is not None:
-                held.tag = tag
-                return held
+                lease.tag = tag
+                return lease
         raise Conflict(f"job {job_id} is being taken by others: try again")
 
     async def _beat(self, job_id: str, lease: S3Lease) -> None:
         while not lease.is_lost:
-            await asyncio.sleep(_BEAT)
+            await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
             now = elapsed()
             with suppress(StorageError):  # the next heartbeat may succeed; appends check the lease too
-                tag = await self._objects.replace(self._key(job_id), lease.bytes(), lease.tag, patience=0)
+                tag = await self._objects.replace(self._key(job_id), lease.bytes(), lease.tag, retry_s=0)
                 if tag is not None:
                     lease.tag, lease.renewed = tag, now
                     continue
                 # A heartbeat whose answer was lost may have changed the object.
-                found = await self._objects.get(self._key(job_id), patience=0)
-                if found is not None and lease.is_in(_state(found)):
-                    lease.tag = found.tag
+                stored = await self._objects.get(self._key(job_id), retry_s=0)
+                if stored is not None and lease.is_in(_state(stored)):
+                    lease.tag = stored.tag
                 else:
                     lease.is_lost = True
 
-    async def _freed(self, job_id: str, lease: S3Lease) -> None:
+    async def _free(self, job_id: str, lease: S3Lease) -> None:
         with suppress(StorageError):  # it expires by itself
             key = self._key(job_id)
             if (
                 lease.is_lost
-                or await self._objects.replace(key, lease.bytes(""), lease.tag, patience=_LAST) is not None
+                or await self._objects.replace(key, lease.bytes(""), lease.tag, retry_s=_RELEASE_TIMEOUT_S) is not None
             ):
                 return
             # A cancelled heartbeat may still have changed the object.
-            found = await self._objects.get(key, patience=_LAST)
-            if found is not None and lease.is_in(_state(found)):
-                await self._objects.replace(key, lease.bytes(""), found.tag, patience=_LAST)
+            stored = await self._objects.get(key, retry_s=_RELEASE_TIMEOUT_S)
+            if stored is not None and lease.is_in(_state(stored)):
+                await self._objects.replace(key, lease.bytes(""), stored.tag, retry_s=_RELEASE_TIMEOUT_S)
 
-    async def _is_expired(self, found: ReadObject, *, by_old_clock: bool = False) -> bool:
-        return await self._now(may_be_old=by_old_clock) - _seconds(found.written) >= EXPIRY
+    async def _is_expired(self, stored: ReadObject, *, by_old_clock: bool = False) -> bool:
+        return await self._now(may_be_old=by_old_clock) - _seconds(stored.written) >= EXPIRY_S
 
     async def _now(self, *, may_be_old: bool) -> float:
         """Return the server's time in seconds since 1970: the modification time of an object written just now."""
@@ -192,14 +193,14 @@ class S3Leases:
         try:
             at = elapsed()
             await self._objects.put(_CLOCK, secrets.token_hex(8).encode())
-            seen = await self._objects.head(_CLOCK)
+            probe = await self._objects.head(_CLOCK)
         except StorageError:
             # A reader without write permission judges leases by this machine's clock; taking a lease needs a write
             # anyway.
             return time.time()
-        if seen is None:
+        if probe is None:
             raise StorageError(f"{self._objects.place}: what was written is not there: is something removing it?")
-        self._clock = (_seconds(seen.written), at)
+        self._clock = (_seconds(probe.written), at)
         return self._clock[0]
 
     def _key(self, job_id: str) -> str:
@@ -210,5 +211,5 @@ def _seconds(moment: datetime) -> float:
     return moment.timestamp()
 
 
-def _state(found: ReadObject) -> LeaseState:
-    return read(LeaseState, found.data) or LeaseState(holder="somebody whose lease cannot be read", fence=0, nonce="")
+def _state(stored: ReadObject) -> LeaseState:
+    return read(LeaseState, stored.data) or LeaseState(holder="somebody whose lease cannot be read", fence=0, nonce="")

@@ -18,9 +18,9 @@ from perstack.support.storage import newest_first, place_in_jobs
 from perstack_s3.layout import EntryHeader, Layout, Marker, SummaryStamp, read
 from perstack_s3.objects import Listed, Objects, gather_limited
 
-_WORTH_KEEPING = 64  # number of single requests above which a reader rewrites the index
+_MIN_REQUESTS_FOR_INDEX = 64  # number of single requests above which a reader rewrites the index
 
-_LARGEST_INDEX = 64_000_000
+_MAX_INDEX_BYTES = 64_000_000
 
 _INDEX = TypeAdapter(dict[str, tuple[str, str]])
 
@@ -40,25 +40,25 @@ class ObjectCache:
         """Return all objects by Job id."""
         prefix = self._layout.prefix_of(self._kind)
         tags = {listed.key.removeprefix(prefix): listed.tag for listed in await self._objects.list(prefix)}
-        if len(tags) > _WORTH_KEEPING and not self._has_read_index:
+        if len(tags) > _MIN_REQUESTS_FOR_INDEX and not self._has_read_index:
             await self._read_index()
         stale = [name for name, tag in tags.items() if self._known.get(name, ("", b""))[0] != tag]
-        found = await gather_limited(self._objects.get(prefix + name) for name in stale)
-        for name, one in zip(stale, found, strict=True):
+        objects = await gather_limited(self._objects.get(prefix + name) for name in stale)
+        for name, stored in zip(stale, objects, strict=True):
             self._known.pop(name, None)
-            if one is not None:
-                self._known[name] = (one.tag, one.data)
-        if len(stale) > _WORTH_KEEPING:
+            if stored is not None:
+                self._known[name] = (stored.tag, stored.data)
+        if len(stale) > _MIN_REQUESTS_FOR_INDEX:
             await self._write_index(tags)
         return {name: self._known[name][1] for name in tags if name in self._known}
 
     async def _read_index(self) -> None:
         self._has_read_index = True
-        found = await self._objects.get(self._layout.index(self._kind))
-        if found is None or len(found.data) > _LARGEST_INDEX:
+        index_object = await self._objects.get(self._layout.index(self._kind))
+        if index_object is None or len(index_object.data) > _MAX_INDEX_BYTES:
             return
         with suppress(ValidationError, UnicodeError, RecursionError):  # a cache: without it each object is requested
-            index = _INDEX.validate_json(found.data)
+            index = _INDEX.validate_json(index_object.data)
             self._known.update({name: (tag, text.encode("latin-1")) for name, (tag, text) in index.items()})
 
     async def _write_index(self, tags: Mapping[str, str]) -> None:
@@ -82,8 +82,8 @@ def split_stamp(data: bytes) -> tuple[int, bytes]:
 def place_in_time(written: datetime, at: int = 0) -> int:
     """Return nanoseconds: the second by the server's clock, the fraction by the writer's, as far as they agree."""
     second = int(written.timestamp()) * 1_000_000_000
-    within = min(max(at - second + 1_000_000_000, 0), 1_999_999_999) // 2 if at else 0
-    return second + within
+    fraction = min(max(at - second + 1_000_000_000, 0), 1_999_999_999) // 2 if at else 0
+    return second + fraction
 
 
 def entry_bytes(header: EntryHeader, entry: bytes) -> bytes:
@@ -107,39 +107,41 @@ class WriteOrder:
     def __init__(self, objects: Objects) -> None:
         """Read nothing yet."""
         self._objects = objects
-        self._said: dict[str, tuple[str, int]] = {}
+        self._write_times: dict[str, tuple[str, int]] = {}
 
     async def page(
-        self, made: Mapping[str, Listed], written: Mapping[str, Listed], limit: int, after: str | None
+        self, markers: Mapping[str, Listed], summaries: Mapping[str, Listed], limit: int, after: str | None
     ) -> Page:
         """Return a page of Jobs, given their markers and existing summaries.
 
         Raises UsageError for an invalid cursor.
         """
         cursor = None if after is None else place_in_jobs(after)
-        latest = {name: written.get(name, marker) for name, marker in made.items()}
-        self._said = {name: said for name, said in self._said.items() if name in latest}
-        found: list[tuple[int, str]] = []
+        latest = {name: summaries.get(name, marker) for name, marker in markers.items()}
+        self._write_times = {name: entry for name, entry in self._write_times.items() if name in latest}
+        rows: list[tuple[int, str]] = []
         by_time = sorted(latest, key=lambda name: latest[name].written, reverse=True)
         for second, names in groupby(by_time, key=lambda name: place_in_time(latest[name].written)):
             if cursor is not None and second > cursor[0]:
                 continue
-            times = await self._times({name: latest[name] for name in names}, written)
-            found += [one for one in times if cursor is None or one < cursor]
-            if len(found) > limit:
+            times = await self._times({name: latest[name] for name in names}, summaries)
+            rows += [item for item in times if cursor is None or item < cursor]
+            if len(rows) > limit:
                 break
-        return newest_first(found, limit, after)
+        return newest_first(rows, limit, after)
 
-    async def _times(self, latest: Mapping[str, Listed], written: Mapping[str, Listed]) -> list[tuple[int, str]]:
+    async def _times(self, latest: Mapping[str, Listed], summaries: Mapping[str, Listed]) -> list[tuple[int, str]]:
         """Return the write times of Jobs of one second. If there are several, the times in their objects decide."""
         if len(latest) == 1:
-            return [(place_in_time(one.written), name) for name, one in latest.items()]
-        unread = [name for name, one in latest.items() if self._said.get(name, ("", 0))[0] != one.tag]
-        found = await gather_limited(self._objects.get(latest[name].key) for name in unread)
-        for name, one in zip(unread, found, strict=True):
-            said = 0 if one is None else split_stamp(one.data)[0] if name in written else _made_at(one.data)
-            self._said[name] = (latest[name].tag, said)
-        return [(place_in_time(one.written, self._said[name][1]), name) for name, one in latest.items()]
+            return [(place_in_time(listed.written), name) for name, listed in latest.items()]
+        unread = [name for name, listed in latest.items() if self._write_times.get(name, ("", 0))[0] != listed.tag]
+        objects = await gather_limited(self._objects.get(latest[name].key) for name in unread)
+        for name, stored in zip(unread, objects, strict=True):
+            time_ns = (
+                0 if stored is None else split_stamp(stored.data)[0] if name in summaries else _made_at(stored.data)
+            )
+            self._write_times[name] = (latest[name].tag, time_ns)
+        return [(place_in_time(listed.written, self._write_times[name][1]), name) for name, listed in latest.items()]
 
 
 def _made_at(data: bytes) -> int:
@@ -149,7 +151,7 @@ def _made_at(data: bytes) -> int:
 
 # S3 sends no notifications. One small request at a time replaces reading every log.
 
-_ASKS_EACH = 0.3  # seconds between two requests of a watcher
+_POLL_INTERVAL_S = 0.3  # seconds between two requests of a watcher
 
 
 class S3Watch(Watch):
@@ -163,18 +165,18 @@ class S3Watch(Watch):
 
     @override
     async def wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            await asyncio.sleep(min(_ASKS_EACH, left))
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0:
+            await asyncio.sleep(min(_POLL_INTERVAL_S, remaining))
             if await self.has_changed():
                 return
 
     async def has_changed(self) -> bool:
         """Return whether the summary was written since the last call."""
         try:
-            found = await self._objects.head(self._key)
+            listed = await self._objects.head(self._key)
         except StorageError:
             return False  # the next read of the logs reports the error
-        tag = None if found is None else found.tag
-        was, self._tag = self._tag, tag
-        return tag != was
+        tag = None if listed is None else listed.tag
+        previous, self._tag = self._tag, tag
+        return tag != previous

@@ -28,8 +28,8 @@ from perstack_s3.layout import (
 )
 from perstack_s3.objects import Objects, ReadObject, gather_limited
 
-_TRIES = 5
-_AHEAD = 16  # maximum number of appends requested at a time
+_MAX_ATTEMPTS = 5
+_MAX_PREFETCH = 16  # maximum number of appends requested at a time
 
 
 class S3Log:
@@ -112,22 +112,22 @@ class S3Log:
         Without a lease (`fence` 0) it moves past a new holder's fence, which has no records.
         """
         if self.end.seq != expected_seq or (fence and self._fence != fence):
-            await self._look(expected_seq)
+            await self._check_end(expected_seq)
         head, body = head_after(self.end, records, self.place), append_bytes(records, fence)
-        for _ in range(1 if fence else _TRIES):
+        for _ in range(1 if fence else _MAX_ATTEMPTS):
             number = len(self._starts) - 1
             if await self._objects.create(self._key(number), body) is not None:
                 self._learn(number, head)
                 self._fence = fence
                 self._recent[number] = body
                 return number
-            await self._look(expected_seq)
+            await self._check_end(expected_seq)
         raise stale_writer(self.place, expected_seq, self.end.seq)
 
     async def put_fence(self, fence: int) -> None:
         """Occupy the next append's number, so that a former holder's write there fails. Not in a damaged log."""
         with suppress(Damaged):
-            for _ in range(_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 if await self.refresh():
                     return
                 number, body = len(self._starts) - 1, append_bytes((), fence)
@@ -167,13 +167,13 @@ class S3Log:
             return
         numbers = range(number + 1 - MERGED, number + 1)
         with suppress(StorageError):  # the single appends stay readable
-            bodies = await gather_limited(self._body(one) for one in numbers)
+            bodies = await gather_limited(self._body(append_number) for append_number in numbers)
             merged = None if None in bodies else merge_appends([body for body in bodies if body is not None])
             if (
                 merged is not None
                 and await self._objects.create(self._merged_key(number // MERGED), merged) is not None
             ):
-                await self._objects.remove([self._key(one) for one in numbers])
+                await self._objects.remove([self._key(append_number) for append_number in numbers])
         self._recent.clear()
 
     async def redact(self, seq: int, record: bytes) -> None:
@@ -191,11 +191,11 @@ class S3Log:
             await self._put_in_place(self._key(number), _with_record(single.data, index, record), single)
         self._recent.clear()
 
-    async def _put_in_place(self, key: str, data: bytes, found: ReadObject) -> None:
-        if await self._objects.replace(key, data, found.tag) is None:
+    async def _put_in_place(self, key: str, data: bytes, stored: ReadObject) -> None:
+        if await self._objects.replace(key, data, stored.tag) is None:
             raise Conflict(f"{self.place}: {key} has changed meanwhile: try again")
 
-    async def _look(self, expected_seq: int) -> None:
+    async def _check_end(self, expected_seq: int) -> None:
         if await self.refresh():
             raise NotFound(f"job {self.run.job_id} was deleted")
         if self.end.seq != expected_seq:
@@ -204,55 +204,61 @@ class S3Log:
     async def _body(self, number: int) -> bytes | None:
         if number in self._recent:
             return self._recent[number]
-        found = await self._objects.get(self._key(number))
-        return None if found is None else found.data
+        stored = await self._objects.get(self._key(number))
+        return None if stored is None else stored.data
 
     async def _walk(self, number: int) -> AsyncIterator[tuple[int, Append]]:
         ahead = 1
         while True:
-            many = await self._objects.get(self._merged_key(number // MERGED)) if number % MERGED == 0 else None
-            if many is None:
-                until = min(number + ahead, (number // MERGED + 1) * MERGED)
-                found = await gather_limited(self._objects.get(self._key(one)) for one in range(number, until))
-                there = list(takewhile(lambda one: one is not None, found))
-                for one in there:
-                    yield number, self._read_append(number, one.data if one is not None else b"")
+            merged = await self._objects.get(self._merged_key(number // MERGED)) if number % MERGED == 0 else None
+            if merged is None:
+                end = min(number + ahead, (number // MERGED + 1) * MERGED)
+                objects = await gather_limited(
+                    self._objects.get(self._key(append_number)) for append_number in range(number, end)
+                )
+                present = list(takewhile(lambda stored: stored is not None, objects))
+                for stored in present:
+                    yield number, self._read_append(number, stored.data if stored is not None else b"")
                     number += 1
-                if len(there) == len(found):
-                    ahead = min(ahead * 2, _AHEAD)
+                if len(present) == len(objects):
+                    ahead = min(ahead * 2, _MAX_PREFETCH)
                     continue
-                many = await self._objects.get(self._merged_key(number // MERGED))
-                if many is None:
-                    if not any(found[len(there) :]):
+                merged = await self._objects.get(self._merged_key(number // MERGED))
+                if merged is None:
+                    if not any(objects[len(present) :]):
                         return
                     if await self._is_missing(number):
                         raise self._damage(number, f"append {number} is missing")
                     continue
-            for append in self._read_merged(number, many.data)[number % MERGED :]:
+            for append in self._read_merged(number, merged.data)[number % MERGED :]:
                 yield number, self._read_append(number, append)
                 number += 1
 
     async def _block(self, block: int) -> list[bytes]:
         first = block * MERGED
-        many = await self._objects.get(self._merged_key(block))
-        if many is None:
-            found = await gather_limited(
+        merged = await self._objects.get(self._merged_key(block))
+        if merged is None:
+            objects = await gather_limited(
                 self._objects.get(self._key(number)) for number in range(first, first + MERGED)
             )
-            if found[0] is not None:
-                return [one.data for one in takewhile(lambda one: one is not None, found) if one is not None]
-            many = await self._objects.get(self._merged_key(block))
-        return [] if many is None else self._read_merged(first, many.data)
+            if objects[0] is not None:
+                return [
+                    stored.data
+                    for stored in takewhile(lambda stored: stored is not None, objects)
+                    if stored is not None
+                ]
+            merged = await self._objects.get(self._merged_key(block))
+        return [] if merged is None else self._read_merged(first, merged.data)
 
     async def _last_block(self) -> int:
         """Find the last group by exponential and binary search; -1 if the log is empty."""
-        begun, beyond = -1, 0
-        while await self._has_begun(beyond):
-            begun, beyond = beyond, max(2 * beyond, 1)
-        while beyond - begun > 1:
-            half = (begun + beyond) // 2
-            begun, beyond = (half, beyond) if await self._has_begun(half) else (begun, half)
-        return begun
+        low, high = -1, 0
+        while await self._has_begun(high):
+            low, high = high, max(2 * high, 1)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if await self._has_begun(middle) else (low, middle)
+        return low
 
     async def _has_begun(self, block: int) -> bool:
         keys = (self._key(block * MERGED), self._merged_key(block))
@@ -270,26 +276,26 @@ class S3Log:
     def _follows(self, head: Head, record: bytes) -> Head:
         try:
             return check(head, record)[1]
-        except BrokenSeal as broken:
-            raise self._damage_at(head.seq, str(broken)) from broken
+        except BrokenSeal as error:
+            raise self._damage_at(head.seq, str(error)) from error
 
     def _read_append(self, number: int, data: bytes) -> Append:
         try:
             return read_append(data)
-        except NotAnAppend as wrong:
-            raise self._damage(number, str(wrong)) from wrong
+        except NotAnAppend as error:
+            raise self._damage(number, str(error)) from error
 
     def _read_merged(self, number: int, data: bytes) -> list[bytes]:
         try:
             return read_merged(data)
-        except NotAnAppend as wrong:
-            raise self._damage(number, str(wrong)) from wrong
+        except NotAnAppend as error:
+            raise self._damage(number, str(error)) from error
 
-    def _damage(self, number: int, what: str) -> Damaged:
-        return self._damage_at(self._starts[min(number, len(self._starts) - 1)].seq, what)
+    def _damage(self, number: int, problem: str) -> Damaged:
+        return self._damage_at(self._starts[min(number, len(self._starts) - 1)].seq, problem)
 
-    def _damage_at(self, readable: int, what: str) -> Damaged:
-        return damage_error(self.place, readable, what, "the object")
+    def _damage_at(self, readable: int, problem: str) -> Damaged:
+        return damage_error(self.place, readable, problem, "the object")
 
     def _key(self, number: int) -> str:
         return self._layout.append(self.run, self._incarnation, number)

@@ -31,19 +31,19 @@ from perstack.system.concurrency import shield_until_done
 
 T = TypeVar("T")
 
-AT_ONCE = 32  # concurrent requests of one process
+MAX_CONCURRENT_REQUESTS = 32  # concurrent requests of one process
 
-PATIENCE = 30.0  # seconds of retries for a server that has answered before
+RETRY_TIMEOUT_S = 30.0  # seconds of retries for a server that has answered before
 
-_FIRST_PATIENCE = 2.0  # seconds of retries for a server that has not answered yet: its address may be wrong
+_FIRST_RETRY_TIMEOUT_S = 2.0  # seconds of retries for a server that has not answered yet: its address may be wrong
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_SECONDS = 15.0  # minimum timeout of one request
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
+_MIN_REQUEST_TIMEOUT_S = 15.0  # minimum timeout of one request
 
-_SLOWEST = 64_000
+_MIN_BYTES_PER_SECOND = 64_000
 """Bytes per second of the slowest supported network. The timeout doubles until it suffices for the request's size."""
 
-_CONNECT = timedelta(seconds=5)
+_CONNECT_TIMEOUT = timedelta(seconds=5)
 _STATUS = re.compile(r"status code: ((\d{3}) [A-Za-z ]{1,40})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _ANSWERS = (AlreadyExistsError, PreconditionError, FileNotFoundError)
@@ -51,8 +51,8 @@ _ANSWERS = (AlreadyExistsError, PreconditionError, FileNotFoundError)
 
 def seconds_for(size: int) -> float:
     """Return the timeout in seconds of a request that moves `size` bytes."""
-    seconds = _SECONDS
-    while seconds * _SLOWEST < size:
+    seconds = _MIN_REQUEST_TIMEOUT_S
+    while seconds * _MIN_BYTES_PER_SECOND < size:
         seconds *= 2
     return seconds
 
@@ -90,27 +90,33 @@ class Client:
     def __init__(self, location: BucketLocation) -> None:
         """Connect to nothing yet."""
         self.place = location
-        self._opened: dict[float, S3Store] = {}
+        self._stores: dict[float, S3Store] = {}
         self._threads: ThreadPoolExecutor | None = None
-        self._was_there = False
+        self._has_answered = False
 
-    async def ask(self, call: Callable[[S3Store], T], patience: float | None = None, size: int = 0) -> T:
-        """Return the result of a call, retried while the server is busy or unreachable, for `patience` seconds.
+    async def ask(self, call: Callable[[S3Store], T], retry_s: float | None = None, size: int = 0) -> T:
+        """Return the result of a call, retried while the server is busy or unreachable, for `retry_s` seconds.
 
         A call that moves `size` bytes has more time. Raises StorageError. AlreadyExistsError, PreconditionError and
         FileNotFoundError pass through: the first two may be caused by this call's own write, whose answer was lost.
         """
-        began, pause, seconds = time.monotonic(), _FIRST_PAUSE, seconds_for(size)
+        began, pause, seconds = time.monotonic(), _MIN_PAUSE_S, seconds_for(size)
         while True:
             try:
                 return await self._call(call, self._store(seconds))
             except (BaseError, OSError) as error:
-                limit = patience if patience is not None else PATIENCE if self._was_there else _FIRST_PATIENCE
+                limit = (
+                    retry_s
+                    if retry_s is not None
+                    else RETRY_TIMEOUT_S
+                    if self._has_answered
+                    else _FIRST_RETRY_TIMEOUT_S
+                )
                 limit += seconds - seconds_for(0)
-                if not _is_passing(error) or time.monotonic() + pause > began + limit:
+                if not _is_transient(error) or time.monotonic() + pause > began + limit:
                     raise self._error(error) from None  # the library's message contains the whole request
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE_S)
 
     def close(self) -> None:
         """End the idle threads."""
@@ -120,15 +126,15 @@ class Client:
 
     async def _call(self, call: Callable[[S3Store], T], store: S3Store) -> T:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="perstack-s3")
+            self._threads = ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, thread_name_prefix="perstack-s3")
         try:
             answer = await asyncio.get_running_loop().run_in_executor(self._threads, call, store)
         except _ANSWERS as error:
             if "NoSuchBucket" in str(error):
                 raise StorageError(f"{self.place}: there is no such bucket: create it first") from None
-            self._was_there = True
+            self._has_answered = True
             raise
-        self._was_there = True
+        self._has_answered = True
         return answer
 
     def _error(self, error: BaseError | OSError) -> Exception:
@@ -142,10 +148,10 @@ class Client:
 
     def _store(self, seconds: float) -> S3Store:
         """Return the bucket's client with this timeout, since a client has one timeout for all its requests."""
-        if seconds not in self._opened:
+        if seconds not in self._stores:
             place = self.place
             region = place.region or "us-east-1"
-            self._opened[seconds] = S3Store(
+            self._stores[seconds] = S3Store(
                 place.bucket,
                 prefix=place.prefix or None,
                 config={"region": region, "aws_endpoint_url_s3": place.endpoint}
@@ -153,15 +159,15 @@ class Client:
                 else {"region": region},
                 client_options={
                     "timeout": timedelta(seconds=seconds),
-                    "connect_timeout": _CONNECT,
+                    "connect_timeout": _CONNECT_TIMEOUT,
                     "allow_http": (place.endpoint or "").startswith("http://"),
                 },
                 retry_config={"max_retries": 0},
             )
-        return self._opened[seconds]
+        return self._stores[seconds]
 
 
-def _is_passing(error: BaseError | OSError) -> bool:
+def _is_transient(error: BaseError | OSError) -> bool:
     if isinstance(error, (*_ANSWERS, PermissionDeniedError, UnauthenticatedError)):
         return False
     status = _STATUS.search(str(error))
@@ -170,8 +176,8 @@ def _is_passing(error: BaseError | OSError) -> bool:
 
 def _short(error: Exception) -> str:
     text = str(error)
-    found = [match[1].strip() for pattern in (_STATUS, _CODE) if (match := pattern.search(text))]
-    return ", ".join(found) or "the server cannot be reached: check the endpoint and the network"
+    texts = [match[1].strip() for pattern in (_STATUS, _CODE) if (match := pattern.search(text))]
+    return ", ".join(texts) or "the server cannot be reached: check the endpoint and the network"
 
 
 def _variable(*names: str) -> str | None:
@@ -199,7 +205,7 @@ class Listed(NamedTuple):
     written: datetime
 
 
-async def gather_limited(works: Iterable[Awaitable[T]], limit: int = AT_ONCE) -> list[T]:
+async def gather_limited(works: Iterable[Awaitable[T]], limit: int = MAX_CONCURRENT_REQUESTS) -> list[T]:
     """Await the works with at most `limit` of them active, and return their results in order."""
     free = asyncio.Semaphore(limit)
 
@@ -222,7 +228,7 @@ class Objects:
         self._client = Client(location)
         self.is_checked = False  # True if `check_version` has accepted this store
 
-    async def get(self, key: str, *, patience: float | None = None) -> ReadObject | None:
+    async def get(self, key: str, *, retry_s: float | None = None) -> ReadObject | None:
         """Return an object; None if it does not exist."""
 
         def call(store: S3Store) -> ReadObject | int:
@@ -234,11 +240,11 @@ class Objects:
         expected = 0
         try:
             # The size is known when the download starts. A larger object is requested again with a longer timeout.
-            while isinstance(found := await self._client.ask(call, patience, expected), int):
-                expected = found
+            while isinstance(result := await self._client.ask(call, retry_s, expected), int):
+                expected = result
         except FileNotFoundError:
             return None
-        return found
+        return result
 
     async def head(self, key: str) -> Listed | None:
         """Return an object's size, tag and time; None if it does not exist."""
@@ -252,9 +258,9 @@ class Objects:
         """Create an object and return its tag; None if it exists with other bytes, which are kept."""
         return await shield_until_done(self._write(key, data, None, None))
 
-    async def replace(self, key: str, data: bytes, tag: str, *, patience: float | None = None) -> str | None:
+    async def replace(self, key: str, data: bytes, tag: str, *, retry_s: float | None = None) -> str | None:
         """Replace an object that still has `tag` and return its new tag; None if it has changed or is gone."""
-        return await shield_until_done(self._write(key, data, tag, patience))
+        return await shield_until_done(self._write(key, data, tag, retry_s))
 
     async def put(self, key: str, data: bytes) -> None:
         """Write an object unconditionally."""
@@ -281,15 +287,15 @@ class Objects:
         """End the idle threads."""
         self._client.close()
 
-    async def _write(self, key: str, data: bytes, tag: str | None, patience: float | None) -> str | None:
+    async def _write(self, key: str, data: bytes, tag: str | None, retry_s: float | None) -> str | None:
         """Create an object, or replace it if it has `tag`, and return its tag; None on a conflict."""
         try:
             answer = await self._client.ask(
                 lambda store: obstore.put(store, key, data, mode="create" if tag is None else {"e_tag": tag}),
-                patience,
+                retry_s,
                 len(data),
             )
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
-            found = await self.get(key, patience=patience)
-            return found.tag if found is not None and found.data == data else None
+            stored = await self.get(key, retry_s=retry_s)
+            return stored.tag if stored is not None and stored.data == data else None
         return answer["e_tag"] or ""

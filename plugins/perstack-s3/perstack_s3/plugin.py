@@ -35,14 +35,14 @@ class S3Storages(StorageFactory):
             raise UsageError(
                 f"storage s3:{location} needs {error.name}: install it with `pip install 'perstack[s3]'`"
             ) from error
-        given = setting or {}
-        unknown = sorted(set(given) - {"endpoint", "region"})
-        if unknown or not all(isinstance(value, str) for value in given.values()):
+        settings = setting or {}
+        unknown = sorted(set(settings) - {"endpoint", "region"})
+        if unknown or not all(isinstance(value, str) for value in settings.values()):
             raise UsageError(
                 f"storageSetting: s3 has endpoint and region, each a text; not {', '.join(unknown) or 'this type'}"
             )
-        place = BucketLocation.of(location, {name: str(value) for name, value in given.items()})
-        return S3Storage(Objects(place))
+        bucket = BucketLocation.of(location, {name: str(value) for name, value in settings.items()})
+        return S3Storage(Objects(bucket))
 
 
 @hookimpl

@@ -39,7 +39,7 @@ from perstack_s3.listing import ObjectCache, S3Watch, WriteOrder, entry_bytes, r
 from perstack_s3.log import S3Log
 from perstack_s3.objects import Listed, Objects, gather_limited
 
-_AT_ONCE = 1000
+_MAX_KEYS_PER_DELETE = 1000
 
 
 async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarnation: str) -> None:
@@ -50,21 +50,21 @@ async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarna
     for kind in ("logs", "blobs"):
         prefix = layout.of_incarnation(kind, job_id, incarnation)
         keys = [listed.key for listed in await objects.list(prefix)]
-        for start in range(0, len(keys), _AT_ONCE):
-            await objects.remove(keys[start : start + _AT_ONCE])
+        for start in range(0, len(keys), _MAX_KEYS_PER_DELETE):
+            await objects.remove(keys[start : start + _MAX_KEYS_PER_DELETE])
     await objects.remove([layout.deleting(job_id, incarnation)])
 
 
 async def finish_deletions(objects: Objects, layout: Layout) -> None:
     """Finish interrupted deletions."""
     prefix = layout.prefix_of("deleting")
-    left = [listed.key.removeprefix(prefix) for listed in await objects.list(prefix)]
-    for name in left:
+    unfinished = [listed.key.removeprefix(prefix) for listed in await objects.list(prefix)]
+    for name in unfinished:
         job_id, _, incarnation = name.rpartition(".")
         await finish_deletion(objects, layout, job_id, incarnation)
 
 
-_TRIES = 20  # attempts of a write that others compete for
+_MAX_ATTEMPTS = 20  # attempts of a write that others compete for
 
 
 class S3Storage(Storage):
@@ -107,17 +107,17 @@ class S3Storage(Storage):
 
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        made, written = await asyncio.gather(self._list("markers"), self._list("summaries"))
-        return await self._order.page(made, written, limit, after)
+        markers, summaries = await asyncio.gather(self._list("markers"), self._list("summaries"))
+        return await self._order.page(markers, summaries, limit, after)
 
     @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         incarnation = await self._require_incarnation(job_id)
         names = [name for name in (await self._runs(job_id, incarnation))[0] if is_id(name)]
         logs = [self._log(RunRef(job_id, name), incarnation) for name in names]
-        begun = await gather_limited(log.has_records() for log in logs)
+        have_records = await gather_limited(log.has_records() for log in logs)
         return page_of(
-            (name for name, has_begun in zip(names, begun, strict=True) if has_begun), run_order, limit, after
+            (name for name, has_begun in zip(names, have_records, strict=True) if has_begun), run_order, limit, after
         )
 
     @override
@@ -154,13 +154,13 @@ class S3Storage(Storage):
     @override
     async def summary(self, job_id: str) -> bytes | None:
         key = self._layout.of_job("summaries", job_id)
-        found, is_there = await asyncio.gather(self._objects.get(key), self.has_job(job_id))
-        return None if found is None or not is_there else split_stamp(found.data)[1]
+        stored, is_there = await asyncio.gather(self._objects.get(key), self.has_job(job_id))
+        return None if stored is None or not is_there else split_stamp(stored.data)[1]
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
-        made, summaries = await asyncio.gather(self._list("markers"), self._summaries.all())
-        return {name: split_stamp(summaries[name])[1] if name in summaries else b"" for name in made}
+        markers, summaries = await asyncio.gather(self._list("markers"), self._summaries.all())
+        return {name: split_stamp(summaries[name])[1] if name in summaries else b"" for name in markers}
 
     @override
     async def put_entry(
@@ -170,42 +170,42 @@ class S3Storage(Storage):
             return
         await self._check_lease(job_id)
         key, nonce = self._layout.of_job("entries", job_id), secrets.token_hex(8)
-        for _ in range(_TRIES):
-            found = await self._objects.get(key)
-            there = None if found is None else read_entry(found.data)[0]
+        for _ in range(_MAX_ATTEMPTS):
+            stored = await self._objects.get(key)
+            header = None if stored is None else read_entry(stored.data)[0]
             incarnation = self._seen.get(job_id, "")
-            if there is None or there.of != incarnation:
+            if header is None or header.of != incarnation:
                 incarnation = await self._require_incarnation(job_id)
-            if there is not None and there.of == incarnation and there.seq > seq:
+            if header is not None and header.of == incarnation and header.seq > seq:
                 return
             data = entry_bytes(EntryHeader(of=incarnation, seq=seq, nonce=nonce), entry)
-            if found is None:
+            if stored is None:
                 written = await self._objects.create(key, data)
             else:
-                written = await self._objects.replace(key, data, found.tag)
+                written = await self._objects.replace(key, data, stored.tag)
             if written is not None:
                 return
         raise StorageError(f"{self.location}: the entry of job {job_id} is being written by others: try again")
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
-        made, entries = await asyncio.gather(self._list("markers"), self._entries.all())
-        return {name: read_entry(entries[name])[1] if name in entries else b"" for name in made}
+        markers, entries = await asyncio.gather(self._list("markers"), self._entries.all())
+        return {name: read_entry(entries[name])[1] if name in entries else b"" for name in markers}
 
     @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        found = await self._objects.get(self._layout.of_job("entries", job_id))
-        if found is None:
+        stored = await self._objects.get(self._layout.of_job("entries", job_id))
+        if stored is None:
             return None
-        header, entry = read_entry(found.data)
+        header, entry = read_entry(stored.data)
         incarnation = await self._incarnation(job_id)
         return (header.seq, entry) if header.seq and incarnation in (None, header.of) else None
 
     @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        entries, made = await self._list("entries"), await self._list("markers")
+        entries, markers = await self._list("entries"), await self._list("markers")
         deleting = {name.rpartition(".")[0] for name in await self._list("deleting")}
-        return tuple(sorted(set(entries) - set(made) - deleting))
+        return tuple(sorted(set(entries) - set(markers) - deleting))
 
     @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
@@ -219,8 +219,8 @@ class S3Storage(Storage):
     @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
         check_id(sha256, "blob")
-        found = await self._objects.get(self._layout.blob(job_id, await self._require_incarnation(job_id), sha256))
-        return checked_blob(None if found is None else found.data, job_id, sha256, self.location, "it")
+        stored = await self._objects.get(self._layout.blob(job_id, await self._require_incarnation(job_id), sha256))
+        return checked_blob(None if stored is None else stored.data, job_id, sha256, self.location, "it")
 
     @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
@@ -238,13 +238,13 @@ class S3Storage(Storage):
 
     @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        made = await self._list("markers")
-        wanted = list(made) if job_ids is None else [one for one in job_ids if one in made]
+        markers = await self._list("markers")
+        ids = list(markers) if job_ids is None else [job_id for job_id in job_ids if job_id in markers]
         caches = [await self._list("summaries"), await self._list("entries")]
-        logs = await gather_limited(self._bytes_of("logs", one) for one in wanted)
-        blobs = await gather_limited(self._bytes_of("blobs", one) for one in wanted)
-        kept = [sum(kind[one].size for kind in caches if one in kind) for one in wanted]
-        return {one: JobSize(a, b, 0, c) for one, a, b, c in zip(wanted, logs, blobs, kept, strict=True)}
+        logs = await gather_limited(self._bytes_of("logs", job_id) for job_id in ids)
+        blobs = await gather_limited(self._bytes_of("blobs", job_id) for job_id in ids)
+        cache_bytes = [sum(kind[job_id].size for kind in caches if job_id in kind) for job_id in ids]
+        return {job_id: JobSize(a, b, 0, c) for job_id, a, b, c in zip(ids, logs, blobs, cache_bytes, strict=True)}
 
     @override
     async def size(self) -> int:
@@ -273,9 +273,9 @@ class S3Storage(Storage):
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncGenerator[S3Watch]:
         """Poll the Job's summary, about three requests a second."""
-        watching = S3Watch(self._objects, self._layout.of_job("summaries", job_id))
-        await watching.has_changed()
-        yield watching
+        watch = S3Watch(self._objects, self._layout.of_job("summaries", job_id))
+        await watch.has_changed()
+        yield watch
 
     @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
@@ -284,14 +284,14 @@ class S3Storage(Storage):
             if expected is not None:
                 run, seq = expected
                 await self._log(run, incarnation).put_end(seq)
-            await shield_until_done(self._deleted(job_id, incarnation))
+            await shield_until_done(self._delete(job_id, incarnation))
         await self._leases.forget(job_id)
 
     async def close(self) -> None:
         """End the idle threads; connections close by themselves."""
         self._objects.close()
 
-    async def _deleted(self, job_id: str, incarnation: str) -> None:
+    async def _delete(self, job_id: str, incarnation: str) -> None:
         await self._objects.create(self._layout.deleting(job_id, incarnation), secrets.token_hex(8).encode())
         await self._objects.remove([self._layout.of_job("markers", job_id)])
         await finish_deletion(self._objects, self._layout, job_id, incarnation)
@@ -308,7 +308,7 @@ class S3Storage(Storage):
         await self._list_run(job_id, incarnation)
         names, _ = await self._runs(job_id, incarnation)
         await gather_limited(
-            self._log(RunRef(job_id, one), incarnation).put_fence(lease.fence) for one in names if is_id(one)
+            self._log(RunRef(job_id, name), incarnation).put_fence(lease.fence) for name in names if is_id(name)
         )
         lease.is_fenced = True
 
@@ -354,7 +354,7 @@ class S3Storage(Storage):
     async def _list_run(self, job_id: str, incarnation: str, run_id: str | None = None) -> None:
         """Add a Run to the list before its first record. Without `run_id` only change the tag of the list."""
         key = self._layout.runs(job_id, incarnation)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             names, tag = await self._runs(job_id, incarnation)
             await self._check_lease(job_id)  # after reading: a new holder cannot have rewritten the list yet
             if run_id in names:
@@ -367,13 +367,13 @@ class S3Storage(Storage):
         raise StorageError(f"{self.location}: too many begin a Run of job {job_id} at once: try again")
 
     async def _runs(self, job_id: str, incarnation: str) -> tuple[tuple[str, ...], str | None]:
-        found = await self._objects.get(self._layout.runs(job_id, incarnation))
-        if found is None:
+        stored = await self._objects.get(self._layout.runs(job_id, incarnation))
+        if stored is None:
             return (), None
-        listed = read(RunList, found.data)
+        listed = read(RunList, stored.data)
         if listed is None:
             raise StorageError(f"{self.location}: the list of Runs of job {job_id} is damaged: put it back")
-        return listed.runs, found.tag
+        return listed.runs, stored.tag
 
     async def _has_record(self, run: RunRef, head: Head) -> bool:
         records = await self.read(run, head.seq - 1, 1)
@@ -388,21 +388,21 @@ class S3Storage(Storage):
     async def _incarnation(self, job_id: str) -> str | None:
         """Return a Job's current incarnation; None if it does not exist. Cached while this process drives the Job."""
         held = self._leases.held_lease(check_job_id(job_id))
-        known = self._incarnations.get(job_id)
-        if held is not None and known is not None and known[0] == held.nonce and held.is_sure:
-            return known[1]
+        cached = self._incarnations.get(job_id)
+        if held is not None and cached is not None and cached[0] == held.nonce and held.is_sure:
+            return cached[1]
         incarnation = await self._marker(job_id)
         if held is not None and incarnation is not None:
             self._incarnations[job_id] = (held.nonce, incarnation)
         return incarnation
 
     async def _marker(self, job_id: str) -> str | None:
-        await self._checked()
-        found = await self._objects.get(self._layout.of_job("markers", job_id))
-        if found is None:
+        await self._check_version()
+        stored = await self._objects.get(self._layout.of_job("markers", job_id))
+        if stored is None:
             self._seen.pop(job_id, None)
             return None
-        marker = read(Marker, found.data)
+        marker = read(Marker, stored.data)
         if marker is None:
             raise StorageError(f"{self.location}: the marker of job {job_id} is damaged: put it back")
         self._seen[job_id] = marker.incarnation
@@ -415,7 +415,7 @@ class S3Storage(Storage):
         return incarnation
 
     async def _list(self, kind: str) -> dict[str, Listed]:
-        await self._checked()
+        await self._check_version()
         prefix = self._layout.prefix_of(kind)
         return {listed.key.removeprefix(prefix): listed for listed in await self._objects.list(prefix)}
 
@@ -423,7 +423,7 @@ class S3Storage(Storage):
         prefix = f"{self._layout.prefix_of(kind)}{check_job_id(job_id)}/"
         return sum([listed.size for listed in await self._objects.list(prefix)])
 
-    async def _checked(self) -> None:
+    async def _check_version(self) -> None:
         await check_version(self._objects, is_for_writing=False)
 
     async def _check_for_writing(self) -> None:

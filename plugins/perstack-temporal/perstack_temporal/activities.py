@@ -73,29 +73,29 @@ async def poll_activity(client: Client, queue: str, worker: str) -> PolledActivi
         identity=worker,
     )
     try:
-        found = await client.workflow_service.poll_activity_task_queue(
+        task = await client.workflow_service.poll_activity_task_queue(
             request, timeout=timedelta(seconds=_POLL_TIMEOUT_S)
         )
     except RPCError as error:
         if error.status == RPCStatusCode.DEADLINE_EXCEEDED:
             return None
         raise
-    if not found.task_token:
+    if not task.task_token:
         return None
     try:
-        values = await client.data_converter.decode(found.input.payloads)
-        said = _Input.model_validate(values[0] if values else {})
+        values = await client.data_converter.decode(task.input.payloads)
+        task_input = _Input.model_validate(values[0] if values else {})
     except (ValidationError, RuntimeError, ValueError):
-        said = _Input()
+        task_input = _Input()
     return PolledActivity(
-        token=found.task_token,
-        workflow_id=found.workflow_execution.workflow_id,
-        run_id=found.workflow_execution.run_id,
-        id=found.activity_id,
-        attempt=found.attempt,
-        urgency=found.priority.priority_key,
-        offered_at=found.scheduled_time.ToMilliseconds(),
-        refused=said.refused,
+        token=task.task_token,
+        workflow_id=task.workflow_execution.workflow_id,
+        run_id=task.workflow_execution.run_id,
+        id=task.activity_id,
+        attempt=task.attempt,
+        urgency=task.priority.priority_key,
+        offered_at=task.scheduled_time.ToMilliseconds(),
+        refused=task_input.refused,
     )
 
 
@@ -106,21 +106,21 @@ async def beat(client: Client, token: bytes) -> bool:
     return not answer.cancel_requested
 
 
-async def complete(client: Client, token: bytes, seen: Mapping[str, JsonValue]) -> None:
-    """Complete an activity; the workflow reads `seen` as `Completion`. Raises RPCError."""
+async def complete(client: Client, token: bytes, result: Mapping[str, JsonValue]) -> None:
+    """Complete an activity; the workflow reads `result` as `Completion`. Raises RPCError."""
     request = RespondActivityTaskCompletedRequest(
         namespace=client.namespace,
         task_token=token,
-        result=Payloads(payloads=await client.data_converter.encode([seen])),
+        result=Payloads(payloads=await client.data_converter.encode([result])),
     )
     await client.workflow_service.respond_activity_task_completed(request, retry=True, timeout=_CALL_TIMEOUT)
 
 
 async def give_back(client: Client, token: bytes) -> None:
     """Return an activity unclaimed; it is offered again after a pause. Raises RPCError."""
-    why = ApplicationFailureInfo(type=names.UNCLAIMED)
-    why.next_retry_delay.FromMilliseconds(round(names.RETURN_DELAY_S * 1000))
-    await _fail(client, token, why)
+    failure = ApplicationFailureInfo(type=names.UNCLAIMED)
+    failure.next_retry_delay.FromMilliseconds(round(names.RETURN_DELAY_S * 1000))
+    await _fail(client, token, failure)
 
 
 async def leave(client: Client, token: bytes) -> None:
@@ -128,11 +128,11 @@ async def leave(client: Client, token: bytes) -> None:
     await _fail(client, token, ApplicationFailureInfo(type=names.LEFT, non_retryable=True))
 
 
-async def _fail(client: Client, token: bytes, why: ApplicationFailureInfo) -> None:
+async def _fail(client: Client, token: bytes, failure: ApplicationFailureInfo) -> None:
     request = RespondActivityTaskFailedRequest(
         namespace=client.namespace,
         task_token=token,
-        failure=Failure(message=why.type, source="perstack", application_failure_info=why),
+        failure=Failure(message=failure.type, source="perstack", application_failure_info=failure),
     )
     await client.workflow_service.respond_activity_task_failed(request, retry=True, timeout=_CALL_TIMEOUT)
 
@@ -143,7 +143,7 @@ _NAME = "perstack"
 _PAGE_SIZE = 200
 _MAX_PAGES = 50
 _MAX_JOBS = 200  # maximum number of Jobs shown per worker
-_NOT_KEPT = (RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.PERMISSION_DENIED)
+_UNSUPPORTED_STATUS = (RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.PERMISSION_DENIED)
 """Status of a server that is too old for worker heartbeats, or has them disabled."""
 
 
@@ -187,13 +187,13 @@ class Presence:
         try:
             await client.workflow_service.record_worker_heartbeat(request, retry=True, timeout=_CALL_TIMEOUT)
         except RPCError as error:
-            if error.status not in _NOT_KEPT:
+            if error.status not in _UNSUPPORTED_STATUS:
                 raise
 
 
 async def list_workers(client: Client, queue: str) -> list[WorkerInfo]:
     """Return the workers with a recent heartbeat, by name; none if the server keeps no heartbeats. Raises RPCError."""
-    found: list[WorkerInfo] = []
+    workers: list[WorkerInfo] = []
     request = ListWorkersRequest(
         namespace=client.namespace, page_size=_PAGE_SIZE, query=f"TaskQueue={json.dumps(queue)}"
     )
@@ -201,26 +201,33 @@ async def list_workers(client: Client, queue: str) -> list[WorkerInfo]:
         try:
             page = await client.workflow_service.list_workers(request, retry=True, timeout=_CALL_TIMEOUT)
         except RPCError as error:
-            if error.status in _NOT_KEPT:
+            if error.status in _UNSUPPORTED_STATUS:
                 return []
             raise
         for info in page.workers_info:
-            if (one := _info_of(info.worker_heartbeat)) is not None:
-                found.append(one)
+            if (worker := _info_of(info.worker_heartbeat)) is not None:
+                workers.append(worker)
         if not page.next_page_token:
             break
         request.next_page_token = page.next_page_token
-    return sorted(found, key=lambda info: info.name)
+    return sorted(workers, key=lambda info: info.name)
 
 
 def _info_of(beat: WorkerHeartbeat) -> WorkerInfo | None:
-    seen = beat.heartbeat_time.ToMilliseconds()
+    heartbeat_at = beat.heartbeat_time.ToMilliseconds()
     if beat.sdk_name != _NAME or beat.status != WorkerStatus.WORKER_STATUS_RUNNING:
         return None
-    if time.time() * 1000 - seen > SILENT_AFTER * 1000:
+    if time.time() * 1000 - heartbeat_at > SILENT_AFTER * 1000:
         return None
     try:
-        said = _Identity.model_validate_json(beat.worker_identity)
+        identity = _Identity.model_validate_json(beat.worker_identity)
     except ValidationError:
         return None
-    return WorkerInfo(said.name, beat.start_time.ToMilliseconds(), seen, said.labels, said.concurrency, said.jobs)
+    return WorkerInfo(
+        identity.name,
+        beat.start_time.ToMilliseconds(),
+        heartbeat_at,
+        identity.labels,
+        identity.concurrency,
+        identity.jobs,
+    )

@@ -77,10 +77,10 @@ class TemporalConnection:
 
     def failure(self, error: BaseException) -> DispatcherError:
         """Return the exception for a failure, with a message of one line."""
-        said = one_line(str(error))[:_MAX_MESSAGE_CHARS] or f"no answer within {CALL_TIMEOUT_S:g} s"
+        text = one_line(str(error))[:_MAX_MESSAGE_CHARS] or f"no answer within {CALL_TIMEOUT_S:g} s"
         if isinstance(error, RPCError):
-            said = f"{error.status.name.lower().replace('_', ' ')}: {said}"
-        return DispatcherError(f"{self.address.shown}: {said}: see whether the server runs, and its namespace exists")
+            text = f"{error.status.name.lower().replace('_', ' ')}: {text}"
+        return DispatcherError(f"{self.address.shown}: {text}: see whether the server runs, and its namespace exists")
 
     async def close(self) -> None:
         """Stop the workflow worker. The connection closes with the client."""
@@ -89,8 +89,8 @@ class TemporalConnection:
             self._worker = None
             ending = asyncio.ensure_future(worker.shutdown())
             await asyncio.wait({ending, task}, timeout=_SHUTDOWN_TIMEOUT_S)
-            for one in (ending, task):
-                one.cancel()
+            for pending in (ending, task):
+                pending.cancel()
             await asyncio.gather(ending, task, return_exceptions=True)
         self._client = None
 

@@ -85,10 +85,10 @@ class TemporalDispatcher(Dispatcher):
 
         async def ask(client: Client) -> bool:
             handle = client.get_workflow_handle(self._address.workflow_id(order_key(job_id, run_id)))
-            was_there: bool = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
+            was_waiting: bool = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
                 names.WITHDRAW, result_type=bool
             )
-            return was_there
+            return was_waiting
 
         try:
             return await self._connection.use(ask, works=True)
@@ -101,10 +101,10 @@ class TemporalDispatcher(Dispatcher):
         from perstack_temporal import names
         from perstack_temporal.job_workflow import StoredOrder
 
-        found = await self._query(order_key(job_id, run_id), names.ORDER, StoredOrder)
-        if found is None:
+        stored = await self._query(order_key(job_id, run_id), names.ORDER, StoredOrder)
+        if stored is None:
             return None
-        order = order_of(found)
+        order = order_of(stored)
         if order is None:
             raise DispatcherError(
                 f"{self.location}: the order of Job {job_id} does not read: end its workflow, or upgrade"
@@ -140,12 +140,12 @@ class TemporalDispatcher(Dispatcher):
         async def ask(client: Client) -> T | None:
             handle = client.get_workflow_handle(self._address.workflow_id(key))
             try:
-                said: T | None = await handle.query(
+                answer: T | None = await handle.query(
                     query, result_type=type, reject_condition=QueryRejectCondition.NOT_OPEN
                 )
             except WorkflowQueryRejectedError:
                 return None
-            return said
+            return answer
 
         try:
             return await self._connection.use(ask, works=True)
@@ -157,13 +157,13 @@ class TemporalDispatcher(Dispatcher):
         from perstack_temporal.job_workflow import WorkflowMemo
 
         queue = self._address.queue
-        found: list[WorkflowMemo] = []
+        all_facts: list[WorkflowMemo] = []
         query = f"WorkflowType='{names.WORKFLOW}' AND TaskQueue='{queue}' AND ExecutionStatus='Running'"
         async for execution in client.list_workflows(query, page_size=_PAGE_SIZE, limit=_MAX_LISTED):
             facts = await execution.memo_value(names.FACTS, None, type_hint=WorkflowMemo)
             if facts is not None:
-                found.append(facts)
-        return found
+                all_facts.append(facts)
+        return all_facts
 
 
 def _load(all_facts: Sequence[WorkflowMemo], now: int) -> Load:

@@ -84,12 +84,12 @@ def facts_of_waiting(due: int, submitted_at: int) -> WorkflowMemo:
     return {"waiting": [due, submitted_at], "running": False}
 
 
-def merge(waits: StoredOrder | None, order: StoredOrder) -> StoredOrder:
+def merge(waiting: StoredOrder | None, order: StoredOrder) -> StoredOrder:
     """Merge an order into the waiting one of its Job: the earlier time, the higher priority."""
-    if waits is None:
+    if waiting is None:
         return order
-    due, priority = min(waits["due"], order["due"]), max(waits["priority"], order["priority"])
-    return {**waits, "due": due, "priority": priority}
+    due, priority = min(waiting["due"], order["due"]), max(waiting["priority"], order["priority"])
+    return {**waiting, "due": due, "priority": priority}
 
 
 def _retrieve_error(ticket: asyncio.Task[Completion]) -> None:
@@ -103,13 +103,13 @@ class JobWorkflow:
     """Workflow of one Job."""
 
     @workflow.init
-    def __init__(self, kept: WorkflowState) -> None:
+    def __init__(self, state: WorkflowState) -> None:
         """Continue with the orders of an earlier run, if there was one."""
-        self._prefix = kept.get("prefix", "")
-        self._silent_after = kept.get("silent_after", 0.0)
-        self._longest_history = kept.get("longest_history", names.MAX_HISTORY_EVENTS)
-        self._waiting: StoredOrder | None = kept.get("waiting")
-        self._lost: StoredOrder | None = kept.get("lost")
+        self._prefix = state.get("prefix", "")
+        self._silent_after = state.get("silent_after", 0.0)
+        self._longest_history = state.get("longest_history", names.MAX_HISTORY_EVENTS)
+        self._waiting: StoredOrder | None = state.get("waiting")
+        self._lost: StoredOrder | None = state.get("lost")
         """Claimed order whose worker timed out or left, until another takes it over."""
         self._held: _ClaimedOrder | None = None
         self._has_begun = self._waiting is not None or self._lost is not None
@@ -118,13 +118,13 @@ class JobWorkflow:
         self._shown: WorkflowMemo | None = None
 
     @workflow.run
-    async def run(self, kept: WorkflowState) -> None:
+    async def run(self, state: WorkflowState) -> None:
         """Offer orders until none is left."""
         await workflow.wait_condition(lambda: self._has_begun)
         while self._waiting is not None or self._lost is not None:
             self._show()
             if workflow.info().get_current_history_length() > self._longest_history:
-                workflow.continue_as_new(WorkflowState({**kept, "waiting": self._waiting, "lost": self._lost}))
+                workflow.continue_as_new(WorkflowState({**state, "waiting": self._waiting, "lost": self._lost}))
             if self._lost is not None:
                 await self._offer(self._lost)
             elif await self._is_due(self._waiting):
@@ -145,9 +145,9 @@ class JobWorkflow:
     @workflow.update(name=names.WITHDRAW)
     def withdraw(self) -> bool:
         """Remove the waiting order. Return False if there is none."""
-        had, self._waiting = self._waiting is not None, None
+        had_order, self._waiting = self._waiting is not None, None
         self._show()
-        return had
+        return had_order
 
     @workflow.update(name=names.CLAIM)
     def claim(self, ticket: str, attempt: int, seat: str) -> ClaimReply | None:
@@ -183,8 +183,8 @@ class JobWorkflow:
         return self._lost if self._held is None else self._held["order"]
 
     def _facts(self) -> WorkflowMemo:
-        waits = None if self._waiting is None else [self._waiting["due"], self._waiting["submitted_at"]]
-        return {"waiting": waits, "running": self._held is not None or self._lost is not None}
+        waiting = None if self._waiting is None else [self._waiting["due"], self._waiting["submitted_at"]]
+        return {"waiting": waiting, "running": self._held is not None or self._lost is not None}
 
     async def _is_due(self, order: StoredOrder | None) -> bool:
         if order is None:
@@ -221,15 +221,15 @@ class JobWorkflow:
             await self._hold(tickets[self._held["ticket"]])
 
     async def _hold(self, ticket: workflow.ActivityHandle[Completion]) -> None:
-        again: StoredOrder | None = None
+        requeued: StoredOrder | None = None
         try:
-            again = (await ticket)["again"]
+            requeued = (await ticket)["again"]
         except ActivityError:
             if self._held is not None:
                 self._lost = self._held["order"]
         self._held = None
-        if again is not None:
-            self._waiting = merge(self._waiting, again)
+        if requeued is not None:
+            self._waiting = merge(self._waiting, requeued)
         self._show()
 
     def _start(self, id: str, queue: str, order: StoredOrder) -> workflow.ActivityHandle[Completion]:
@@ -252,11 +252,11 @@ class JobWorkflow:
         return ticket
 
     def _differs(self, order: StoredOrder) -> bool:
-        waits = self._waiting
+        waiting = self._waiting
         return (
-            waits is None
-            or any(waits[key] != order[key] for key in ("due", "labels", "refused"))
-            or names.urgency_of(waits["priority"]) != names.urgency_of(order["priority"])
+            waiting is None
+            or any(waiting[key] != order[key] for key in ("due", "labels", "refused"))
+            or names.urgency_of(waiting["priority"]) != names.urgency_of(order["priority"])
         )
 
     def _show(self) -> None:

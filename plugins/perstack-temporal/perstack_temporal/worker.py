@@ -63,7 +63,7 @@ class TemporalSeat(Seat):
         self._failure: DispatcherError | None = None
         self._news = asyncio.Event()
         self._claiming = asyncio.Lock()
-        self._had: dict[str, _HeldClaim] = {}
+        self._claims: dict[str, _HeldClaim] = {}
 
     async def __aenter__(self) -> Self:
         """Register the worker."""
@@ -113,7 +113,7 @@ class TemporalSeat(Seat):
                     await self._news.wait()
         if self._polls and len(self._queues) > 1:
             await asyncio.wait(self._polls.values(), timeout=_OTHER_QUEUES_TIMEOUT_S)
-        ticket = min(self._inbox, key=lambda one: (not one.is_unsure, one.urgency, one.offered_at))
+        ticket = min(self._inbox, key=lambda activity: (not activity.is_unsure, activity.urgency, activity.offered_at))
         self._inbox.remove(ticket)
         return ticket
 
@@ -144,44 +144,44 @@ class TemporalSeat(Seat):
 
         async def ask(client: Client) -> ClaimReply | None:
             handle = client.get_workflow_handle(ticket.workflow_id, run_id=ticket.run_id)
-            given: ClaimReply | None = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
+            reply: ClaimReply | None = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
                 names.CLAIM,
                 args=[ticket.id, ticket.attempt, self._name],
                 id=ticket.claim_id,
                 result_type=ClaimReply,
             )
-            return given
+            return reply
 
         try:
-            given = await self._connection.use(ask, works=True)
+            reply = await self._connection.use(ask, works=True)
         except LookupError:
             return None
         except BaseException:
             ticket.is_unsure = True
             self._inbox.append(ticket)
             raise
-        if given is None:
+        if reply is None:
             await self._attempt(lambda client: activities.give_back(client, ticket.token))
             return None
-        order = order_of(given["order"])
+        order = order_of(reply["order"])
         if order is None:  # unreadable for this version; the Job's log still records that it waits
             await self._attempt(lambda client: activities.complete(client, ticket.token, {"again": None}))
             return None
-        claim = Claim(ticket.claim_id, order, given["is_taken_over"])
-        self._had[claim.id] = _HeldClaim(claim, ticket.token, ticket.workflow_id, ticket.run_id)
+        claim = Claim(ticket.claim_id, order, reply["is_taken_over"])
+        self._claims[claim.id] = _HeldClaim(claim, ticket.token, ticket.workflow_id, ticket.run_id)
         return claim
 
     @override
     async def beat(self) -> Sequence[str]:
-        had = [held for held in self._had.values() if not held.is_ending]
-        is_held = await asyncio.gather(*(self._is_held(held) for held in had))
+        held_claims = [held for held in self._claims.values() if not held.is_ending]
+        is_held = await asyncio.gather(*(self._is_held(held) for held in held_claims))
         lost = [
             held.claim.id
-            for held, there in zip(had, is_held, strict=True)
-            if not there and not held.is_ending and held.claim.id in self._had
+            for held, is_still_held in zip(held_claims, is_held, strict=True)
+            if not is_still_held and not held.is_ending and held.claim.id in self._claims
         ]
         for id in lost:
-            del self._had[id]
+            del self._claims[id]
         await self._connection.use(self._report)
         await self._give_back(_UNCLAIMED_TIMEOUT_S)
         return lost
@@ -189,7 +189,7 @@ class TemporalSeat(Seat):
     @override
     async def change(self, claim: Claim, order: Order) -> Claim:
         changed = Claim(claim.id, order, claim.is_taken_over)
-        held = self._had.get(claim.id)
+        held = self._claims.get(claim.id)
         if held is not None:
 
             async def send(client: Client) -> None:
@@ -203,17 +203,17 @@ class TemporalSeat(Seat):
 
     @override
     async def release(self, claim: Claim, again: Order | None = None) -> None:
-        held = self._had.get(claim.id)
+        held = self._claims.get(claim.id)
         if held is None:
             return
-        seen: dict[str, JsonValue] = {"again": None if again is None else to_json(again)}
+        result: dict[str, JsonValue] = {"again": None if again is None else to_json(again)}
         held.is_ending = True
         try:
             with suppress(LookupError):
                 await shield_until_done(
-                    self._connection.use(lambda client: activities.complete(client, held.token, seen))
+                    self._connection.use(lambda client: activities.complete(client, held.token, result))
                 )
-            self._had.pop(claim.id, None)
+            self._claims.pop(claim.id, None)
         finally:
             held.is_ending = False
 
@@ -225,20 +225,20 @@ class TemporalSeat(Seat):
 
     async def _give_back(self, seconds: float) -> None:
         """Return the unclaimed activities that arrived at least `seconds` ago."""
-        for ticket in [one for one in self._inbox if time.monotonic() - one.came_at >= seconds]:
+        for ticket in [activity for activity in self._inbox if time.monotonic() - activity.came_at >= seconds]:
             self._inbox.remove(ticket)
             end = activities.leave if ticket.is_unsure else activities.give_back
             await self._attempt(partial(end, token=ticket.token))
 
     async def _unregister(self) -> None:
         await self._give_back(0.0)
-        for held in list(self._had.values()):
+        for held in list(self._claims.values()):
             await self._attempt(partial(activities.leave, token=held.token))
         await self._connection.use(lambda client: self._presence.report(client, (), leaves=True))
 
     async def _report(self, client: Client) -> None:
         await self._presence.report(
-            client, [order.run_id or order.job_id for order in (held.claim.order for held in self._had.values())]
+            client, [order.run_id or order.job_id for order in (held.claim.order for held in self._claims.values())]
         )
 
     async def _attempt(self, work: Callable[[Client], Awaitable[None]]) -> None:

@@ -77,15 +77,15 @@ class Identity:
         self._file = file
         self._google: GoogleCredentials | None = None
         self._token: Token | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._refresh_lock = asyncio.Lock()
 
     async def token(self, *, instead_of: Token | None = None) -> Token:
         """Return a token other than `instead_of`, which was refused. Raises ProviderError and MissingCredential."""
-        async with self._one_at_a_time:
-            kept = self._token
-            refused = kept is not None and instead_of is not None and kept.value == instead_of.value
-            if kept is not None and not refused and self._google is not None and self._google.valid:
-                return kept
+        async with self._refresh_lock:
+            cached = self._token
+            refused = cached is not None and instead_of is not None and cached.value == instead_of.value
+            if cached is not None and not refused and self._google is not None and self._google.valid:
+                return cached
             self._token = await self._create_token()
             return replace(self._token, is_new=True)
 
@@ -125,14 +125,14 @@ def identity_of(env: Mapping[str, str], *, is_needed: bool) -> Identity | None:
 
 
 def _file_of(env: Mapping[str, str]) -> Path | None:
-    named = env.get(FILE, "").strip()
-    if named:
-        if not Path(named).is_file():
-            raise MissingCredential(f"{FILE}: there is no file {named}")
-        return Path(named)
+    configured = env.get(FILE, "").strip()
+    if configured:
+        if not Path(configured).is_file():
+            raise MissingCredential(f"{FILE}: there is no file {configured}")
+        return Path(configured)
     folder = env.get("CLOUDSDK_CONFIG") or (f"{env['HOME']}/.config/gcloud" if env.get("HOME") else None)
-    known = Path(folder) / "application_default_credentials.json" if folder else None
-    return known if known is not None and known.is_file() else None
+    default_file = Path(folder) / "application_default_credentials.json" if folder else None
+    return default_file if default_file is not None and default_file.is_file() else None
 
 
 def _load(file: Path | None) -> GoogleCredentials:
@@ -140,8 +140,8 @@ def _load(file: Path | None) -> GoogleCredentials:
     with warnings.catch_warnings():
         # it warns that the file must be trusted; it is the user's own
         warnings.simplefilter("ignore")
-        found, _ = library.load_credentials_from_file(str(file)) if file else library.default()
-    return cast("_Scoping", import_module("google.auth.credentials")).with_scopes_if_required(found, [_SCOPE])
+        credentials, _ = library.load_credentials_from_file(str(file)) if file else library.default()
+    return cast("_Scoping", import_module("google.auth.credentials")).with_scopes_if_required(credentials, [_SCOPE])
 
 
 def _send_for(google: GoogleCredentials) -> None:

@@ -108,16 +108,16 @@ def endpoint_of(settings: VertexSettings, env: Mapping[str, str], location: Proj
     return Endpoint(with_version(base_url, API_VERSION), settings.headers, *settings.silences())
 
 
-def _of_env(env: Mapping[str, str], names: tuple[str, ...], what: str, variable: str, pattern: str) -> str:
-    found = first_of(env, names)
-    if found is None:
+def _of_env(env: Mapping[str, str], names: tuple[str, ...], kind: str, variable: str, pattern: str) -> str:
+    value = first_of(env, names)
+    if value is None:
         raise MissingCredential(
-            f"provider google-vertex has no {what}: set {variable}, or {what} in [provider.setting] of perstack.toml"
+            f"provider google-vertex has no {kind}: set {variable}, or {kind} in [provider.setting] of perstack.toml"
         )
-    if not re.fullmatch(pattern, found):
-        wrong = next(name for name in names if env.get(name, "").strip() == found)
-        raise UsageError(f"{wrong}: {found!r} is not a {what} of Google Cloud")
-    return found
+    if not re.fullmatch(pattern, value):
+        source = next(name for name in names if env.get(name, "").strip() == value)
+        raise UsageError(f"{source}: {value!r} is not a {kind} of Google Cloud")
+    return value
 
 
 ANTHROPIC_VERSION = "vertex-2023-10-16"
@@ -185,12 +185,14 @@ class VertexProvider(HttpProvider):
 def create(config: ProviderConfig) -> VertexProvider:
     """Create the provider from its settings and the environment."""
     settings = read_settings(VertexSettings, config.setting)
-    place = place_of(settings, config.env)
-    endpoint = endpoint_of(settings, config.env, place)
+    location = place_of(settings, config.env)
+    endpoint = endpoint_of(settings, config.env, location)
     if "authorization" in {name.lower() for name in settings.headers}:
-        return VertexProvider(endpoint, settings, place, None)
+        return VertexProvider(endpoint, settings, location, None)
     identity = identity_of(config.env, is_needed=not is_loopback(endpoint.base_url))
     if identity is not None and settings.base_url is None:
-        is_theirs = FILE in unconfirmed_in(config.env)
-        refuse_redirected(config.env, ADDRESS, (FILE,), others=None if is_theirs else "a token of your Google account")
-    return VertexProvider(endpoint, settings, place, identity)
+        is_from_workspace = FILE in unconfirmed_in(config.env)
+        refuse_redirected(
+            config.env, ADDRESS, (FILE,), others=None if is_from_workspace else "a token of your Google account"
+        )
+    return VertexProvider(endpoint, settings, location, identity)

@@ -22,7 +22,7 @@ from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, payload, wait_for
-from perstack_postgres.connections import is_there
+from perstack_postgres.connections import is_busy_server
 from perstack_postgres.plugin import perstack_storages
 
 THOROUGH = os.environ.get("PERSTACK_FAULTS") == "all"
@@ -271,7 +271,7 @@ def test_jobs_of_a_host_continue_when_the_server_is_restarted_and_when_it_crashe
 def test_a_server_that_is_gone_for_good_is_an_error_of_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_postgres.connections.PATIENCE", 1.0)
+    monkeypatch.setattr("perstack_postgres.connections.RETRY_TIMEOUT_S", 1.0)
     server = PostgresServer().start()
     storage = opened(server.address())
     try:
@@ -319,4 +319,4 @@ def test_times_of_leases_are_the_servers(postgres: PostgresServer, monkeypatch: 
 
 @pytest.mark.parametrize("words", ["starting up", "not yet accepting connections", "shutting down"])
 def test_a_server_that_begins_or_ends_is_waited_for_at_the_first_connection_too(words: str) -> None:
-    assert is_there(psycopg.OperationalError(f"connection failed: FATAL:  the database system is {words}"))
+    assert is_busy_server(psycopg.OperationalError(f"connection failed: FATAL:  the database system is {words}"))

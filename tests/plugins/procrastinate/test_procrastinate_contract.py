@@ -54,7 +54,7 @@ def bed_on(server: PostgresServer, proxy: Proxy) -> DispatcherBed:
 class TestProcrastinateDispatcher(DispatcherContract):
     @pytest.fixture
     def bed(self, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[DispatcherBed]:
-        monkeypatch.setattr("perstack_postgres.connections.PATIENCE", 0.5)
+        monkeypatch.setattr("perstack_postgres.connections.RETRY_TIMEOUT_S", 0.5)
         proxy = Proxy(postgres.folder)
         yield bed_on(postgres, proxy)
         proxy.close()

@@ -16,7 +16,7 @@ from perstack.ports.storage import RunRef
 from perstack.testing.storage_contract import Opener, StorageContract
 from perstack.testing.storage_fixture import new_writer, wait_for
 from perstack_s3.layout import Layout
-from perstack_s3.leases import EXPIRY
+from perstack_s3.leases import EXPIRY_S
 from perstack_s3.log import S3Log
 from perstack_s3.objects import BucketLocation, Objects
 from perstack_s3.plugin import perstack_storages
@@ -51,7 +51,7 @@ def opener_at(endpoint: str) -> Opener:
         lambda: factory.open(location, Path.cwd()),
         ("perstack_s3.plugin", location),
         damage=damage,
-        expiry=EXPIRY + 3,  # whole seconds of the server, and a busy machine
+        expiry=EXPIRY_S + 3,  # whole seconds of the server, and a busy machine
     )
 
 
@@ -84,8 +84,8 @@ def test_a_log_is_read_to_its_end_though_an_append_is_taken_back_meanwhile(s3):
     class TakenBack(Objects):
         log: S3Log | None = None
 
-        async def get(self, key, *, patience=None):
-            found = await super().get(key, patience=patience)
+        async def get(self, key, *, retry_s=None):
+            found = await super().get(key, retry_s=retry_s)
             if self.log is not None and key == Layout("jobs").append(run, "one", 1):
                 await self.log.take_back(1)
             return found

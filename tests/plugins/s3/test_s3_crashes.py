@@ -22,14 +22,14 @@ from s3_server import BUCKET, KEYS
 from perstack.errors import Conflict
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, wait_for
-from perstack_s3.leases import EXPIRY
+from perstack_s3.leases import EXPIRY_S
 from perstack_s3.plugin import S3Storages
 
 THOROUGH = os.environ.get("PERSTACK_FAULTS") == "all"
 WAITS = pytest.mark.skipif(not THOROUGH, reason="waits for a lease to expire: PERSTACK_FAULTS=all")
 AT_ONCE = 6
 """Teams: for most of their time they wait for the lease of a process that was killed."""
-JOBS, SECONDS_GONE = (50, EXPIRY / 2) if THOROUGH else (10, 1.0)
+JOBS, SECONDS_GONE = (50, EXPIRY_S / 2) if THOROUGH else (10, 1.0)
 HOST_JOBS = 50 if THOROUGH else 4
 
 
@@ -83,7 +83,7 @@ def test_a_driver_that_was_frozen_writes_nothing_once_another_took_over(s3: str,
     storage = opened(location)
     wait_for(storage.create_job(JOB))
     with driver(("perstack_s3.plugin", location)) as frozen:
-        assert check_frozen(frozen, storage) <= EXPIRY + 4
+        assert check_frozen(frozen, storage) <= EXPIRY_S + 4
 
 
 def test_a_write_that_was_held_up_until_another_took_over_is_none(
@@ -110,8 +110,8 @@ def test_a_write_that_was_held_up_until_another_took_over_is_none(
             held_up.set()
             late = asyncio.create_task(writer.append("late"))
             assert await asyncio.to_thread(was_reached.wait, SECONDS)
-            monkeypatch.setattr("perstack_s3.leases.EXPIRY", -1.0)
-            monkeypatch.setattr("perstack_s3.leases._SURE", -1.0)
+            monkeypatch.setattr("perstack_s3.leases.EXPIRY_S", -1.0)
+            monkeypatch.setattr("perstack_s3.leases._SURE_FOR_S", -1.0)
             async with other.lease(JOB, "the next"):
                 before = await other.read(RUN)
                 goes_on.set()

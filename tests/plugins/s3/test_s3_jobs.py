@@ -154,8 +154,8 @@ def test_a_holder_that_was_frozen_writes_nothing_once_another_has_the_job(s3: st
         async with frozen.lease(JOB, "the frozen one"):
             await writer.append("one")
             # as if seconds had passed, and no beat had come through
-            monkeypatch.setattr("perstack_s3.leases.EXPIRY", -1.0)
-            monkeypatch.setattr("perstack_s3.leases._SURE", -1.0)
+            monkeypatch.setattr("perstack_s3.leases.EXPIRY_S", -1.0)
+            monkeypatch.setattr("perstack_s3.leases._SURE_FOR_S", -1.0)
             async with other.lease(JOB, "the next"):
                 with pytest.raises(Conflict, match="lease was lost"):
                     await writer.append("late")
@@ -176,8 +176,8 @@ def test_who_drives_a_delegate_without_the_jobs_lease_writes_on_when_the_job_is_
         await delegate.append("one")
         late = delegate.again(frozen)
         async with frozen.lease(JOB, "the frozen one"):
-            monkeypatch.setattr("perstack_s3.leases.EXPIRY", -1.0)
-            monkeypatch.setattr("perstack_s3.leases._SURE", -1.0)
+            monkeypatch.setattr("perstack_s3.leases.EXPIRY_S", -1.0)
+            monkeypatch.setattr("perstack_s3.leases._SURE_FOR_S", -1.0)
             async with other.lease(JOB, "the next"):
                 await delegate.append("two")
                 with pytest.raises(Conflict):
@@ -225,8 +225,8 @@ def test_the_end_of_a_long_log_is_found_without_reading_it(s3: str, place: str, 
 
 
 def test_a_large_object_has_time_by_its_size_on_a_slow_line(s3: str, place: str, monkeypatch) -> None:
-    monkeypatch.setattr("perstack_s3.objects._SECONDS", 0.5)
-    monkeypatch.setattr("perstack_s3.objects._SLOWEST", 1_000_000)
+    monkeypatch.setattr("perstack_s3.objects._MIN_REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("perstack_s3.objects._MIN_BYTES_PER_SECOND", 1_000_000)
     large = secrets.token_bytes(6_000_000)
 
     async def work(endpoint: str, state: Cutting) -> None:
@@ -238,11 +238,11 @@ def test_a_large_object_has_time_by_its_size_on_a_slow_line(s3: str, place: str,
         assert await storage.blob(JOB, name) == large
         assert state.requests - before <= 6
         state.line = 500_000  # slower than promised, and than what follows promises, so that it is given up in seconds
-        monkeypatch.setattr("perstack_s3.objects._SLOWEST", 4_000_000)
+        monkeypatch.setattr("perstack_s3.objects._MIN_BYTES_PER_SECOND", 4_000_000)
         with pytest.raises(StorageError, match="cannot be reached"):
             await storage.blob(JOB, name)
 
-    monkeypatch.setattr("perstack_s3.objects.PATIENCE", 0.0)
+    monkeypatch.setattr("perstack_s3.objects.RETRY_TIMEOUT_S", 0.0)
     with cutting(s3) as (endpoint, state):
         wait_for(work(endpoint, state))
 

@@ -153,9 +153,8 @@ class Sampling:
         return granted
 
 
-_FIRST_RESULT_TIMEOUT_S = (
-    0.05  # seconds to wait for the first result before flushing the started calls, so that they are shown
-)
+# seconds to wait for the first result before flushing the started calls, so that they are shown
+_FIRST_RESULT_TIMEOUT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
