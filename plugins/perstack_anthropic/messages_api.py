@@ -120,8 +120,8 @@ def encode(
     turns = turns_of(request)
     turns.extend(request.messages, blobs)
     head = request_prefix(request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)})
-    added = (_CONTINUE,) if ends_unfinished(request, offered_names(request)) else ()
-    return request_body(head, (*turns.parts(_add_cache_mark), *added))
+    continuation = (_CONTINUE,) if ends_unfinished(request, offered_names(request)) else ()
+    return request_body(head, (*turns.parts(_add_cache_mark), *continuation))
 
 
 def turns_of(request: GenerationRequest) -> TurnEncoder:
@@ -136,8 +136,8 @@ def turns_of(request: GenerationRequest) -> TurnEncoder:
 
 def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
     if request.max_tokens is not None:
-        most = request.max_tokens_within(settings.max_tokens or DEFAULT_MAX_TOKENS)
-        settings = settings.model_copy(update={"max_tokens": most})
+        max_tokens = request.max_tokens_within(settings.max_tokens or DEFAULT_MAX_TOKENS)
+        settings = settings.model_copy(update={"max_tokens": max_tokens})
     max_tokens, thinking = limits_of(request.model, request.reasoning_budget, settings)
     head: JsonObject = {"max_tokens": max_tokens, **thinking}
     temperature = temperature_of(request, settings)
@@ -174,28 +174,28 @@ def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
 
 def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSettings) -> tuple[int, JsonObject]:
     """Return `max_tokens`, and the fields that limit thinking."""
-    most = settings.max_tokens or DEFAULT_MAX_TOKENS
+    max_tokens = settings.max_tokens or DEFAULT_MAX_TOKENS
     if budget is None:
-        return most, {}
+        return max_tokens, {}
     counts_tokens = _counts_tokens(model, settings)
     # the minimum budget is 1,024, and the API rejects a budget that is not below `max_tokens`
-    if budget == "none" or budget == 0 or (counts_tokens and most <= _MIN_BUDGET_TOKENS):
-        return most, {"thinking": {"type": "disabled"}}
+    if budget == "none" or budget == 0 or (counts_tokens and max_tokens <= _MIN_BUDGET_TOKENS):
+        return max_tokens, {"thinking": {"type": "disabled"}}
     if not counts_tokens:
-        return most, {
+        return max_tokens, {
             "thinking": {"type": "adaptive", "display": "summarized"},
             "output_config": {"effort": effort_of(budget)},
         }
     tokens = max(_MIN_BUDGET_TOKENS, budget if isinstance(budget, int) else BUDGET_TOKENS[budget])
     if settings.max_tokens is None:
-        most = max(most, tokens + _ANSWER_TOKENS)
-    return most, {"thinking": {"type": "enabled", "budget_tokens": min(tokens, most - 1)}}
+        max_tokens = max(max_tokens, tokens + _ANSWER_TOKENS)
+    return max_tokens, {"thinking": {"type": "enabled", "budget_tokens": min(tokens, max_tokens - 1)}}
 
 
 def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> float | None:
     """Return the temperature; None if none was set for a model without a thinking budget, which rejects others."""
-    takes_it = _counts_tokens(request.model, settings)
-    return request.temperature_over(settings.temperature) if takes_it else settings.temperature
+    has_budget = _counts_tokens(request.model, settings)
+    return request.temperature_over(settings.temperature) if has_budget else settings.temperature
 
 
 def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
@@ -216,8 +216,8 @@ def _tool(spec: ToolSpec) -> JsonObject:
 
 def _server_tool(tool: OfferedProviderTool) -> JsonObject:
     name, kind = _SERVER_TOOLS[tool.name]
-    given = {} if tool.options is None else tool.options.model_dump(mode="json", exclude_none=True)
-    return {"type": kind, "name": name, **given}
+    options = {} if tool.options is None else tool.options.model_dump(mode="json", exclude_none=True)
+    return {"type": kind, "name": name, **options}
 
 
 def _blocks(message: Message, blobs: Mapping[str, bytes], offered: frozenset[str] = frozenset()) -> list[JsonObject]:
@@ -296,12 +296,12 @@ def _reply_blocks(part: ReplyPart, offered: frozenset[str]) -> Iterable[JsonObje
 
 def _thinking_block(part: ThinkingPart) -> JsonObject | None:
     """Encode thinking; None without a signature of this vendor, since the API only accepts thinking that it signed."""
-    ours = (part.opaque or {}).get(VENDOR)
-    if not isinstance(ours, dict):
+    opaque = (part.opaque or {}).get(VENDOR)
+    if not isinstance(opaque, dict):
         return None
-    if "data" in ours:
-        return {"type": "redacted_thinking", "data": ours["data"]}
-    return {"type": "thinking", "thinking": part.thinking, "signature": ours.get("signature", "")}
+    if "data" in opaque:
+        return {"type": "redacted_thinking", "data": opaque["data"]}
+    return {"type": "thinking", "thinking": part.thinking, "signature": opaque.get("signature", "")}
 
 
 class _OutputDetails(Wire):
@@ -424,8 +424,8 @@ class MessagesDecoder:
             case "message_stop":
                 self._is_whole = True
             case "error":
-                found = event.error or _AnthropicError()
-                raise error_from_status(found.message or found.type, _STATUS_OF.get(found.type, 500))
+                failure = event.error or _AnthropicError()
+                raise error_from_status(failure.message or failure.type, _STATUS_OF.get(failure.type, 500))
             case _:
                 pass
         return self._is_whole
@@ -490,21 +490,23 @@ class MessagesDecoder:
 
 
 def _parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
-    found = ProviderToolBlocks(VENDOR)
+    collector = ProviderToolBlocks(VENDOR)
     for block in blocks:
         start = block.start
         if start.type == "server_tool_use":
             raw = _raw(block)
-            given = raw.get("input")
-            found.use(start.id, _NAMES.get(start.name, start.name), given if isinstance(given, dict) else {}, raw)
+            tool_input = raw.get("input")
+            collector.use(
+                start.id, _NAMES.get(start.name, start.name), tool_input if isinstance(tool_input, dict) else {}, raw
+            )
         elif start.type.endswith(_RESULT):
             name = start.type.removesuffix(_RESULT)
             is_error = isinstance(start.content, dict) and "error_code" in start.content
             lines = _lines_of(start.content)
-            found.result(start.tool_use_id, _NAMES.get(name, name), lines, _raw(block), is_error=is_error)
+            collector.result(start.tool_use_id, _NAMES.get(name, name), lines, _raw(block), is_error=is_error)
         elif (part := _part(block)) is not None:
-            found.part(part)
-    return found.parts()
+            collector.part(part)
+    return collector.parts()
 
 
 def _raw(block: _Block) -> JsonObject:
@@ -518,7 +520,7 @@ def _raw(block: _Block) -> JsonObject:
 def _lines_of(result: JsonValue) -> Iterable[str]:
     """Return the titles and addresses in a result, and the text of a page; or the code of an error."""
     if isinstance(result, list):
-        return [line for one in result for line in _lines_of(one)] or ["nothing found"]
+        return [line for item in result for line in _lines_of(item)] or ["nothing found"]
     if not isinstance(result, dict):
         return []
     if "error_code" in result:
@@ -528,7 +530,7 @@ def _lines_of(result: JsonValue) -> Iterable[str]:
     source = document.get("source")
     text = source.get("data") if isinstance(source, dict) and source.get("type") == "text" else None
     titles = (result.get("title"), document.get("title"), result.get("url"))
-    return [" ".join(str(one) for one in titles if one), *([text] if isinstance(text, str) else [])]
+    return [" ".join(str(title) for title in titles if title), *([text] if isinstance(text, str) else [])]
 
 
 def _part(block: _Block) -> ReplyPart | None:

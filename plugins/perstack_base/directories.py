@@ -25,13 +25,13 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def check_tree(path: ResolvedPath, destination: ResolvedPath | None = None) -> None:
     """Raise SkillError if something below a directory is off limits: a tree is moved or deleted as a whole."""
-    known = path.workspace.protected_identities()
+    protected = path.workspace.protected_identities()
     status = path.status()
     if status is None or not stat.S_ISDIR(status.st_mode):
         return
-    with ExitStack() as held:
+    with ExitStack() as stack:
         top = os.open(path.name, _OPEN, dir_fd=path.directory)
-        held.callback(os.close, top)
+        stack.callback(os.close, top)
         if destination is not None:
             destination.workspace.check_way(destination.parts, destination.shown)
             destination.refuse_removal()
@@ -39,17 +39,17 @@ def check_tree(path: ResolvedPath, destination: ResolvedPath | None = None) -> N
             shown = path.workspace.shown((*path.parts, *way))
             path.workspace.check_way((*path.parts, *way), shown)
             if destination is not None:
-                there = (*destination.parts, *way)
-                destination.workspace.check_way(there, destination.workspace.shown(there))
-            if identity in known:
+                target = (*destination.parts, *way)
+                destination.workspace.check_way(target, destination.workspace.shown(target))
+            if identity in protected:
                 raise SkillError(f"{shown} is off limits to tools, and so is what holds it; use another path")
 
 
 def _walk(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tuple[int, int]]]:
     device = os.fstat(directory).st_dev
     with os.scandir(directory) as entries:
-        found = [(entry.name, entry.inode(), entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, inode, is_directory in found:
+        children = [(entry.name, entry.inode(), entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, inode, is_directory in children:
         yield (*way, name), (device, inode)
         if not is_directory:
             continue
@@ -73,16 +73,16 @@ def list_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         home = place.workspace
         hidden = home.state_identities()
         with os.scandir(handle) as entries:
-            found = sorted((not entry.is_dir(follow_symlinks=False), entry.name) for entry in entries)
+            names = sorted((not entry.is_dir(follow_symlinks=False), entry.name) for entry in entries)
         items: list[JsonValue] = []
-        for _, name in found[: MAX_ENTRIES + 1]:
+        for _, name in names[: MAX_ENTRIES + 1]:
             status = status_at(name, handle)
             way = (*place.parts, name)
             if status is not None and identity(status) not in hidden and not home.is_state(way):
                 items.append(_item(name, home.shown(way), status))
     result: JsonObject = {"path": place.shown, "items": items[:MAX_ENTRIES]}
-    if len(found) > MAX_ENTRIES + 1:
-        result["notice"] = f"The first {MAX_ENTRIES} of {len(found)}; for the others use exec, such as find or ls."
+    if len(names) > MAX_ENTRIES + 1:
+        result["notice"] = f"The first {MAX_ENTRIES} of {len(names)}; for the others use exec, such as find or ls."
     return result
 
 
@@ -126,16 +126,16 @@ def _info(path: ResolvedPath, status: os.stat_result) -> JsonObject:
     import mimetypes
 
     is_file = stat.S_ISREG(status.st_mode)
-    where = path.path
+    absolute = path.path
     return {
         "exists": True,
         "path": path.shown,
-        "absolutePath": printable(str(where)),
-        "name": printable(where.name),
-        "directory": printable(str(where.parent)),
-        "extension": printable(where.suffix) or None if is_file else None,
+        "absolutePath": printable(str(absolute)),
+        "name": printable(absolute.name),
+        "directory": printable(str(absolute.parent)),
+        "extension": printable(absolute.suffix) or None if is_file else None,
         "type": kind_of(status.st_mode),
-        "mimeType": mimetypes.guess_type(where.name)[0] if is_file else None,
+        "mimeType": mimetypes.guess_type(absolute.name)[0] if is_file else None,
         "size": status.st_size,
         "sizeFormatted": _readable(status.st_size),
         "created": _time_text(_birth_time(status)),
@@ -164,8 +164,8 @@ def _is_allowed(path: ResolvedPath, mode: int) -> bool:
 
 
 def _birth_time(status: os.stat_result) -> float:
-    made = getattr(status, "st_birthtime", None)
-    return made if isinstance(made, float) else min(status.st_ctime, status.st_mtime)
+    created = getattr(status, "st_birthtime", None)
+    return created if isinstance(created, float) else min(status.st_ctime, status.st_mtime)
 
 
 def _time_text(seconds: float) -> str:

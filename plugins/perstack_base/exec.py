@@ -25,20 +25,20 @@ from perstack_base.files import printable
 from perstack_base.tools import answer, boolean, integer, string_map, strings, text
 from perstack_base.workspace import OpenWorkspace
 
-SHOWN_BYTES = 30_000  # bytes of output that the model sees at once
+MAX_SHOWN_BYTES = 30_000  # bytes of output that the model sees at once
 
 MAX_KEPT_BYTES = 64 * 1024 * 1024  # bytes of output that are kept; more is only counted, and the model sees the count
 
-_HALF = SHOWN_BYTES // 2
+_HALF = MAX_SHOWN_BYTES // 2
 _MAX_MEMORY_BYTES = 256 * 1024
 
 
 class Output:
     """Output of a process: memory holds its head and tail, a temporary file all of it."""
 
-    def __init__(self, most: int = MAX_KEPT_BYTES) -> None:
-        """Keep at most `most` bytes."""
-        self._most = most
+    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
+        """Keep at most `max_bytes` bytes."""
+        self._max_bytes = max_bytes
         self._file = tempfile.SpooledTemporaryFile(max_size=_MAX_MEMORY_BYTES)  # noqa: SIM115 - closed by __exit__
         self._head = b""
         self._tail = b""
@@ -55,51 +55,52 @@ class Output:
         """Close the temporary file."""
         self._file.close()
 
-    def add(self, piece: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         """Append a piece of output."""
-        self._keep(piece)
-        if len(self._head) < SHOWN_BYTES:
-            self._head += piece[: SHOWN_BYTES - len(self._head)]
-        self._tail = (self._tail + piece)[-_HALF:]
-        self._newlines += piece.count(b"\n")
-        self.size += len(piece)
+        self._keep(chunk)
+        if len(self._head) < MAX_SHOWN_BYTES:
+            self._head += chunk[: MAX_SHOWN_BYTES - len(self._head)]
+        self._tail = (self._tail + chunk)[-_HALF:]
+        self._newlines += chunk.count(b"\n")
+        self.size += len(chunk)
 
     @property
     def is_long(self) -> bool:
         """True if the model sees only a part."""
-        return self.size > SHOWN_BYTES
+        return self.size > MAX_SHOWN_BYTES
 
     @property
     def is_cut(self) -> bool:
         """True if even the file lacks a part."""
-        return self.size > self._most
+        return self.size > self._max_bytes
 
     def read_all(self) -> bytes:
         """Return all bytes that were kept."""
         self._file.seek(0)
         return self._file.read()
 
-    def excerpt(self, whole: str) -> str:
-        """Return the text for the model; `whole` names the blob with all of the output."""
+    def excerpt(self, blob_name: str) -> str:
+        """Return the text for the model; `blob_name` names the blob with all of the output."""
         if not self.is_long:
             return self._head.decode("utf-8", "replace")
         head = _whole_lines(self._head[:_HALF])
         tail = _after_newline(self._tail)
-        first = head.count(b"\n")
-        left = self._newlines - tail.count(b"\n")
-        where = f", from {first}, to {left}" if left > first else ""
-        kept = f", of which only the first {self._most} bytes were kept" if self.is_cut else ""
-        gap = f"\n… {self.size - len(head) - len(tail)} bytes left out: readTextFile, path {whole}{where}{kept} …\n"
+        first_line = head.count(b"\n")
+        last_line = self._newlines - tail.count(b"\n")
+        range_text = f", from {first_line}, to {last_line}" if last_line > first_line else ""
+        note = f", of which only the first {self._max_bytes} bytes were kept" if self.is_cut else ""
+        hidden_bytes = self.size - len(head) - len(tail)
+        gap = f"\n… {hidden_bytes} bytes left out: readTextFile, path {blob_name}{range_text}{note} …\n"
         return head.decode("utf-8", "replace") + gap + tail.decode("utf-8", "replace")
 
-    def _keep(self, piece: bytes) -> None:
-        if self.size >= self._most:
+    def _keep(self, chunk: bytes) -> None:
+        if self.size >= self._max_bytes:
             return
         try:
-            self._file.write(piece[: self._most - self.size])
+            self._file.write(chunk[: self._max_bytes - self.size])
         except OSError:
             # The disk for temporary files is full: the program continues, its further output is only counted.
-            self._most = self.size
+            self._max_bytes = self.size
 
 
 def _whole_lines(head: bytes) -> bytes:
@@ -137,30 +138,30 @@ def refuse_redirects(workspace: OpenWorkspace, words: Sequence[str], folder: str
 def _refuse_path(workspace: OpenWorkspace, path: str, *, change: bool) -> None:
     if "\0" in path:
         return
-    shown, whole = printable(os.path.normpath(path)), os.path.join(workspace.root, path)  # noqa: PTH118
-    for name in (whole, os.path.realpath(whole)):
+    shown, full_path = printable(os.path.normpath(path)), os.path.join(workspace.root, path)  # noqa: PTH118
+    for name in (full_path, os.path.realpath(full_path)):
         way = workspace.relative_parts(name)
         if way is not None:
             workspace.check_way(way, shown, change=change)
             if change:
                 workspace.check_git(way)
-    opened = workspace.relative_parts(os.path.realpath(whole))
-    if opened is None or not workspace.is_opened(opened):
+    real_parts = workspace.relative_parts(os.path.realpath(full_path))
+    if real_parts is None or not workspace.is_opened(real_parts):
         with suppress(OSError, ValueError):
-            workspace.check_identity(os.stat(whole), shown, workspace.protected_identities())  # noqa: PTH116
+            workspace.check_identity(os.stat(full_path), shown, workspace.protected_identities())  # noqa: PTH116
 
 
 def _refuse_name(text: str, *, change: bool) -> None:
     """Raise SkillError if a path whose directory is unknown has a protected name."""
     way = fold_case(tuple(part for part in Path(os.path.normpath(text)).parts if part not in ("..", ".")))
-    what = protected_by_name(way, change=change)
-    if what is not None:
-        raise SkillError(f"{printable(text)} is {what}, which is off limits to tools; ask a person to see to it")
+    reason = protected_by_name(way, change=change)
+    if reason is not None:
+        raise SkillError(f"{printable(text)} is {reason}, which is off limits to tools; ask a person to see to it")
 
 
 DEFAULT_TIMEOUT_MS = 60_000
 
-_PIECE_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _DRAIN_TIMEOUT_S = 0.5
 """Seconds to wait for the end of the output after the process group has ended: a process that left it may hold it open.
 """
@@ -233,8 +234,8 @@ class Executor:
             raise SkillError("command is empty; name a program")
         cwd = text(args, "cwd") or "."
         with self._workspace.directory(cwd) as (handle, place):
-            given = {**self._env, "PWD": str(place.path), **string_map(args, "env"), "PERSTACK_CALL_ID": call.key}
-            env = {**given, **_git_settings(given)}
+            variables = {**self._env, "PWD": str(place.path), **string_map(args, "env"), "PERSTACK_CALL_ID": call.key}
+            env = {**variables, **_git_settings(variables)}
             starting = asyncio.create_task(
                 self._runtime.start(
                     Program(
@@ -261,10 +262,10 @@ def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
     """Return variables that keep git from executing files in a repository. Of equal settings git reads the last."""
     count = env.get("GIT_CONFIG_COUNT", "")
     first = int(count) if re.fullmatch("[0-9]{1,4}", count) else 0
-    found = {"GIT_CONFIG_COUNT": str(first + len(_GIT_SETTINGS))}
+    variables = {"GIT_CONFIG_COUNT": str(first + len(_GIT_SETTINGS))}
     for number, (name, value) in enumerate(_GIT_SETTINGS, first):
-        found |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
-    return found
+        variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
 
 
 async def _end(starting: asyncio.Task[Process]) -> None:
@@ -291,12 +292,12 @@ def _kill(starting: asyncio.Task[Process]) -> None:
 
 async def _pump(reading: int, output: Output) -> None:
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_PIECE_BYTES)
+    reader = asyncio.StreamReader(limit=_CHUNK_BYTES)
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading, "rb", buffering=0))
     try:
-        while piece := await reader.read(_PIECE_BYTES):
-            output.add(piece)
+        while chunk := await reader.read(_CHUNK_BYTES):
+            output.add(chunk)
     finally:
         transport.close()
 

@@ -63,18 +63,18 @@ def is_encodable(text: str) -> bool:
 
 def is_at_or_below(way: Parts, ways: Iterable[Parts]) -> bool:
     """Return whether a path is one of these or below one. All must be case-folded."""
-    return any(way[: len(own)] == own for own in ways)
+    return any(way[: len(prefix)] == prefix for prefix in ways)
 
 
 def inodes(starts: Iterable[Path]) -> Iterator[int]:
-    """Yield the inode numbers of all files below some directories, nearest first, for at most MOST_SEEN names."""
-    waiting, seen = deque(starts), 0
-    while waiting and seen < MAX_SCANNED_NAMES:
-        with suppress(OSError), os.scandir(waiting.popleft()) as entries:
+    """Yield the inode numbers of files below some directories, nearest first, for MAX_SCANNED_NAMES names at most."""
+    pending, count = deque(starts), 0
+    while pending and count < MAX_SCANNED_NAMES:
+        with suppress(OSError), os.scandir(pending.popleft()) as entries:
             for entry in entries:
-                seen += 1
+                count += 1
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
+                    pending.append(Path(entry.path))
                 else:
                     yield entry.inode()
 

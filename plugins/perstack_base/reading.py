@@ -26,7 +26,7 @@ MAX_READ_BYTES = 100_000  # bytes of text per call, some 25,000 tokens
 
 MAX_COUNTED_BYTES = 64 << 20  # bytes in which lines are counted, which takes some tenths of a second
 
-_PIECE_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _SNIFFED_BYTES = 8192
 
 
@@ -58,55 +58,55 @@ def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
 
 def open_regular(path: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file. Opening a pipe, device or socket could block, so it is refused. Raises SkillError."""
-    if path.found is None:
+    if path.checked_status is None:
         raise SkillError(f"{path.shown} does not exist; listDirectory shows what does")
-    _refuse_special(path, path.found)
+    _refuse_special(path, path.checked_status)
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     handle = os.open(path.name, flags | safe, dir_fd=path.directory)
     try:
-        opened = os.fstat(handle)
-        _refuse_special(path, opened)
-        path.check_opened(opened)
-        return os.fdopen(handle, "rb" if flags == os.O_RDONLY else "ab", buffering=_PIECE_BYTES)
+        status = os.fstat(handle)
+        _refuse_special(path, status)
+        path.check_opened(status)
+        return os.fdopen(handle, "rb" if flags == os.O_RDONLY else "ab", buffering=_CHUNK_BYTES)
     except SkillError:
         os.close(handle)
         raise
 
 
-def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MAX_READ_BYTES) -> LineRange:
-    """Return the lines from `start` to `end` (exclusive), or as many as fit into `most` bytes, also of memory."""
-    kept: list[bytes] = []
+def read_lines(file: BinaryIO, start: int, end: int | None, max_bytes: int = MAX_READ_BYTES) -> LineRange:
+    """Return the lines from `start` to `end` (exclusive), or as many as fit into `max_bytes` bytes, also of memory."""
+    chunks: list[bytes] = []
     size = 0
     line = 0
     stop: int | None = None
     counted = 0
-    while counted < MAX_COUNTED_BYTES and (piece := file.readline(_PIECE_BYTES)):
-        counted += len(piece)
-        wanted = line >= start and (end is None or line < end)
-        if wanted and stop is None:
-            kept.append(piece)
-            size += len(piece)
-            if size > most:
+    while counted < MAX_COUNTED_BYTES and (chunk := file.readline(_CHUNK_BYTES)):
+        counted += len(chunk)
+        is_in_range = line >= start and (end is None or line < end)
+        if is_in_range and stop is None:
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > max_bytes:
                 stop = line
-        line += piece.endswith(b"\n")
+        line += chunk.endswith(b"\n")
     total = line + 1 if counted < MAX_COUNTED_BYTES or not file.read(1) else None
-    content = b"".join(kept)
+    content = b"".join(chunks)
     if stop is None and total is None:
-        return _up_to_where_counting_ended(content, start, line if end is None else min(end, line))
+        return _counted_range(content, start, line if end is None else min(end, line))
     if stop is None:
         last = line + 1 if end is None else min(end, line + 1)
         return LineRange(content, min(start, last), last, total)
-    whole_lines = content.rfind(b"\n", 0, most) + 1
+    whole_lines = content.rfind(b"\n", 0, max_bytes) + 1
     if whole_lines:
         content = content[:whole_lines]
         return LineRange(content, start, start + content.count(b"\n"), total)
-    return LineRange(content[:most], start, start + 1, total, cut=True)
+    return LineRange(content[:max_bytes], start, start + 1, total, cut=True)
 
 
-def _up_to_where_counting_ended(content: bytes, start: int, end: int) -> LineRange:
+def _counted_range(content: bytes, start: int, end: int) -> LineRange:
     if end <= start:
-        most = f"{MAX_COUNTED_BYTES >> 20} MiB"
-        raise SkillError(f"line {start} is not in the first {most}, which is as far as this tool reads; use exec sed")
+        limit = f"{MAX_COUNTED_BYTES >> 20} MiB"
+        raise SkillError(f"line {start} is not in the first {limit}, which is as far as this tool reads; use exec sed")
     return LineRange(content[: content.rfind(b"\n") + 1], start, end, None)
 
 
@@ -166,7 +166,7 @@ class Medium:
     """Kind of file that a reading tool accepts: its name, maximum bytes, and a function that returns the MIME type."""
 
     what: str
-    most: int
+    max_bytes: int
     sniff: Callable[[bytes], str | None]
 
 
@@ -178,14 +178,20 @@ async def read_medium(workspace: OpenWorkspace, call: ToolCall, medium: Medium) 
     """Run `readImageFile` or `readPdfFile`: store the file as a blob of the Job."""
     with workspace.place(text(call.args, "path")) as place, open_regular(place) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > medium.most:
-            message = f"{place.shown} has {size} bytes, more than the {medium.most} allowed; make it smaller with exec"
+        if size > medium.max_bytes:
+            message = (
+                f"{place.shown} has {size} bytes, more than the {medium.max_bytes} allowed; make it smaller with exec"
+            )
             raise SkillError(message)
         read = file.read
-        data = await asyncio.to_thread(read, medium.most + 1) if size > _THREAD_FROM_BYTES else read(medium.most + 1)
+        data = (
+            await asyncio.to_thread(read, medium.max_bytes + 1)
+            if size > _THREAD_FROM_BYTES
+            else read(medium.max_bytes + 1)
+        )
         kind = medium.sniff(data)
         if kind is None:
             raise SkillError(f"{place.shown} is not a {medium.what}; use another tool for this file")
-        about = compact({"path": place.shown, "mimeType": kind, "size": len(data)})
+        description = compact({"path": place.shown, "mimeType": kind, "size": len(data)})
     blob = BlobPart(sha256=await call.blobs.put(data), mime_type=kind, size=len(data), name=place.shown)
-    return ToolResult((TextPart(text=about), blob))
+    return ToolResult((TextPart(text=description), blob))

@@ -62,7 +62,7 @@ class BaseSession(SkillSession):
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()
         self._changing = asyncio.Lock()
-        """Open the workspace. Raises SkillError if it is not a directory, or a link redirects a named path."""
+        """Held while a tool changes files: changes are made one at a time."""
         self._async_tools: Mapping[str, AsyncTool] = {
             "exec": self._executor.call,
             "readTextFile": self._read_text,
@@ -153,22 +153,22 @@ class WorkspaceSet:
         """Open the directories. Raises SkillError if the workspace is none, or a link redirects an added one."""
         self._context = context
         self._real = os.path.realpath(context.workspace)
-        self._named: tuple[SandboxPath, ...] = ()
+        self._sandbox_paths: tuple[SandboxPath, ...] = ()
         self._added: dict[str, OpenWorkspace] = {}
         if context.writable or context.readable:
-            self._named = places(context.workspace, context.writable, context.readable)
-        self._rules = WorkspaceRules(self._may_change, self._may_remove, self._shows, self._elsewhere, self._names)
+            self._sandbox_paths = places(context.workspace, context.writable, context.readable)
+        self._rules = WorkspaceRules(self._may_change, self._may_remove, self._shows, self._locate, self._added_names)
         self.workspace = OpenWorkspace(
             context.workspace,
             context.state_dir,
             context.off_limits,
-            (*context.protected, *self._protected_in(*(one.real for one in self._named))),
+            (*context.protected, *self._protected_in(*(place.real for place in self._sandbox_paths))),
             context.protected_patterns,
             self._rules,
             env=context.env,
         )
         try:
-            self._look()
+            self._open_added()
         except BaseException:
             self.close()
             raise
@@ -176,19 +176,19 @@ class WorkspaceSet:
     def close(self) -> None:
         """Close all handles."""
         self.workspace.close()
-        for one in self._added.values():
-            one.close()
+        for added in self._added.values():
+            added.close()
 
-    def _look(self) -> None:
+    def _open_added(self) -> None:
         context = self._context
         if not context.writable and not context.readable:
             return
-        self._named = places(context.workspace, context.writable, context.readable)
-        tops = {one.real for one in self._named if Path(one.real).is_dir()}
-        for one in sorted(self._named, key=lambda one: len(one.real)):
-            around = {self._real, *tops} - {one.real}
-            if one.real not in self._added and one.real != self._real and not is_below(one.real, around):
-                self._added[one.real] = self._open(one.real)
+        self._sandbox_paths = places(context.workspace, context.writable, context.readable)
+        tops = {place.real for place in self._sandbox_paths if Path(place.real).is_dir()}
+        for place in sorted(self._sandbox_paths, key=lambda place: len(place.real)):
+            outer = {self._real, *tops} - {place.real}
+            if place.real not in self._added and place.real != self._real and not is_below(place.real, outer):
+                self._added[place.real] = self._open(place.real)
 
     def _open(self, real: str) -> OpenWorkspace:
         context, path = self._context, Path(real)
@@ -199,7 +199,7 @@ class WorkspaceSet:
             (*state, *context.off_limits),
             (
                 *context.protected,
-                *self._protected_in(self._real, *(one.real for one in self._named if one.real != real)),
+                *self._protected_in(self._real, *(place.real for place in self._sandbox_paths if place.real != real)),
             ),
             context.protected_patterns,
             self._rules,
@@ -213,43 +213,47 @@ class WorkspaceSet:
         for folder in folders:
             yield from (Path(folder).joinpath(*way) for way in PROTECTED_WAYS)
 
-    def _elsewhere(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
-        found = self._find(path)
-        if found is None and len({*self._context.writable, *self._context.readable}) > len(self._named):
-            self._look()
-            found = self._find(path)
-        return found
+    def _locate(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
+        location = self._find(path)
+        if location is None and len({*self._context.writable, *self._context.readable}) > len(self._sandbox_paths):
+            self._open_added()
+            location = self._find(path)
+        return location
 
     def _find(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
-        plain = os.path.normpath(path)
-        for name in (plain, *self._resolve(plain)):
-            for one in (self.workspace, *self._added.values()):
-                parts = one.relative_parts(name)
-                if parts is not None and (not one.only or parts[:1] == (one.only,)):
-                    return one, parts
+        normalized = os.path.normpath(path)
+        for name in (normalized, *self._resolve(normalized)):
+            for workspace in (self.workspace, *self._added.values()):
+                parts = workspace.relative_parts(name)
+                if parts is not None and (not workspace.only or parts[:1] == (workspace.only,)):
+                    return workspace, parts
         return None
 
     def _resolve(self, path: str) -> tuple[str, ...]:
         return tuple(
-            one.real + path.removeprefix(one.name)
-            for one in self._named
-            if one.name != one.real and is_below(path, (one.name,))
+            place.real + path.removeprefix(place.name)
+            for place in self._sandbox_paths
+            if place.name != place.real and is_below(path, (place.name,))
         )
 
     def _may_change(self, path: str) -> bool:
         """Return whether a path may be changed: the innermost named directory decides."""
-        around = [one for one in self._named if is_below(path, (one.real,))]
-        deepest = max(around, key=lambda one: (len(one.real), one.is_writable), default=None)
+        containing = [place for place in self._sandbox_paths if is_below(path, (place.real,))]
+        deepest = max(containing, key=lambda place: (len(place.real), place.is_writable), default=None)
         if is_below(path, (self._real,)) and (deepest is None or len(deepest.real) <= len(self._real)):
             return True
         return deepest is not None and deepest.is_writable
 
     def _may_remove(self, path: str) -> bool:
-        return not any(is_below(one, (path,)) for one in (self._real, *(place.real for place in self._named)))
+        return not any(
+            is_below(kept_path, (path,)) for kept_path in (self._real, *(place.real for place in self._sandbox_paths))
+        )
 
     def _shows(self, path: str) -> bool:
-        return any(one.real == path and Path(path).is_file() for one in self._named if not one.is_writable)
+        return any(
+            place.real == path and Path(path).is_file() for place in self._sandbox_paths if not place.is_writable
+        )
 
-    def _names(self) -> str:
-        added = ", ".join(sorted(printable(one.name) for one in self._named if one.real in self._added))
+    def _added_names(self) -> str:
+        added = ", ".join(sorted(printable(place.name) for place in self._sandbox_paths if place.real in self._added))
         return f", or one in {added}" if added else ""

@@ -41,11 +41,11 @@ def _spec(
     *,
     polling: bool = False,
 ) -> ToolSpec:
-    wanted = required or {}
-    properties: dict[str, JsonValue] = {**wanted, **(optional or {})}
+    required_properties = required or {}
+    properties: dict[str, JsonValue] = {**required_properties, **(optional or {})}
     schema: JsonObject = {"type": "object", "properties": properties}
-    if wanted:
-        schema["required"] = list(wanted)
+    if required_properties:
+        schema["required"] = list(required_properties)
     return ToolSpec(
         name=name,
         description=description,

@@ -68,7 +68,7 @@ class ResolvedPath:
     name: str  # `.` for the workspace itself
     parts: Parts  # path from the workspace, without links
     workspace: OpenWorkspace
-    found: os.stat_result | None = None  # status found by the walk, which has checked that it is not protected
+    checked_status: os.stat_result | None = None  # found by the walk, which has checked that it is not protected
 
     @property
     def shown(self) -> str:
@@ -100,7 +100,7 @@ class ResolvedPath:
 
     def check_opened(self, status: os.stat_result) -> None:
         """Raise SkillError if the opened file is protected, even if it was another one when the walk checked it."""
-        is_same = self.found is not None and identity(status) == identity(self.found)
+        is_same = self.checked_status is not None and identity(status) == identity(self.checked_status)
         if not is_same and not self.workspace.is_opened(self.parts):
             self.workspace.check_identity(status, self.shown, self.workspace.protected_identities())
 
@@ -114,7 +114,7 @@ class WorkspaceRules:
     """Return whether a path and everything in it may be removed or moved."""
     shows: Callable[[str], bool] = lambda path: False
     """Return whether a protected file may be read because a person has named it."""
-    elsewhere: Callable[[str], tuple[OpenWorkspace, Parts] | None] = lambda path: None
+    locate: Callable[[str], tuple[OpenWorkspace, Parts] | None] = lambda path: None
     """Return the workspace that contains an absolute path outside this one, and the path in it; None without one."""
     named: Callable[[], str] = lambda: ""  # return the added directories, for messages
 
@@ -153,18 +153,18 @@ class OpenWorkspace:
         self.real = Path(os.path.realpath(root))
         self._names = (self.root, self.real)
         self._tops = tuple(f"{str(name).rstrip('/')}/" for name in self._names)
-        named = [Path(os.path.normpath(state_dir)).parts] if state_dir else []
+        state_parts = [Path(os.path.normpath(state_dir)).parts] if state_dir else []
         off_limits, protected = tuple(off_limits), tuple(protected)
-        self._states: tuple[Parts, ...] = tuple(dict.fromkeys((*named, *self._paths_within(off_limits))))
+        self._states: tuple[Parts, ...] = tuple(dict.fromkeys((*state_parts, *self._paths_within(off_limits))))
         self._protected: tuple[Parts, ...] = tuple(dict.fromkeys(self._paths_within(protected)))
-        self._elsewhere = tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
+        self._outside_paths = tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
         self._patterns = tuple(Path(pattern).parts for pattern in patterns)
         self._folded_states = tuple(map(fold_case, self._states))
         self._folded_protected = tuple(map(fold_case, self._protected))
-        self._state_names = tuple("/".join(own) for own in self._states)
-        within = (*self._state_names, *("/".join(own) for own in (*self._protected, *PROTECTED_WAYS)))
-        elsewhere = (str(path.absolute()) for path in self._elsewhere if not self.relative_parts(str(path)))
-        self._protected_names = tuple(dict.fromkeys((*within, *elsewhere)))
+        self._state_names = tuple("/".join(parts) for parts in self._states)
+        inner_names = (*self._state_names, *("/".join(own) for own in (*self._protected, *PROTECTED_WAYS)))
+        outer_names = (str(path.absolute()) for path in self._outside_paths if not self.relative_parts(str(path)))
+        self._protected_names = tuple(dict.fromkeys((*inner_names, *outer_names)))
         self._opened: frozenset[Parts] = frozenset()
         self._opens: tuple[str, ...] = ()
         self._rules = rules
@@ -175,14 +175,14 @@ class OpenWorkspace:
 
     def opening(self, paths: Iterable[str]) -> OpenWorkspace:
         """Return this workspace for one call that may use these protected paths, which a permission rule names."""
-        named = tuple(paths)
-        if not named:
+        opened_paths = tuple(paths)
+        if not opened_paths:
             return self
-        other = copy(self)
-        ways = (self.relative_parts(path) if path.startswith("/") else Path(path).parts for path in named)
-        other._opened = frozenset(fold_case(way) for way in ways if way is not None)
-        other._opens = named
-        return other
+        opened = copy(self)
+        ways = (self.relative_parts(path) if path.startswith("/") else Path(path).parts for path in opened_paths)
+        opened._opened = frozenset(fold_case(way) for way in ways if way is not None)
+        opened._opens = opened_paths
+        return opened
 
     def close(self) -> None:
         """Close the handle. The workspace is unusable afterwards."""
@@ -203,10 +203,10 @@ class OpenWorkspace:
         walk = _PathWalk(home, shown, follow=follow, create=create, change=change or create)
         try:
             home.check_way(parts, shown, change=walk.change)  # before a directory is created on the way
-            found = walk.to(parts)
+            resolved = walk.to(parts)
             if walk.change:
-                found.workspace.check_change(found.parts)
-            yield found
+                resolved.workspace.check_change(resolved.parts)
+            yield resolved
         except OSError as error:
             raise SkillError(explain(error, shown)) from error
         finally:
@@ -235,7 +235,7 @@ class OpenWorkspace:
         if not parts:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
         way = fold_case(parts)
-        if any(fold_case(own)[: len(way)] == way for own in self._state_ways()):
+        if any(fold_case(state)[: len(way)] == way for state in self._state_ways()):
             raise self.state_refusal(self.shown(parts))
         if not self._rules.may_remove(self._real_path(parts)):
             shown = self.shown(parts)
@@ -256,8 +256,8 @@ class OpenWorkspace:
 
     def check_repository(self, directory: int, parts: Parts) -> None:
         """Raise SkillError if changing `parts`, in an open directory, changes a git repository or makes one."""
-        beside = status_at("HEAD", directory) if is_git_content(parts[-1]) else None
-        is_completed = beside is not None and not stat.S_ISDIR(beside.st_mode)
+        head = status_at("HEAD", directory) if is_git_content(parts[-1]) else None
+        is_completed = head is not None and not stat.S_ISDIR(head.st_mode)
         if not self.is_opened(parts) and (is_completed or is_repository(directory)):
             raise SkillError(f"{self.shown(parts)} is git's own, which is off limits to tools; use another path")
 
@@ -285,14 +285,16 @@ class OpenWorkspace:
             raise self.state_refusal(shown)
         if not change and self.is_shown(parts):
             return
-        what = protected_by_name((*self._above, *way), change=change) or self._protection_problem(parts, way)
-        if what is not None:
-            raise SkillError(f"{shown} is {what}, which is off limits to tools; ask a person to see to it")
+        reason = protected_by_name((*self._above, *way), change=change) or self._protection_problem(parts, way)
+        if reason is not None:
+            raise SkillError(f"{shown} is {reason}, which is off limits to tools; ask a person to see to it")
 
     def is_opened(self, parts: Parts, *, is_on_the_way: bool = False) -> bool:
         """Return whether a call may use a path although it is protected, or whether the path leads to such a one."""
         way = fold_case(parts) if self._opened else ()
-        return way in self._opened or (is_on_the_way and any(one[: len(way)] == way for one in self._opened))
+        return way in self._opened or (
+            is_on_the_way and any(opened_parts[: len(way)] == way for opened_parts in self._opened)
+        )
 
     def is_shown(self, parts: Parts) -> bool:
         """Return whether a protected file may be read because a person has named it."""
@@ -303,13 +305,13 @@ class OpenWorkspace:
         way = self.root.joinpath(*parts) if self._is_added else "/".join(parts)
         return printable(str(way)) or "."
 
-    def elsewhere(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
+    def locate(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
         """Return the workspace that contains an absolute path, and the path in it; None without one."""
         parts = self.relative_parts(path)
         if parts is not None and not (self.only and parts[:1] != (self.only,)):
             return self, parts
-        found = self._rules.elsewhere(path)
-        return found if found is None else (found[0].opening(self._opens), found[1])
+        location = self._rules.locate(path)
+        return location if location is None else (location[0].opening(self._opens), location[1])
 
     def outside(self, shown: str) -> SkillError:
         """Return the error for a path outside."""
@@ -351,47 +353,47 @@ class OpenWorkspace:
 
     def state_refusal(self, shown: str) -> SkillError:
         """Return the error for the state."""
-        own = "/".join(self._states[0])
-        return SkillError(f"{shown}: the state directory {own}/ is off limits to tools; use another path")
+        name = "/".join(self._states[0])
+        return SkillError(f"{shown}: the state directory {name}/ is off limits to tools; use another path")
 
     def _identities(self, names: Iterable[str]) -> frozenset[Identity]:
-        root, found = self._root, set[Identity]()
+        root, identities = self._root, set[Identity]()
         for name in names:  # not cached: a protected name may lead to another file each time
             try:
-                found.add(identity(os.stat(name, dir_fd=root)))
+                identities.add(identity(os.stat(name, dir_fd=root)))
             except OSError:
                 continue
-        return frozenset(found)
+        return frozenset(identities)
 
     def _protection_problem(self, parts: Parts, way: Parts) -> str | None:
         if is_at_or_below(way, self._folded_protected):
             return "a file that the host reads"
         for name in self._names if self._patterns else ():
-            whole = (*name.parts, *parts)
-            if any(matches_pattern(whole, pattern) for pattern in self._patterns):
+            full_parts = (*name.parts, *parts)
+            if any(matches_pattern(full_parts, pattern) for pattern in self._patterns):
                 return "a file that perstack.toml includes"
         return None
 
-    def _is_kept_elsewhere(self, wanted: Identity) -> bool:
+    def _is_kept_elsewhere(self, target: Identity) -> bool:
         ways = (*self._states, *PROTECTED_WAYS)
-        starts = [*(self.root.joinpath(*own) for own in ways), *self._elsewhere]
-        return any(wanted[1] == inode for inode in inodes(starts))
+        starts = [*(self.root.joinpath(*way) for way in ways), *self._outside_paths]
+        return any(target[1] == inode for inode in inodes(starts))
 
     def _holds_workspace(self, path: Path) -> bool:
         real = Path(os.path.realpath(path))
         return any(name.is_relative_to(real) for name in self._names)
 
     def _state_ways(self) -> Iterator[Parts]:
-        for own in self._states:
-            yield own
-            real = self.relative_parts(os.path.realpath(self.root.joinpath(*own)))
+        for way in self._states:
+            yield way
+            real = self.relative_parts(os.path.realpath(self.root.joinpath(*way)))
             if real is not None:
                 yield real
 
-    def _paths_within(self, places: Iterable[Path]) -> Iterator[Parts]:
+    def _paths_within(self, paths: Iterable[Path]) -> Iterator[Parts]:
         """Yield the paths below the workspace. Those that contain the workspace cannot be protected."""
-        for place in places:
-            for name in (str(place), os.path.realpath(place)):
+        for path in paths:
+            for name in (str(path), os.path.realpath(path)):
                 parts = self.relative_parts(name)
                 if parts:
                     yield parts
@@ -404,18 +406,18 @@ class OpenWorkspace:
             raise SkillError("a path cannot contain a NUL character; leave it out")
         if not is_encodable(path):
             raise SkillError(f"the path {path!r} is not valid Unicode; use another path")
-        found = self.elsewhere(os.path.join(self.root, path))  # noqa: PTH118 - Path would drop what normpath needs
-        if found is None:
+        location = self.locate(os.path.join(self.root, path))  # noqa: PTH118 - Path would drop what normpath needs
+        if location is None:
             raise self.outside(printable(path))
-        return found
+        return location
 
 
 def _is_covered(path: str, target: str, *, whole: bool) -> bool:
     """Return whether a path is or is below a target or, with `whole`, contains one. Case is ignored everywhere."""
     folded_path = path.casefold()
     for name in {target, os.path.realpath(target)}:
-        there = name.casefold()
-        if is_below(folded_path, (there,)) or (whole and is_below(there, (folded_path,))):
+        folded_target = name.casefold()
+        if is_below(folded_path, (folded_target,)) or (whole and is_below(folded_target, (folded_path,))):
             return True
     return False
 
@@ -427,7 +429,7 @@ class _PathWalk:
         self._follow = follow
         self._create = create
         self.change = change
-        self._known: frozenset[Identity] | None = None
+        self._protected_ids: frozenset[Identity] | None = None
         self._checked: Parts = ()
         self._handles = [workspace.open_root()]
         self._parts: list[str] = []
@@ -440,21 +442,21 @@ class _PathWalk:
     def to(self, parts: Parts) -> ResolvedPath:
         """Walk a path whose names were checked, and return its end."""
         self._checked = parts
-        todo = list(reversed(parts))
-        while todo:
-            name = todo.pop()
+        remaining = list(reversed(parts))
+        while remaining:
+            name = remaining.pop()
             if name == "..":
                 if not self._parts:
-                    todo = self._out("/".join(("..", *reversed(todo))))
+                    remaining = self._out("/".join(("..", *reversed(remaining))))
                 else:
                     self._back()
                 continue
-            is_last = not todo
+            is_last = not remaining
             if is_last and not self._follow:
                 return self._arrive(name)
             target = self._link(name)
             if target is not None:
-                todo += reversed(self._redirect(target))
+                remaining += reversed(self._redirect(target))
             elif is_last:
                 return self._arrive(name)
             else:
@@ -472,15 +474,15 @@ class _PathWalk:
             home.check_way(parts, self._shown, change=self.change)
         if self.change:
             home.check_repository(self._handles[-1], parts)
-        found = status_at(name, self._handles[-1])
-        if found is not None and not home.is_opened(parts) and (self.change or not home.is_shown(parts)):
-            self._check(found)
-        return ResolvedPath(self._handles[-1], name, parts, self._workspace, found)
+        status = status_at(name, self._handles[-1])
+        if status is not None and not home.is_opened(parts) and (self.change or not home.is_shown(parts)):
+            self._check(status)
+        return ResolvedPath(self._handles[-1], name, parts, self._workspace, status)
 
     def _check(self, status: os.stat_result) -> None:
-        if self._known is None:
-            self._known = self._workspace.protected_identities()
-        self._workspace.check_identity(status, self._shown, self._known)
+        if self._protected_ids is None:
+            self._protected_ids = self._workspace.protected_identities()
+        self._workspace.check_identity(status, self._shown, self._protected_ids)
 
     def _back(self) -> None:
         os.close(self._handles.pop())
@@ -508,11 +510,11 @@ class _PathWalk:
         return list(reversed(self._from(str(self._workspace.real / target))))
 
     def _from(self, target: str) -> Parts:
-        found = self._workspace.elsewhere(target)
-        if found is None:
+        location = self._workspace.locate(target)
+        if location is None:
             raise SkillError(f"{self._shown} leads outside the workspace through a symbolic link; use another path")
-        self._workspace, parts = found
-        self._known, self._checked, self._parts = None, (), []
+        self._workspace, parts = location
+        self._protected_ids, self._checked, self._parts = None, (), []
         handle = self._workspace.open_root()
         self.close()
         self._handles = [handle]

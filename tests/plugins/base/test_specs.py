@@ -140,11 +140,11 @@ def test_the_page_names_the_limits_and_variables_that_the_code_has() -> None:
     page = PAGE.read_text()
     megabyte = 1024 * 1024
     for limit in (
-        f"sees | {output.SHOWN_BYTES:,} bytes",
+        f"sees | {output.MAX_SHOWN_BYTES:,} bytes",
         f"kept | {output.MAX_KEPT_BYTES // megabyte} MiB",
         f"`readTextFile` | {reading.MAX_READ_BYTES:,} bytes",
         f"`listDirectory` | {directories.MAX_ENTRIES} |",
-        f"PDF | {media.IMAGE.most // megabyte} MiB · {media.PDF.most // megabyte} MiB",
+        f"PDF | {media.IMAGE.max_bytes // megabyte} MiB · {media.PDF.max_bytes // megabyte} MiB",
         f"`editTextFile` | {writing.MAX_EDITED_BYTES // megabyte} MiB",
     ):
         assert limit in page
