@@ -16,58 +16,58 @@ from contextlib import suppress
 def carry(source: socket.socket, target: socket.socket) -> None:
     """Copy bytes from one socket to the other until the end, then shut down the target's writing side."""
     with suppress(OSError):
-        while piece := source.recv(65536):
-            target.sendall(piece)
+        while chunk := source.recv(65536):
+            target.sendall(chunk)
     with suppress(OSError):
         target.shutdown(socket.SHUT_WR)
 
 
-def serve(client: socket.socket, path: str, asked: bytes) -> None:
-    """Connect a client to the proxy, with a CONNECT request to `asked` unless it is empty."""
+def serve(client: socket.socket, path: str, target: bytes) -> None:
+    """Connect a client to the proxy, with a CONNECT request to `target` unless it is empty."""
     with client, socket.socket(socket.AF_UNIX) as proxy:
         try:
             proxy.connect(path)
-            if asked:
-                proxy.sendall(b"CONNECT " + asked + b" HTTP/1.1\r\nHost: " + asked + b"\r\n\r\n")
+            if target:
+                proxy.sendall(b"CONNECT " + target + b" HTTP/1.1\r\nHost: " + target + b"\r\n\r\n")
                 answer = b""
-                while b"\r\n\r\n" not in answer and len(answer) < 65536 and (piece := proxy.recv(1)):
-                    answer += piece
+                while b"\r\n\r\n" not in answer and len(answer) < 65536 and (chunk := proxy.recv(1)):
+                    answer += chunk
                 if b" 200 " not in answer.partition(b"\r\n")[0]:
                     return
         except OSError:
             return
-        back = threading.Thread(target=carry, args=(proxy, client), daemon=True)
-        back.start()
+        downstream = threading.Thread(target=carry, args=(proxy, client), daemon=True)
+        downstream.start()
         carry(client, proxy)
-        back.join()
+        downstream.join()
 
 
-def accept(listener: socket.socket, path: str, asked: bytes) -> None:
+def accept(listener: socket.socket, path: str, target: bytes) -> None:
     """Accept clients for ever, each served in a thread."""
     while True:
         client, _ = listener.accept()
-        threading.Thread(target=serve, args=(client, path, asked), daemon=True).start()
+        threading.Thread(target=serve, args=(client, path, target), daemon=True).start()
 
 
 def main() -> None:
     """Listen, start the forwarding process, and execute the program in place of this one."""
-    path, first, *others = sys.argv[1], *sys.argv[2].split(",")
+    path, proxy_port, *host_ports = sys.argv[1], *sys.argv[2].split(",")
     program = sys.argv[3:]
-    doors = [(int(first), b""), *((int(port), b"localhost:" + port.encode()) for port in others)]
-    listening = [(socket.create_server(("127.0.0.1", port), backlog=64), asked) for port, asked in doors]
-    between = os.fork()
-    if between == 0:
+    ports = [(int(proxy_port), b""), *((int(port), b"localhost:" + port.encode()) for port in host_ports)]
+    listeners = [(socket.create_server(("127.0.0.1", port), backlog=64), target) for port, target in ports]
+    child_pid = os.fork()
+    if child_pid == 0:
         if os.fork() == 0:
             os.setsid()
-            nothing = os.open(os.devnull, os.O_RDWR)
+            devnull = os.open(os.devnull, os.O_RDWR)
             for standard in range(3):
-                os.dup2(nothing, standard)
-            for listener, asked in listening[1:]:
-                threading.Thread(target=accept, args=(listener, path, asked), daemon=True).start()
-            accept(listening[0][0], path, b"")
+                os.dup2(devnull, standard)
+            for listener, target in listeners[1:]:
+                threading.Thread(target=accept, args=(listener, path, target), daemon=True).start()
+            accept(listeners[0][0], path, b"")
         os._exit(0)
-    os.waitpid(between, 0)
-    for listener, _ in listening:
+    os.waitpid(child_pid, 0)
+    for listener, _ in listeners:
         listener.close()
     try:
         os.execvp(program[0], program)  # noqa: S606 - the program has no need of a shell

@@ -40,9 +40,16 @@ _ISOLATED = (
 )
 """Isolation options. The user inside is an ordinary one even if root starts it, so programs do not assume root."""
 
-_ONLY_READ = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr")
+_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr")
 _EMPTIED = ("/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/driver")
-_NOT_SHOWN = ("/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats", "/proc/timer_list", "/proc/kmsg")
+_COVERED_FILES = (
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/kmsg",
+)
 """Paths in /proc that are covered: with root outside, its files there belong to the user inside, who could use them."""
 
 
@@ -78,12 +85,12 @@ def arguments(
     cwd: str,
     env: Mapping[str, str],
     tmp: int = DEFAULT_TMP_BYTES,
-    more: Sequence[str] = (),
+    extra_mounts: Sequence[str] = (),
     handles: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:
     """Return the arguments in the format of `bwrap --args`. Raises ValueError for a NUL, which would end an argument.
 
-    `more` comes before the options that make the rest read-only. Paths that `handles` lacks are not mounted.
+    `extra_mounts` comes before the options that make the rest read-only. Paths that `handles` lacks are not mounted.
     """
     words = [
         *_ISOLATED,
@@ -95,7 +102,7 @@ def arguments(
         *("--perms", "1777", "--size", str(tmp), "--tmpfs", TMP, "--dir", "/run"),
         *("--dir", "/var", "--symlink", TMP, f"/var{TMP}"),
         *_person(system, view, handles),
-        *more,
+        *extra_mounts,
         *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--clearenv"),
         *(word for name, value in env.items() for word in ("--setenv", name, value)),
     ]
@@ -108,10 +115,10 @@ def arguments(
 
 def environment(env: Mapping[str, str], view: FolderView) -> dict[str, str]:
     """Return a program's variables, with HOME, TMPDIR and the user set to what exists inside."""
-    seen = (*view.readable, *view.writable)
-    inside = {"USER": "user", "LOGNAME": "user", "HOME": TMP, "TMPDIR": TMP}
-    kept = {name for name in ("HOME", "TMPDIR") if name in env and is_below(env[name], seen)}
-    return {**env, **{name: value for name, value in inside.items() if name not in kept}}
+    visible = (*view.readable, *view.writable)
+    values = {"USER": "user", "LOGNAME": "user", "HOME": TMP, "TMPDIR": TMP}
+    kept_names = {name for name in ("HOME", "TMPDIR") if name in env and is_below(env[name], visible)}
+    return {**env, **{name: value for name, value in values.items() if name not in kept_names}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,42 +131,44 @@ class InnerMounts:
 
 def inner_mounts(view: FolderView) -> InnerMounts:
     """Return the inner mounts of a view."""
-    ways = (str(above) for path in view.anchored for above in PurePosixPath(path).parents)
-    changeable = (path for path in (*ways, *view.held) if is_below(path, view.writable) and path not in view.writable)
+    ancestors = (str(parent) for path in view.anchored for parent in PurePosixPath(path).parents)
+    changeable = (
+        path for path in (*ancestors, *view.held) if is_below(path, view.writable) and path not in view.writable
+    )
     fixed = (path for path in (*view.fixed, *view.readable) if is_below(path, view.writable))
     return InnerMounts(tuple(dict.fromkeys(changeable)), tuple(dict.fromkeys(fixed)))
 
 
 def _person(system: System, view: FolderView, handles: Mapping[str, int]) -> Iterable[str]:
     """Yield the mounts of the person's files. Parents come first, since a later mount would cover its content."""
-    seen, within = (*view.readable, *view.writable), inner_mounts(view)
-    steps: dict[str, tuple[str, ...]] = {}
+    visible, inner = (*view.readable, *view.writable), inner_mounts(view)
+    mounts: dict[str, tuple[str, ...]] = {}
     for path in view.readable:
-        if path not in within.fixed:
-            steps[path] = ("--ro-bind", path, path)
+        if path not in inner.fixed:
+            mounts[path] = ("--ro-bind", path, path)
     for path in view.writable:
-        steps[path] = ("--bind", path, path)
-    for option, paths in (("--bind-fd", within.changeable), ("--ro-bind-fd", within.fixed)):
-        steps |= {path: (option, str(handles[path]), path) for path in paths if path in handles}
+        mounts[path] = ("--bind", path, path)
+    for option, paths in (("--bind-fd", inner.changeable), ("--ro-bind-fd", inner.fixed)):
+        mounts |= {path: (option, str(handles[path]), path) for path in paths if path in handles}
     for path in view.hidden:
-        if is_below(path, seen):
-            steps[path] = ("--ro-bind", system.hidden, path)
+        if is_below(path, visible):
+            mounts[path] = ("--ro-bind", system.hidden, path)
     for path in view.emptied:
-        if is_below(path, seen):
-            steps[path] = ("--size", "4096", "--tmpfs", path, "--remount-ro", path)
-    for path in sorted(steps, key=lambda path: path.count("/") if path != "/" else 0):
-        yield from steps[path]
+        if is_below(path, visible):
+            mounts[path] = ("--size", "4096", "--tmpfs", path, "--remount-ro", path)
+    for path in sorted(mounts, key=lambda path: path.count("/") if path != "/" else 0):
+        yield from mounts[path]
 
 
 def _proc(system: System) -> Iterable[str]:
     yield from ("--proc", "/proc")
-    for path in _ONLY_READ:
+    for path in _READ_ONLY:
         if path in system.proc:
             yield from ("--ro-bind", path, path)
     for path in _EMPTIED:
         if path in system.proc:
             yield from ("--size", "4096", "--tmpfs", path, "--remount-ro", path)
-    for path in _NOT_SHOWN:
+    for path in _COVERED_FILES:
         if path in system.proc:
             yield from ("--ro-bind", "/dev/null", path)
 
@@ -169,7 +178,7 @@ def _option_for_each(option: str, paths: Iterable[str]) -> Iterable[str]:
         yield from (option, path, path)
 
 
-COVERED = (*_ONLY_READ, *_EMPTIED, *_NOT_SHOWN)  # paths in /proc that are covered where they exist
+COVERED = (*_READ_ONLY, *_EMPTIED, *_COVERED_FILES)  # paths in /proc that are covered where they exist
 
 
 # Handles of the inner paths, held open while a sandbox is created.
@@ -178,40 +187,40 @@ COVERED = (*_ONLY_READ, *_EMPTIED, *_NOT_SHOWN)  # paths in /proc that are cover
 # target, anywhere on the machine; a mount by handle exposes what was checked.
 
 if sys.platform == "linux":
-    _PLACE = os.O_PATH
+    _PATH_FLAGS = os.O_PATH
 else:  # the runtime is refused here
-    _PLACE = os.O_RDONLY
-_STEP = _PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
+    _PATH_FLAGS = os.O_RDONLY
+_COMPONENT_FLAGS = _PATH_FLAGS | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
 def open_mount_sources(view: FolderView) -> Generator[dict[str, int]]:
     """Open the inner paths of a view; a path that is gone or has become a link gets no handle."""
-    with ExitStack() as ends:
-        found: dict[str, int] = {}
+    with ExitStack() as stack:
+        handles: dict[str, int] = {}
         for path in (*inner_mounts(view).changeable, *inner_mounts(view).fixed):
             root = next(root for root in view.writable if is_below(path, (root,)))
             handle = open_below(root, PurePosixPath(path).relative_to(root).parts)
             if handle is not None:
-                ends.callback(os.close, handle)
-                found[path] = handle
-        yield found
+                stack.callback(os.close, handle)
+                handles[path] = handle
+        yield handles
 
 
 def open_below(root: str, parts: tuple[str, ...]) -> int | None:
     """Open a path below `root` component by component, following no link; None if it is gone."""
     try:
-        handle = os.open(root, _PLACE | os.O_CLOEXEC)
+        handle = os.open(root, _PATH_FLAGS | os.O_CLOEXEC)
     except OSError:
         return None
     for part in parts:
         try:
-            below = os.open(part, _STEP, dir_fd=handle)
+            child = os.open(part, _COMPONENT_FLAGS, dir_fd=handle)
         except OSError:
             return None
         finally:
             os.close(handle)
-        handle = below
+        handle = child
         if stat.S_ISLNK(os.fstat(handle).st_mode):
             os.close(handle)
             return None

@@ -37,12 +37,12 @@ class JobLimits:
     @property
     def controllers(self) -> tuple[Controller, ...]:
         """Controllers that these limits need."""
-        wanted: tuple[tuple[Controller, float | None], ...] = (
+        limits: tuple[tuple[Controller, float | None], ...] = (
             ("memory", self.memory),
             ("pids", self.processes),
             ("cpu", self.cpu),
         )
-        return tuple(name for name, limit in wanted if limit is not None)
+        return tuple(name for name, limit in limits if limit is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +51,24 @@ class CgroupParent:
 
     folder: Path
     controllers: tuple[str, ...]
-    is_second: bool  # True for cgroups v2
+    is_v2: bool  # True for cgroups v2
 
 
 @cache
 def cgroup_parents() -> tuple[CgroupParent, ...]:
     """Return the directories in which groups can be created on this machine, verified by creating one."""
-    own = dict(_own_groups())
-    found: list[CgroupParent] = []
+    own_groups = dict(_own_groups())
+    parents: list[CgroupParent] = []
     with suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
             _, mount, kind, options = line.split(" ")[:4]
-            if kind == "cgroup2" and "" in own:
-                found += _second(Path(mount), own[""])
+            if kind == "cgroup2" and "" in own_groups:
+                parents += _v2_parent(Path(mount), own_groups[""])
             elif kind == "cgroup":
                 names = tuple(name for name in options.split(",") if name in ("memory", "pids", "cpu"))
-                if names and names[0] in own:
-                    found += _parent_in(Path(mount), own[names[0]], names)
-    return tuple(found)
+                if names and names[0] in own_groups:
+                    parents += _v1_parent(Path(mount), own_groups[names[0]], names)
+    return tuple(parents)
 
 
 def available_controllers() -> frozenset[str]:
@@ -85,28 +85,28 @@ class JobCgroup:
         self._parts: list[tuple[CgroupParent, Path, tuple[str, ...]]] = []
         self._count = 0
         missing = set(limits.controllers)
-        for place in cgroup_parents():
-            named = tuple(one for one in place.controllers if one in missing)
-            if named:
-                _remove_left(place.folder)
-                folder = place.folder / f"{_PREFIX}{os.getpid()}-{process_start_time(os.getpid())}-{name}"
+        for parent in cgroup_parents():
+            controllers = tuple(controller for controller in parent.controllers if controller in missing)
+            if controllers:
+                _remove_stale_groups(parent.folder)
+                folder = parent.folder / f"{_PREFIX}{os.getpid()}-{process_start_time(os.getpid())}-{name}"
                 folder.mkdir()
-                self._parts.append((place, folder, named))
-                missing -= set(named)
-                self._limit(place, folder, named)
+                self._parts.append((parent, folder, controllers))
+                missing -= set(controllers)
+                self._limit(parent, folder, controllers)
 
     def add_program(self) -> ProgramCgroup:
         """Create the subgroup of one more program."""
         self._count += 1
         parts: list[tuple[CgroupParent, Path]] = []
-        for place, folder, named in self._parts:
-            if place.is_second:
-                (folder / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in named))
-            below = folder / str(self._count)
-            below.mkdir()
-            parts.append((place, below))
-            if place.is_second and "memory" in named:
-                (below / "memory.oom.group").write_text("1")
+        for parent, folder, controllers in self._parts:
+            if parent.is_v2:
+                (folder / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in controllers))
+            subgroup = folder / str(self._count)
+            subgroup.mkdir()
+            parts.append((parent, subgroup))
+            if parent.is_v2 and "memory" in controllers:
+                (subgroup / "memory.oom.group").write_text("1")
         return ProgramCgroup(tuple(parts))
 
     def remove(self) -> None:
@@ -114,10 +114,10 @@ class JobCgroup:
         for _, folder, _ in self._parts:
             _remove(folder)
 
-    def _limit(self, parent: CgroupParent, folder: Path, named: Sequence[str]) -> None:
+    def _limit(self, parent: CgroupParent, folder: Path, controllers: Sequence[str]) -> None:
         limits = self._limits
-        if limits.memory is not None and "memory" in named:
-            if parent.is_second:
+        if limits.memory is not None and "memory" in controllers:
+            if parent.is_v2:
                 (folder / "memory.max").write_text(str(limits.memory))
                 with suppress(OSError):
                     (folder / "memory.swap.max").write_text("0")
@@ -125,11 +125,11 @@ class JobCgroup:
                 (folder / "memory.limit_in_bytes").write_text(str(limits.memory))
                 with suppress(OSError):
                     (folder / "memory.memsw.limit_in_bytes").write_text(str(limits.memory))
-        if limits.processes is not None and "pids" in named:
+        if limits.processes is not None and "pids" in controllers:
             (folder / "pids.max").write_text(str(limits.processes))
-        if limits.cpu is not None and "cpu" in named:
+        if limits.cpu is not None and "cpu" in controllers:
             quota = max(_MIN_QUOTA_US, round(limits.cpu * _PERIOD_US))
-            if parent.is_second:
+            if parent.is_v2:
                 (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
             else:
                 (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
@@ -149,8 +149,8 @@ class ProgramCgroup:
 
     def exceeded_controller(self) -> Controller | None:
         """Return the controller whose limit was exceeded; None without one."""
-        for place, folder in self.parts:
-            if _count(folder / ("memory.events" if place.is_second else "memory.oom_control"), "oom_kill"):
+        for parent, folder in self.parts:
+            if _count(folder / ("memory.events" if parent.is_v2 else "memory.oom_control"), "oom_kill"):
                 return "memory"
             if _count(folder / "pids.events", "max"):
                 return "pids"
@@ -159,9 +159,9 @@ class ProgramCgroup:
     async def remove(self) -> None:
         """Remove the group after its program has ended, waiting for the last processes for _REMOVAL_TIMEOUT_S."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _REMOVAL_TIMEOUT_S
-        left = [folder for _, folder in self.parts]
-        while (left := [one for one in left if not _remove(one)]) and loop.time() < until:  # noqa: ASYNC110 - polled
+        deadline = loop.time() + _REMOVAL_TIMEOUT_S
+        remaining = [folder for _, folder in self.parts]
+        while (remaining := [folder for folder in remaining if not _remove(folder)]) and loop.time() < deadline:  # noqa: ASYNC110 - polled
             await asyncio.sleep(_POLL_INTERVAL_S)
 
 
@@ -174,22 +174,22 @@ def _own_groups() -> Iterator[tuple[str, str]]:
                 yield name, path
 
 
-def _second(mount: Path, own: str) -> Iterator[CgroupParent]:
-    folder = mount / own.lstrip("/")
+def _v2_parent(mount: Path, own_path: str) -> Iterator[CgroupParent]:
+    folder = mount / own_path.lstrip("/")
     while folder.is_relative_to(mount):
         with suppress(OSError):
             names = (folder / "cgroup.subtree_control").read_text().split()
             useful = tuple(name for name in names if name in ("memory", "pids", "cpu"))
             if useful and _can_make(folder):
-                yield CgroupParent(folder, useful, is_second=True)
+                yield CgroupParent(folder, useful, is_v2=True)
                 return
         folder = folder.parent
 
 
-def _parent_in(mount: Path, own: str, names: tuple[str, ...]) -> Iterator[CgroupParent]:
-    folder = mount / own.lstrip("/")
+def _v1_parent(mount: Path, own_path: str, names: tuple[str, ...]) -> Iterator[CgroupParent]:
+    folder = mount / own_path.lstrip("/")
     if _can_make(folder):
-        yield CgroupParent(folder, names, is_second=False)
+        yield CgroupParent(folder, names, is_v2=False)
 
 
 def _can_make(folder: Path) -> bool:
@@ -203,14 +203,14 @@ def _can_make(folder: Path) -> bool:
     return can_join
 
 
-def _remove_left(folder: Path) -> None:
-    for left in folder.glob(f"{_PREFIX}*"):
-        _, pid, start, *_ = (*left.name.split("-"), "", "")
+def _remove_stale_groups(folder: Path) -> None:
+    for group in folder.glob(f"{_PREFIX}*"):
+        _, pid, start, *_ = (*group.name.split("-"), "", "")
         if pid.isdigit() and process_start_time(int(pid)) != start:
-            for below in left.iterdir():
-                if below.is_dir():
-                    _remove(below)
-            _remove(left)
+            for subgroup in group.iterdir():
+                if subgroup.is_dir():
+                    _remove(subgroup)
+            _remove(group)
 
 
 def _remove(folder: Path) -> bool:

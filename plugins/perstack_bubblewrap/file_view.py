@@ -81,51 +81,51 @@ class ProtectedFileScanner:
 
         With `may_be_partial` the result is incomplete instead.
         """
-        found, is_whole = self._folders()
+        folders, is_whole = self._folders()
         if not is_whole and not may_be_partial:
             raise SkillError(
                 f"{self._root} has more than {MAX_FOLDERS:,} folders, too many to find every file in them that a"
                 " sandbox has to hide: use a smaller workspace"
             )
-        self._known = found
+        self._known = folders
         return ProtectedFiles(
-            tuple(dict.fromkeys(path for one in found.values() for path in one.hidden)),
-            tuple(path for one in found.values() for path in one.fixed),
-            frozenset(identity for one in found.values() for identity in one.linked),
-            tuple(path for one in found.values() for path in one.gits),
-            tuple(path for one in found.values() for path in one.executed),
+            tuple(dict.fromkeys(path for folder in folders.values() for path in folder.hidden)),
+            tuple(path for folder in folders.values() for path in folder.fixed),
+            frozenset(identity for folder in folders.values() for identity in folder.linked),
+            tuple(path for folder in folders.values() for path in folder.gits),
+            tuple(path for folder in folders.values() for path in folder.executed),
             is_whole,
         )
 
     def _folders(self) -> tuple[dict[str, _Folder], bool]:
-        waiting, found = deque([self._root]), dict[str, _Folder]()
-        while waiting:
-            path = waiting.popleft()
+        pending, scanned = deque([self._root]), dict[str, _Folder]()
+        while pending:
+            path = pending.popleft()
             if path in self._without:
                 continue
-            if len(found) == MAX_FOLDERS:
-                return found, False
+            if len(scanned) == MAX_FOLDERS:
+                return scanned, False
             with suppress(OSError):
-                found[path] = one = self._scan_folder(path)
-                waiting += one.folders
-        return found, True
+                scanned[path] = folder = self._scan_folder(path)
+                pending += folder.folders
+        return scanned, True
 
     def _scan_folder(self, path: str) -> _Folder:
         changed = Path(path).stat(follow_symlinks=False).st_ctime_ns
-        known = self._known.get(path)
-        if known is not None and known.is_settled and known.changed == changed:
-            return known
+        cached = self._known.get(path)
+        if cached is not None and cached.is_settled and cached.changed == changed:
+            return cached
         now = time.time_ns()
-        one = _Folder(changed, is_settled=changed < now - _TIMESTAMP_GRAIN_NS)
+        folder = _Folder(changed, is_settled=changed < now - _TIMESTAMP_GRAIN_NS)
         with os.scandir(path) as entries:
             names = {entry.name: entry for entry in entries}
         for entry in names.values():
-            _note(entry, one)
+            _note(entry, folder)
         if _is_repository(names):
-            one.folders.clear()
-            one.fixed.append(path)
-            one.executed.append(f"{path.rstrip('/')}/{_HEAD}")
-        return one
+            folder.folders.clear()
+            folder.fixed.append(path)
+            folder.executed.append(f"{path.rstrip('/')}/{_HEAD}")
+        return folder
 
     def names_of(self, linked: frozenset[tuple[int, int]]) -> Iterator[str]:
         """Yield every name of these hard-linked files in the directories of the last scan."""
@@ -147,30 +147,30 @@ def _is_repository(names: Mapping[str, os.DirEntry[str]]) -> bool:
     return "commondir" in names or {"objects", "refs"} <= names.keys()
 
 
-def _note(entry: os.DirEntry[str], one: _Folder) -> None:
+def _note(entry: os.DirEntry[str], folder: _Folder) -> None:
     name = entry.name
     if is_git_link(name):
-        one.gits.append(entry.path)
+        folder.gits.append(entry.path)
     elif entry.is_dir(follow_symlinks=False):
-        one.folders.append(entry.path)
+        folder.folders.append(entry.path)
         return
     elif is_variables(name):
-        _hide(entry, one)
+        _hide(entry, folder)
         return
     elif not is_definition(name):
         return
-    one.fixed.append(os.path.realpath(entry.path) if entry.is_symlink() else entry.path)
-    one.executed.append(entry.path)
+    folder.fixed.append(os.path.realpath(entry.path) if entry.is_symlink() else entry.path)
+    folder.executed.append(entry.path)
 
 
-def _hide(entry: os.DirEntry[str], one: _Folder) -> None:
+def _hide(entry: os.DirEntry[str], folder: _Folder) -> None:
     path = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
     with suppress(OSError):
         status = Path(path).stat()
         if stat.S_ISREG(status.st_mode):
-            one.hidden.append(path)
+            folder.hidden.append(path)
             if status.st_nlink > 1:
-                one.linked.append((status.st_dev, status.st_ino))
+                folder.linked.append((status.st_dev, status.st_ino))
 
 
 Identity = tuple[int, int]
@@ -189,13 +189,13 @@ class _Roots:
 class _Scan:
     emptied: tuple[str, ...]
     covered: tuple[str, ...]
-    kept: tuple[ProtectedFiles, ...]
+    files: tuple[ProtectedFiles, ...]
     targets: tuple[str, ...]  # paths that git's configuration names, in directories that programs may change
 
     @property
     def is_whole(self) -> bool:
         """True if every directory was scanned."""
-        return all(one.is_whole for one in self.kept)
+        return all(part.is_whole for part in self.files)
 
 
 _Executed = dict[tuple[str, str], Identity | None]
@@ -211,7 +211,7 @@ class FileViewBuilder:
 
     policy: SandboxPolicy
     around: Surroundings
-    _finders: dict[str, ProtectedFileScanner] = field(default_factory=dict[str, ProtectedFileScanner])
+    _scanners: dict[str, ProtectedFileScanner] = field(default_factory=dict[str, ProtectedFileScanner])
     _known: _Executed | None = None  # executed paths that existed when no program was running
     _roots: _Roots = field(default_factory=lambda: _Roots((), (), ()))
     """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
@@ -223,23 +223,25 @@ class FileViewBuilder:
         """
         around = self.around
         roots = self._roots = self._policy_roots()
-        look = self._scan()
+        scan = self._scan()
         if is_quiet or self._known is None:
-            self._known = self._executed_paths(look)
+            self._known = self._executed_paths(scan)
         writable, readable = roots.writable, roots.readable
-        linked = frozenset[tuple[int, int]]().union(*(one.linked for one in look.kept), _linked_inodes(around.hidden))
-        further = (path for finder in self._finders.values() for path in finder.names_of(linked)) if linked else ()
-        hidden = (*(path for one in look.kept for path in one.hidden), *look.covered, *further)
+        linked = frozenset[tuple[int, int]]().union(
+            *(part.linked for part in scan.files), _linked_inodes(around.hidden)
+        )
+        other_names = (path for finder in self._scanners.values() for path in finder.names_of(linked)) if linked else ()
+        hidden = (*(path for part in scan.files for path in part.hidden), *scan.covered, *other_names)
         protected = _with_resolved(map(str, around.protected))
-        within = (path for path in roots.named if path not in writable and is_below(path, readable))
+        held = (path for path in roots.named if path not in writable and is_below(path, readable))
         return FolderView(
             (*readable, *(path for path in _with_resolved(more_readable) if not is_below(path, writable))),
             writable,
-            look.emptied,
+            scan.emptied,
             tuple(dict.fromkeys(path for path in hidden if path not in readable)),
-            tuple(dict.fromkeys((*(path for one in look.kept for path in one.fixed), *protected, *look.targets))),
-            tuple(within),
-            (*protected, *look.targets),
+            tuple(dict.fromkeys((*(path for part in scan.files for path in part.fixed), *protected, *scan.targets))),
+            tuple(held),
+            (*protected, *scan.targets),
         )
 
     def set_aside(self) -> tuple[str, ...]:
@@ -247,70 +249,72 @@ class FileViewBuilder:
 
         Scans repeatedly, because the content of a `.git` is only seen once it has another name.
         """
-        said: dict[str, str] = {}
+        notes: dict[str, str] = {}
         is_whole = True
-        known, moved = self._known or {}, frozenset((self._known or {}).values())
+        known, moved_ids = self._known or {}, frozenset((self._known or {}).values())
         for _ in range(_MAX_SCANS):
-            look = self._scan(may_be_partial=True)
-            is_whole = look.is_whole
+            scan = self._scan(may_be_partial=True)
+            is_whole = scan.is_whole
             new = [
                 path
-                for (path, real), identity in self._executed_paths(look).items()
-                if (path, real) not in known and (identity is None or identity not in moved) and path not in said
+                for (path, real), identity in self._executed_paths(scan).items()
+                if (path, real) not in known and (identity is None or identity not in moved_ids) and path not in notes
             ]
             for path in new:
-                said[path] = _set_aside(path, self._roots.writable)
+                notes[path] = _set_aside(path, self._roots.writable)
             if not new:
                 break
         if not is_whole:
-            said[""] = "there are too many folders to find every repository in them: look before you use git there"
-        return tuple(said.values())
+            notes[""] = "there are too many folders to find every repository in them: look before you use git there"
+        return tuple(notes.values())
 
     def _policy_roots(self) -> _Roots:
-        given = places(self.around.workspace, self.policy.writable, self.policy.readable)
-        changeable = (name for one in given if one.is_writable for name in one.names)
+        paths = places(self.around.workspace, self.policy.writable, self.policy.readable)
+        changeable = (name for place in paths if place.is_writable for name in place.names)
         named = tuple(dict.fromkeys((*_with_resolved((str(self.around.workspace),)), *changeable)))
-        only_read = (name for one in given if not one.is_writable for name in one.names)
+        only_read = (name for place in paths if not place.is_writable for name in place.names)
         readable = tuple(path for path in dict.fromkeys(only_read) if path not in named)
-        writable = tuple(path for path in named if not any(path != one and is_below(path, (one,)) for one in named))
+        writable = tuple(
+            path for path in named if not any(path != other and is_below(path, (other,)) for other in named)
+        )
         return _Roots(named, writable, readable)
 
     def _scan(self, *, may_be_partial: bool = False) -> _Scan:
         roots = self._roots
         emptied, covered = _existing_paths(map(str, self.around.hidden), roots.writable)
         folders = [root for root in (*roots.writable, *roots.readable) if Path(root).is_dir()]
-        finders = [self._finder(root, frozenset(emptied)) for root in folders]
-        kept = tuple(finder.scan(may_be_partial=may_be_partial) for finder in finders)
-        targets = tuple(_targets(kept, roots.writable, self.around.env))
-        return _Scan(tuple(emptied), tuple(covered), kept, targets)
+        finders = [self._scanner(root, frozenset(emptied)) for root in folders]
+        files = tuple(finder.scan(may_be_partial=may_be_partial) for finder in finders)
+        targets = tuple(_targets(files, roots.writable, self.around.env))
+        return _Scan(tuple(emptied), tuple(covered), files, targets)
 
-    def _executed_paths(self, look: _Scan) -> _Executed:
+    def _executed_paths(self, scan: _Scan) -> _Executed:
         """Return the executed paths that programs may change. Read-only paths always exist and need no check."""
-        found = (
-            *(path for one in look.kept for path in one.executed),
-            *look.targets,
+        candidates = (
+            *(path for part in scan.files for path in part.executed),
+            *scan.targets,
             *map(str, self.around.protected),
             *map(str, self.around.included()),
         )
         return {
             (path, os.path.realpath(path)): _identity(path)
-            for path in dict.fromkeys(found)
+            for path in dict.fromkeys(candidates)
             if os.path.lexists(path) and is_below(os.path.realpath(os.path.dirname(path)), self._roots.writable)  # noqa: PTH120
         }
 
-    def _finder(self, root: str, without: frozenset[str]) -> ProtectedFileScanner:
+    def _scanner(self, root: str, without: frozenset[str]) -> ProtectedFileScanner:
         key = root + "\0".join(sorted(without))
-        if key not in self._finders:
-            self._finders[key] = ProtectedFileScanner(root, without=without)
-        return self._finders[key]
+        if key not in self._scanners:
+            self._scanners[key] = ProtectedFileScanner(root, without=without)
+        return self._scanners[key]
 
 
-def _targets(kept: Iterable[ProtectedFiles], writable: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
+def _targets(files: Iterable[ProtectedFiles], writable: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
     """Yield paths named by git's configuration that programs may change, under each of their names.
 
     A missing hooks directory or settings file is created, because otherwise a program could create it.
     """
-    tops = {os.path.dirname(path) for one in kept for path in one.gits}  # noqa: PTH120
+    tops = {os.path.dirname(path) for part in files for path in part.gits}  # noqa: PTH120
     for root in writable:
         tops.update(repositories_around(root))
     for target in dict.fromkeys(target for top in sorted(tops) for target in git_targets(top, env)):
@@ -337,22 +341,22 @@ def _set_aside(path: str, writable: tuple[str, ...]) -> str:
     name = os.path.basename(path)  # noqa: PTH119
     mark = f"set-aside-{token_hex(4)}"
     # A pattern matches names with a leading dot, or names without; only two match both. So the dot is toggled.
-    other = f"{mark}{name}" if name.startswith(".") else f".{name}.{mark}"
-    why = f"a program in the sandbox made {path}, and git or perstack would execute what it says"
+    new_name = f"{mark}{name}" if name.startswith(".") else f".{name}.{mark}"
+    reason = f"a program in the sandbox made {path}, and git or perstack would execute what it says"
     root = next(root for root in writable if is_below(folder, (root,)))
     handle = open_below(root, Path(folder).relative_to(root).parts)
     if handle is None:
-        return f"{why}: remove it"
+        return f"{reason}: remove it"
     try:
         if "set-aside-" in name:
             os.unlink(name, dir_fd=handle)
-            return f"{why}, whatever it is called: it was removed"
-        os.rename(name, other, src_dir_fd=handle, dst_dir_fd=handle)
+            return f"{reason}, whatever it is called: it was removed"
+        os.rename(name, new_name, src_dir_fd=handle, dst_dir_fd=handle)
     except OSError as error:
-        return f"{why}: it could not be renamed ({error.strerror}), so remove it"
+        return f"{reason}: it could not be renamed ({error.strerror}), so remove it"
     finally:
         os.close(handle)
-    return f"{why}: it is called {other} now"
+    return f"{reason}: it is called {new_name} now"
 
 
 def _identity(path: str) -> Identity | None:
@@ -364,11 +368,11 @@ def _identity(path: str) -> Identity | None:
 
 
 def _with_resolved(paths: Iterable[str]) -> tuple[str, ...]:
-    found: list[str] = []
+    resolved: list[str] = []
     for path in paths:
         if Path(path).exists():
-            found += [os.path.normpath(path), os.path.realpath(path)]
-    return tuple(dict.fromkeys(found))
+            resolved += [os.path.normpath(path), os.path.realpath(path)]
+    return tuple(dict.fromkeys(resolved))
 
 
 def _linked_inodes(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:

@@ -36,7 +36,7 @@ SPARE_PIDS = 300
 _MIN_KERNEL = (6, 14)
 _CAP_SYS_ADMIN = 1 << 21
 _REPORT_TIMEOUT_S = 10  # seconds to wait for bwrap to report the process it has started
-_PIECE_BYTES = 4096
+_CHUNK_BYTES = 4096
 _CHILD = re.compile(rb'"child-pid": (\d+)\D')
 _SET = 'echo "$0" > /proc/sys/kernel/pid_max'
 
@@ -53,14 +53,14 @@ class PausedProgram:
     """Program that is blocked until its sandbox has its limit."""
 
     processes: int
-    said: int
-    go: int
-    theirs: list[int] = field(default_factory=list[int])  # descriptors that bwrap inherits; closed here afterwards
+    info_fd: int
+    release_fd: int
+    inherited: list[int] = field(default_factory=list[int])  # descriptors that bwrap inherits; closed here afterwards
 
     @property
     def bwrap_argv(self) -> tuple[str, ...]:
         """Arguments of bwrap."""
-        return "--info-fd", str(self.theirs[0]), "--block-fd", str(self.theirs[1])
+        return "--info-fd", str(self.inherited[0]), "--block-fd", str(self.inherited[1])
 
     async def bind(self) -> None:
         """Set the limit and let the program start. If that fails, the caller must end it. Raises SkillError."""
@@ -77,27 +77,27 @@ class PausedProgram:
         if status != 0:
             raise SkillError(f"the limit `processes` of [sandbox] cannot be set: {words.strip()}")
         with suppress(BrokenPipeError):
-            os.write(self.go, b"\n")
+            os.write(self.release_fd, b"\n")
 
     def close_inherited(self) -> None:
         """Close the descriptors that bwrap has inherited."""
-        while self.theirs:
-            os.close(self.theirs.pop())
+        while self.inherited:
+            os.close(self.inherited.pop())
 
     async def _child(self) -> int | None:
-        loop, heard = asyncio.get_running_loop(), b""
-        while not (found := _CHILD.search(heard)):
+        loop, output = asyncio.get_running_loop(), b""
+        while not (match := _CHILD.search(output)):
             ready = asyncio.Event()
-            loop.add_reader(self.said, ready.set)
+            loop.add_reader(self.info_fd, ready.set)
             try:
                 await ready.wait()
             finally:
-                loop.remove_reader(self.said)
-            piece = os.read(self.said, _PIECE_BYTES)
-            if not piece:
+                loop.remove_reader(self.info_fd)
+            chunk = os.read(self.info_fd, _CHUNK_BYTES)
+            if not chunk:
                 return None
-            heard += piece
-        return int(found[1])
+            output += chunk
+        return int(match[1])
 
 
 @contextmanager
@@ -106,15 +106,15 @@ def paused_until_limited(processes: int | None) -> Generator[PausedProgram | Non
     if processes is None:
         yield None
         return
-    said, saying = os.pipe()
-    hearing, go = os.pipe()
-    held = PausedProgram(processes, said, go, [saying, hearing])
+    info_fd, info_write = os.pipe()
+    block_read, release_fd = os.pipe()
+    program = PausedProgram(processes, info_fd, release_fd, [info_write, block_read])
     try:
-        yield held
+        yield program
     finally:
-        held.close_inherited()
-        os.close(said)
-        os.close(go)
+        program.close_inherited()
+        os.close(info_fd)
+        os.close(release_fd)
 
 
 def _nsenter() -> str | None:
@@ -136,49 +136,51 @@ _CONTROLLERS: Mapping[str, Controller] = {"memory": "memory", "processes": "pids
 
 def limits_of(policy: SandboxPolicy) -> JobLimits:
     """Return the policy's limits that cgroups can enforce here."""
-    there = available_controllers()
+    controllers = available_controllers()
     return JobLimits(
-        policy.memory if "memory" in there else None,
-        policy.processes if "pids" in there else None,
-        policy.cpu if "cpu" in there else None,
+        policy.memory if "memory" in controllers else None,
+        policy.processes if "pids" in controllers else None,
+        policy.cpu if "cpu" in controllers else None,
     )
 
 
 def unenforced_limits(policy: SandboxPolicy) -> tuple[str, ...]:
     """Describe the limits of a policy that nothing enforces on this machine."""
-    asked = {"memory": policy.memory, "processes": policy.processes, "cpu": policy.cpu}
-    how = enforcement()
-    return tuple(f"`{key}`: {how[key]}" for key, limit in asked.items() if limit is not None and not _is_kept(key))
+    limits = {"memory": policy.memory, "processes": policy.processes, "cpu": policy.cpu}
+    texts = enforcement()
+    return tuple(
+        f"`{key}`: {texts[key]}" for key, limit in limits.items() if limit is not None and not _is_enforced(key)
+    )
 
 
 def enforcement() -> dict[str, str]:
     """Describe how each limit is enforced here, or why not, as a text that follows its name."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, controller in _CONTROLLERS.items():
         version = next(
-            ("v2" if one.is_second else "v1" for one in cgroup_parents() if controller in one.controllers), None
+            ("v2" if parent.is_v2 else "v1" for parent in cgroup_parents() if controller in parent.controllers), None
         )
         if version is not None:
-            found[key] = f"holds for all programs of a Job together (cgroups {version})"
-        elif key == "processes" and _by_number():
-            found[key] = f"holds for each program, give or take {SPARE_PIDS} (pid_max): no cgroup can be made here"
+            texts[key] = f"holds for all programs of a Job together (cgroups {version})"
+        elif key == "processes" and _uses_pid_max():
+            texts[key] = f"holds for each program, give or take {SPARE_PIDS} (pid_max): no cgroup can be made here"
         elif _by_rlimit(key):
-            what = "address space of each process" if key == "memory" else "processes of each program"
-            found[key] = f"holds for the {what} (rlimit): no cgroup can be made here"
+            subject = "address space of each process" if key == "memory" else "processes of each program"
+            texts[key] = f"holds for the {subject} (rlimit): no cgroup can be made here"
         else:
-            found[key] = "nothing keeps it here: no cgroup can be made (run perstack where one is delegated to it)"
-    found["time"] = "holds for each program"
-    found["tmp"] = "holds for each program"
-    return found
+            texts[key] = "nothing keeps it here: no cgroup can be made (run perstack where one is delegated to it)"
+    texts["time"] = "holds for each program"
+    texts["tmp"] = "holds for each program"
+    return texts
 
 
 def rlimit_argv(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> tuple[str, ...]:
     """Return the prefix of the program's command line for limits set by rlimit; empty if none are needed."""
-    there = available_controllers() if cgroup is not None else frozenset[str]()
+    controllers = available_controllers() if cgroup is not None else frozenset[str]()
     words: list[str] = []
-    if policy.memory is not None and "memory" not in there:
+    if policy.memory is not None and "memory" not in controllers:
         words.append(f"--as={policy.memory}")
-    if policy.processes is not None and "pids" not in there and _by_rlimit("processes"):
+    if policy.processes is not None and "pids" not in controllers and _by_rlimit("processes"):
         words.append(f"--nproc={policy.processes}")
     return ("prlimit", *words, "--") if words else ()
 
@@ -186,7 +188,7 @@ def rlimit_argv(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> tuple[st
 def pid_limit(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> int | None:
     """Return the `pid_max` to set for a program; None if the processes are counted otherwise."""
     is_counted = cgroup is not None and "pids" in available_controllers()
-    return policy.processes if not is_counted and _by_number() else None
+    return policy.processes if not is_counted and _uses_pid_max() else None
 
 
 def join_cgroup_argv(cgroup: ProgramCgroup | None) -> tuple[str, ...]:
@@ -194,9 +196,9 @@ def join_cgroup_argv(cgroup: ProgramCgroup | None) -> tuple[str, ...]:
     return () if cgroup is None else ("/bin/sh", "-c", _JOIN, "sh", *cgroup.procs_files, "--")
 
 
-def describe_excess(over: Controller, policy: SandboxPolicy) -> str:
+def describe_excess(controller: Controller, policy: SandboxPolicy) -> str:
     """Describe how a program exceeded a limit."""
-    match over:
+    match controller:
         case "memory":
             mib = (policy.memory or 0) >> 20
             return f"it used more than the {mib:,} MiB of memory that all programs of the Job may have together"
@@ -206,11 +208,11 @@ def describe_excess(over: Controller, policy: SandboxPolicy) -> str:
             return "it used more processor time than it may"
 
 
-def _is_kept(key: str) -> bool:
-    return _CONTROLLERS[key] in available_controllers() or _by_rlimit(key) or (key == "processes" and _by_number())
+def _is_enforced(key: str) -> bool:
+    return _CONTROLLERS[key] in available_controllers() or _by_rlimit(key) or (key == "processes" and _uses_pid_max())
 
 
-def _by_number() -> bool:
+def _uses_pid_max() -> bool:
     """Return whether `pid_max` enforces the limit: for root, whom no rlimit binds."""
     return not _by_rlimit("processes") and is_possible()
 

@@ -24,17 +24,17 @@ def memory_files(*contents: bytes) -> Generator[tuple[int, ...]]:
     """Yield one memory file per content, positioned at its start, so that data is neither on disk nor in argv."""
     if sys.platform != "linux":
         raise UsageError("the runtime bubblewrap needs Linux: use another runtime")
-    with ExitStack() as held:
-        found: list[int] = []
+    with ExitStack() as stack:
+        handles: list[int] = []
         for data in contents:
             handle = os.memfd_create("perstack")
-            held.callback(os.close, handle)
+            stack.callback(os.close, handle)
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(handle, rest) :]
             os.lseek(handle, 0, os.SEEK_SET)
-            found.append(handle)
-        yield tuple(found)
+            handles.append(handle)
+        yield tuple(handles)
 
 
 _MIN_VERSION = (0, 8)
@@ -44,14 +44,14 @@ _TRIAL_TIMEOUT_S = 10  # seconds that a trivial program may take to start and en
 
 _FILES = Path(__file__).parent / "files"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-_OF_ETC = (
+_ETC_ENTRIES = (
     "alternatives", "ca-certificates", "fonts", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "ld.so.cache",
     "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types", "os-release", "pki/ca-trust", "pki/tls/cert.pem",
     "pki/tls/certs", "pki/tls/openssl.cnf", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo",
     "timezone",
 )  # fmt: skip
 """Entries of /etc that programs need and that reveal nothing about users or services. Each costs 0.3 ms."""
-_OURS = ("passwd", "group", "hosts", "nsswitch.conf")
+_OWN_ETC_FILES = ("passwd", "group", "hosts", "nsswitch.conf")
 
 HIDDEN = str(_FILES / "hidden")
 
@@ -66,8 +66,8 @@ def system() -> System:
             links.append((str(Path(name).readlink()), name))
         elif Path(name).is_dir():
             folders.append(name)
-    folders += [path for path in (f"/etc/{name}" for name in _OF_ETC) if Path(path).exists()]
-    files = tuple((str(_FILES / name), f"/etc/{name}") for name in _OURS)
+    folders += [path for path in (f"/etc/{name}" for name in _ETC_ENTRIES) if Path(path).exists()]
+    files = tuple((str(_FILES / name), f"/etc/{name}") for name in _OWN_ETC_FILES)
     present = frozenset(path for path in COVERED if Path(path).exists())
     return System(tuple(links), tuple(folders), files, HIDDEN, present)
 
@@ -90,15 +90,17 @@ def find(env: Mapping[str, str], *, path: str = os.defpath) -> str:
     Relative directories are skipped: a sandboxed program could replace bwrap in the workspace.
     """
     folders = os.pathsep.join(filter(os.path.isabs, env.get("PATH", path).split(os.pathsep)))
-    found = next(filter(None, (shutil.which("bwrap", path=one) for one in (folders, path) if one)), None)
+    bwrap = next(
+        filter(None, (shutil.which("bwrap", path=search_path) for search_path in (folders, path) if search_path)), None
+    )
     if sys.platform != "linux":
         raise UsageError("the runtime bubblewrap needs Linux: use another runtime")
-    if found is None:
+    if bwrap is None:
         raise UsageError(
             "the runtime bubblewrap needs the program bwrap, which was not found: install it (apt install bubblewrap,"
             " dnf install bubblewrap), or use another runtime"
         )
-    return found
+    return bwrap
 
 
 _usable: set[str] = set()
@@ -116,9 +118,9 @@ async def check(bwrap: str) -> None:
             f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
             f" option {_REQUIRED_OPTION}, as distributions have it: update it"
         )
-    with memory_files(arguments(system(), FolderView(), cwd="/", env={}), seccomp()) as (given, filters):
+    with memory_files(arguments(system(), FolderView(), cwd="/", env={}), seccomp()) as (args_fd, filter_fd):
         status, words = await run_trusted(
-            bwrap, "--args", str(given), "--seccomp", str(filters), "--", "/bin/true", keep=(given, filters)
+            bwrap, "--args", str(args_fd), "--seccomp", str(filter_fd), "--", "/bin/true", keep=(args_fd, filter_fd)
         )
     if status != 0:
         last = (words.strip().splitlines() or [f"exit status {status}"])[-1]

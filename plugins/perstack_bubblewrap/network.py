@@ -49,14 +49,14 @@ def check_address(host: str, port: int, address: str, allowed: Iterable[str]) ->
 
 def local_ports(allowed: Iterable[str]) -> tuple[int, ...]:
     """Return the listed ports of the host's loopback."""
-    found = (entry.casefold().rpartition(":") for entry in allowed)
-    return tuple(dict.fromkeys(int(port) for name, _, port in found if name == LOCAL))
+    entries = (entry.casefold().rpartition(":") for entry in allowed)
+    return tuple(dict.fromkeys(int(port) for name, _, port in entries if name == LOCAL))
 
 
 def proxy_port(allowed: Iterable[str]) -> int:
     """Return the proxy's port inside, which is none of the listed ports."""
-    taken = local_ports(allowed)
-    return next(port for port in range(_PROXY_PORT, _PROXY_PORT + MAX_PORTS + 1) if port not in taken)
+    used = local_ports(allowed)
+    return next(port for port in range(_PROXY_PORT, _PROXY_PORT + MAX_PORTS + 1) if port not in used)
 
 
 def wrong_ports(allowed: Iterable[str]) -> str:
@@ -73,7 +73,7 @@ def _short(host: str) -> str:
 
 
 def _names(entry: str, host: str, port: int) -> bool:
-    name, _, of_port = entry.casefold().partition(":")
-    if (port not in _WEB) if not of_port else (str(port) != of_port):
+    name, _, entry_port = entry.casefold().partition(":")
+    if (port not in _WEB) if not entry_port else (str(port) != entry_port):
         return False
     return host.endswith(name[1:]) if name.startswith("*.") else host == name

@@ -23,7 +23,7 @@ from perstack_bubblewrap.network import local_ports, proxy_port
 
 _START_TIMEOUT_S = 30  # seconds to wait until a proxy is ready
 _MAX_REFUSALS = 100  # maximum number of refused places that are remembered, each with its latest refusal
-_PIECE_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _INSIDE = "/run/perstack"
 
 _BRIDGE = Path(__file__).with_name("bridge.py")
@@ -80,8 +80,8 @@ class Proxy:
         """Variables by which programs find a proxy."""
         proxy, none = f"http://127.0.0.1:{proxy_port(self.allowed)}", "localhost,127.0.0.1,::1"
         names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-        both = {one: proxy for name in names for one in (name, name.lower())}
-        return {**both, "NO_PROXY": none, "no_proxy": none, "NODE_USE_ENV_PROXY": "1"}
+        variables = {variable: proxy for name in names for variable in (name, name.lower())}
+        return {**variables, "NO_PROXY": none, "no_proxy": none, "NODE_USE_ENV_PROXY": "1"}
 
     def refusals(self, since: int) -> tuple[str, ...]:
         """Return the messages of places refused since the count was `since`."""
@@ -91,8 +91,8 @@ class Proxy:
     def read_refusals(self) -> None:
         """Read the refusals that the proxy has reported by now."""
         with suppress(BlockingIOError):
-            while piece := os.read(self.reading, _PIECE_BYTES):
-                *lines, self._rest = (self._rest + piece).split(b"\n")
+            while chunk := os.read(self.reading, _CHUNK_BYTES):
+                *lines, self._rest = (self._rest + chunk).split(b"\n")
                 for line in lines:
                     self._note(line)
         # the end of the output can be ignored: the proxy ends with the Job
@@ -124,24 +124,24 @@ class ProxyPool:
         """Start nothing yet; `on_refused` shows a message to the person."""
         self._on_refused = on_refused
         self._turn = asyncio.Lock()
-        self._up: dict[tuple[str, ...], Proxy] = {}
+        self._running: dict[tuple[str, ...], Proxy] = {}
         self._ends = AsyncExitStack()
 
     async def proxy_for(self, allowed: tuple[str, ...]) -> Proxy:
         """Return the running proxy for these places, starting it if needed. Raises SkillError if that fails."""
         key = tuple(sorted(set(allowed)))
         async with self._turn:
-            if key not in self._up or not self._up[key].is_up:
+            if key not in self._running or not self._running[key].is_up:
                 try:
                     check_library()
-                    self._up[key] = await self._start(key)
+                    self._running[key] = await self._start(key)
                 except (OSError, TimeoutError, UsageError) as error:
                     raise SkillError(f"the network of the sandbox cannot be had: {error}") from error
-            return self._up[key]
+            return self._running[key]
 
     async def close(self) -> None:
         """End every proxy."""
-        self._up.clear()
+        self._running.clear()
         await self._ends.aclose()
 
     async def _start(self, allowed: tuple[str, ...]) -> Proxy:
@@ -149,22 +149,22 @@ class ProxyPool:
         folder = Path(tempfile.mkdtemp(prefix="perstack-"))
         ends.callback(rmtree, folder, ignore_errors=True)
         loop = asyncio.get_running_loop()
-        stdin, kept = os.pipe()
-        ends.callback(os.close, kept)
+        stdin, stdin_write = os.pipe()
+        ends.callback(os.close, stdin_write)
         reading, stdout = os.pipe()
         ends.callback(os.close, reading)
         os.set_blocking(reading, False)
         argv = python_argv("perstack_bubblewrap.proxy_main", str(folder / "proxy"))
         try:
-            with memory_files("\n".join(allowed).encode()) as (listed,):
+            with memory_files("\n".join(allowed).encode()) as (list_fd,):
                 starting = launch(
-                    (*argv, str(listed)),
+                    (*argv, str(list_fd)),
                     cwd="/",
                     env={"PATH": os.defpath},
                     stdin=stdin,
                     stdout=stdout,
                     stderr=DEVNULL,
-                    pass_fds=(listed,),
+                    pass_fds=(list_fd,),
                 )
                 process = await await_start(asyncio.create_task(starting))
         finally:
@@ -180,16 +180,16 @@ class ProxyPool:
 
 async def _wait_until_ready(reading: int) -> None:
     loop = asyncio.get_running_loop()
-    said: asyncio.Future[bytes] = loop.create_future()
+    first_output: asyncio.Future[bytes] = loop.create_future()
 
-    def look() -> None:
-        if not said.done():
-            said.set_result(os.read(reading, _PIECE_BYTES))
+    def read_output() -> None:
+        if not first_output.done():
+            first_output.set_result(os.read(reading, _CHUNK_BYTES))
 
-    loop.add_reader(reading, look)
+    loop.add_reader(reading, read_output)
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
-            if not await said:
+            if not await first_output:
                 raise OSError("the proxy ended while it was starting")
     finally:
         loop.remove_reader(reading)

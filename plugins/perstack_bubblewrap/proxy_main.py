@@ -29,29 +29,29 @@ from proxy.http.proxy import HttpProxyBasePlugin
 from perstack_bubblewrap.network import LOCAL, PlaceRefused, check_address, check_named
 
 _PROBE_TIMEOUT_S = 2  # seconds of a connection attempt to an address of this machine
-_MOST_HEAD = 64 << 10
-_MOST_BODY = 64 << 20
+_MAX_HEAD_BYTES = 64 << 10
+_MAX_BODY_BYTES = 64 << 20
 """Bytes of a request that is not a tunnel: the library buffers all of it and scans it again with every piece."""
-_MOST_MEMORY = 1 << 30
+_MAX_MEMORY_BYTES = 1 << 30
 """Memory limit of this process in bytes, which counts towards no program's limit.
 
 Data sent faster than it is read is buffered.
 """
-_MANY = 64  # buffered pieces above which memory is checked
+_MAX_BUFFERED_PIECES = 64  # buffered pieces above which memory is checked
 _TOO_LARGE = memoryview(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 
 
 class BoundedHandler(HttpProtocolHandler):
     """Connection handler that limits the size of requests and buffers."""
 
-    _taken = 0
+    _received_bytes = 0
 
     def handle_data(self, data: memoryview) -> bool | None:
         """Handle received data. Return True to close the connection."""
         if data and not self.request.is_complete:
-            self._taken += len(data)
+            self._received_bytes += len(data)
             is_head = self.request.state < httpParserStates.HEADERS_COMPLETE
-            if self._taken > (_MOST_HEAD if is_head else _MOST_BODY):
+            if self._received_bytes > (_MAX_HEAD_BYTES if is_head else _MAX_BODY_BYTES):
                 self.work.queue(_TOO_LARGE)
                 return True
         return super().handle_data(data)
@@ -66,8 +66,8 @@ class BoundedHandler(HttpProtocolHandler):
     def _holds_too_much(self) -> bool:
         """Return whether to close this connection to free memory: the library buffers without a limit."""
         upstream = getattr(self.plugin, "upstream", None)
-        waiting = max(len(self.work.buffer), 0 if upstream is None else len(upstream.buffer))
-        return waiting > _MANY and _memory() > _MOST_MEMORY // 2
+        buffered = max(len(self.work.buffer), 0 if upstream is None else len(upstream.buffer))
+        return buffered > _MAX_BUFFERED_PIECES and _memory() > _MAX_MEMORY_BYTES // 2
 
 
 def _memory() -> int:
@@ -89,11 +89,11 @@ class AllowListPlugin(HttpProxyBasePlugin):
         host, port = (request.host or b"").decode("ascii", "replace"), request.port or 0
         try:
             self._address = address_of(host, port, self.allowed)
-        except PlaceRefused as refused:
-            sys.stdout.write(json.dumps(str(refused)) + "\n")
+        except PlaceRefused as refusal:
+            sys.stdout.write(json.dumps(str(refusal)) + "\n")
             sys.stdout.flush()
             raise HttpRequestRejected(
-                status_code=403, reason=b"Forbidden by the sandbox", body=f"perstack: {refused}\n".encode()
+                status_code=403, reason=b"Forbidden by the sandbox", body=f"perstack: {refusal}\n".encode()
             ) from None
         return request
 
@@ -107,14 +107,14 @@ def address_of(host: str, port: int, allowed: tuple[str, ...]) -> str:
     name = host.removeprefix("[").removesuffix("]")
     check_named(name, port, allowed)
     try:
-        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        results = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise PlaceRefused(f"{name}:{port} cannot be resolved: {error}") from error
-    addresses = [str(one[4][0]) for one in found]
+    addresses = [str(result[4][0]) for result in results]
     for address in addresses:
         check_address(name, port, address, allowed)
     is_own = name.casefold() == LOCAL and len(addresses) > 1
-    return next((one for one in addresses if _answers(one, port)), addresses[0]) if is_own else addresses[0]
+    return next((address for address in addresses if _answers(address, port)), addresses[0]) if is_own else addresses[0]
 
 
 def _answers(address: str, port: int) -> bool:
@@ -132,7 +132,7 @@ def main() -> None:
     with os.fdopen(int(handle)) as file:
         AllowListPlugin.allowed = tuple(file.read().split())  # a class variable: the library creates the plugin objects
     options = ["--unix-socket-path", path, "--num-workers", "1", "--num-acceptors", "1", "--log-level", "CRITICAL"]
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     with Proxy(options, plugins=[AllowListPlugin], work_klass=BoundedHandler):
         sys.stdout.write("null\n")
         sys.stdout.flush()

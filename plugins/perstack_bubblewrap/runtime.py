@@ -58,7 +58,7 @@ class _Running:
     process: Process | None = None
     cgroup: ProgramCgroup | None = None
     proxy: Proxy | None = None
-    heard: int = 0  # refusals of the proxy before the program started
+    refusals_before: int = 0  # refusals of the proxy before the program started
     watching: asyncio.Task[None] | None = None
     limit: str = ""  # description of the limit that the program exceeded
 
@@ -105,7 +105,7 @@ class BubblewrapRuntime(Runtime):
         view = await asyncio.to_thread(self._view, program, () if proxy is None else proxy.readable, running)
         env = {**environment(program.env, view), **({} if proxy is None else proxy.env)}
         cgroup = running.cgroup = None if self._group is None else self._group.group.add_program()
-        running.heard = 0 if proxy is None else proxy.count
+        running.refusals_before = 0 if proxy is None else proxy.count
         try:
             return await self._launch(program, view, env, running)
         except BaseException:
@@ -116,16 +116,18 @@ class BubblewrapRuntime(Runtime):
     async def _launch(self, program: Program, view: FolderView, env: Mapping[str, str], running: _Running) -> Process:
         policy, proxy, cgroup = self._policy, running.proxy, running.cgroup
         mounts, tmp = () if proxy is None else proxy.mounts, policy.tmp or DEFAULT_TMP_BYTES
-        with ExitStack() as held:
-            handles = held.enter_context(open_mount_sources(view))
-            given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=tmp, more=mounts, handles=handles)
-            words, filters = held.enter_context(memory_files(given, seccomp()))
-            back = held.enter_context(paused_until_limited(pid_limit(policy, cgroup)))
-            bound = () if back is None else back.bwrap_argv
-            bwrap = (self._bwrap, *bound, "--args", str(words), "--seccomp", str(filters), "--")
-            within = (*rlimit_argv(policy, cgroup), *(() if proxy is None else proxy.argv))
+        with ExitStack() as stack:
+            handles = stack.enter_context(open_mount_sources(view))
+            args = arguments(
+                system(), view, cwd=str(program.cwd), env=env, tmp=tmp, extra_mounts=mounts, handles=handles
+            )
+            args_fd, filter_fd = stack.enter_context(memory_files(args, seccomp()))
+            paused = stack.enter_context(paused_until_limited(pid_limit(policy, cgroup)))
+            bound_argv = () if paused is None else paused.bwrap_argv
+            bwrap = (self._bwrap, *bound_argv, "--args", str(args_fd), "--seccomp", str(filter_fd), "--")
+            inner = (*rlimit_argv(policy, cgroup), *(() if proxy is None else proxy.argv))
             process = await launch(
-                (*join_cgroup_argv(cgroup), *bwrap, *within, *program.argv),
+                (*join_cgroup_argv(cgroup), *bwrap, *inner, *program.argv),
                 cwd="/",
                 # Variables of bwrap itself, such as LD_PRELOAD, would take effect outside the sandbox.
                 env={},
@@ -133,10 +135,10 @@ class BubblewrapRuntime(Runtime):
                 stdout=program.stdout,
                 stderr=program.stderr,
                 records=program.records,
-                pass_fds=(words, filters, *handles.values(), *(() if back is None else back.theirs)),
+                pass_fds=(args_fd, filter_fd, *handles.values(), *(() if paused is None else paused.inherited)),
             )
-            if back is not None:
-                await _bind(back, process)
+            if paused is not None:
+                await _bind(paused, process)
         return process
 
     def ending(self, process: Process) -> Ending:
@@ -145,7 +147,7 @@ class BubblewrapRuntime(Runtime):
         if running is None:
             return NOTHING_TO_SAY
         self._check_limit(running)
-        refused = () if running.proxy is None else running.proxy.refusals(running.heard)
+        refused = () if running.proxy is None else running.proxy.refusals(running.refusals_before)
         return Ending(running.limit, (*refused, *self._settle()))
 
     @override
@@ -159,19 +161,19 @@ class BubblewrapRuntime(Runtime):
         if self._group is not None:
             self._group.leave()
 
-    def _view(self, program: Program, more: tuple[str, ...], running: _Running) -> FolderView:
-        is_quiet = all(one is running for one in tuple(self._unsettled.values()))
+    def _view(self, program: Program, more_readable: tuple[str, ...], running: _Running) -> FolderView:
+        is_quiet = all(other is running for other in tuple(self._unsettled.values()))
         if not is_quiet:
             self._settle()
         with self._turn:
-            return self._watch.build((*map(str, program.readable), *more), is_quiet=is_quiet)
+            return self._watch.build((*map(str, program.readable), *more_readable), is_quiet=is_quiet)
 
     def _settle(self) -> tuple[str, ...]:
         with self._turn:
             ended = [
                 key
-                for key, one in tuple(self._unsettled.items())
-                if one.process is not None and one.process.returncode is not None
+                for key, running in tuple(self._unsettled.items())
+                if running.process is not None and running.process.returncode is not None
             ]
             lines = self._watch.set_aside()
             for key in ended:
@@ -188,11 +190,11 @@ class BubblewrapRuntime(Runtime):
     async def _watch_program(self, process: Process, running: _Running) -> None:
         loop = asyncio.get_running_loop()
         time = self._policy.time
-        until = None if time is None else loop.time() + time / 1000
-        waiting = asyncio.create_task(process.wait())
-        while not (await asyncio.wait({waiting}, timeout=_CHECK_INTERVAL_S))[0]:
+        deadline = None if time is None else loop.time() + time / 1000
+        exit_task = asyncio.create_task(process.wait())
+        while not (await asyncio.wait({exit_task}, timeout=_CHECK_INTERVAL_S))[0]:
             self._check_limit(running)
-            if not running.limit and until is not None and loop.time() >= until:
+            if not running.limit and deadline is not None and loop.time() >= deadline:
                 running.limit = f"it ran longer than {time} ms"
             if running.limit:
                 signal_group(process.pid, signal.SIGKILL)
@@ -201,15 +203,15 @@ class BubblewrapRuntime(Runtime):
             await running.cgroup.remove()
 
     def _check_limit(self, running: _Running) -> None:
-        over = None if running.limit or running.cgroup is None else running.cgroup.exceeded_controller()
-        if over is not None:
-            running.limit = describe_excess(over, self._policy)
+        controller = None if running.limit or running.cgroup is None else running.cgroup.exceeded_controller()
+        if controller is not None:
+            running.limit = describe_excess(controller, self._policy)
 
 
-async def _bind(back: PausedProgram, process: Process) -> None:
+async def _bind(paused: PausedProgram, process: Process) -> None:
     """Set the limit of a program; end it if that fails, before it begins."""
     try:
-        await back.bind()
+        await paused.bind()
     except BaseException:
         async with end_with_block(process):
             process.kill()

@@ -177,7 +177,7 @@ Instruction = tuple[int, int, int, int]  # instruction: operation, jump offsets 
 
 def filter_of(machine: Machine) -> bytes:
     """Return the filter in the format of `bwrap --seccomp`."""
-    return b"".join(struct.pack("=HBBI", *one) for one in program_of(machine))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program_of(machine))
 
 
 def program_of(machine: Machine) -> list[Instruction]:
@@ -192,7 +192,9 @@ def program_of(machine: Machine) -> list[Instruction]:
     for number in machine.denied:
         program += [(_EQUAL, 0, 1, number), refused]
     program += _of_call(machine.clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), refused])
-    program += _of_call(machine.ioctl, 1, [one for code in _TERMINAL_INPUT for one in ((_EQUAL, 0, 1, code), refused)])
+    program += _of_call(
+        machine.ioctl, 1, [instruction for code in _TERMINAL_INPUT for instruction in ((_EQUAL, 0, 1, code), refused)]
+    )
     program += _of_call(machine.socket, 0, _allow_only(_FAMILIES))
     program += _of_call(machine.personality, 0, _allow_only(_PERSONALITIES))
     return [*program, (_RETURN, 0, 0, _ALLOW)]
@@ -204,7 +206,7 @@ def _of_call(number: int, argument: int, checks: Sequence[Instruction]) -> list[
 
 
 def _allow_only(values: Iterable[int]) -> list[Instruction]:
-    allowed = [one for value in values for one in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))]
+    allowed = [instruction for value in values for instruction in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))]
     return [*allowed, _answer(errno.EPERM)]
 
 
