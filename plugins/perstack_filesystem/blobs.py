@@ -37,10 +37,10 @@ def remove_unfinished(folder: OpenDirectory) -> None:
     has_any = False
     for entry in folder.entries():
         if entry.is_dir(follow_symlinks=False):
-            below = folder.find(entry.name)
-            if below is not None:
-                with below:
-                    remove_unfinished(below)
+            subfolder = folder.find(entry.name)
+            if subfolder is not None:
+                with subfolder:
+                    remove_unfinished(subfolder)
         elif _UNFINISHED.fullmatch(entry.name):
             has_any = folder.remove(entry.name) or has_any
     if has_any:
@@ -48,7 +48,7 @@ def remove_unfinished(folder: OpenDirectory) -> None:
 
 
 POOL = ".blobs"
-_FEW = 8  # up to this number, files are synced one by one; above it, all at once with `syncfs`
+_MAX_SINGLE_SYNCS = 8  # up to this number, files are synced one by one; above it, all at once with `syncfs`
 
 
 def keep_all(root: Path, blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
@@ -109,11 +109,11 @@ class _Pool:
 
     def free_blob(self, name: str, blobs: OpenDirectory) -> None:
         part = self._part(name, make=False)
-        kept, own = None if part is None else part.stat(name), blobs.stat(name)
-        if part is not None and kept is not None:
-            links = 1 if own is None or own.st_ino != kept.st_ino else 2
+        pooled, own = None if part is None else part.stat(name), blobs.stat(name)
+        if part is not None and pooled is not None:
+            links = 1 if own is None or own.st_ino != pooled.st_ino else 2
             # A process that links the file now keeps its link, and adds the file to the pool again.
-            if kept.st_nlink <= links:
+            if pooled.st_nlink <= links:
                 part.remove(name)
 
     def _part(self, name: str, *, make: bool) -> OpenDirectory | None:
@@ -121,10 +121,10 @@ class _Pool:
         if start not in self._parts:
             if self._top is None:
                 top = self._opened.enter_context(_open_pool(self._root))
-                found = _make_folder(top, POOL) if make else top.find(POOL)
-                if found is None:
+                pool = _make_folder(top, POOL) if make else top.find(POOL)
+                if pool is None:
                     return None
-                self._top = self._opened.enter_context(found)
+                self._top = self._opened.enter_context(pool)
             part = _make_folder(self._top, start) if make else self._top.find(start)
             if part is None:
                 return None
@@ -147,25 +147,25 @@ def _open_pool(root: Path) -> OpenDirectory:
 
 
 def _has(blobs: OpenDirectory, name: str, size: int) -> bool:
-    found = blobs.stat(name)
-    return found is not None and found.st_size == size
+    status = blobs.stat(name)
+    return status is not None and status.st_size == size
 
 
 def _write(blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
-    at_once = len(contents) <= _FEW or not _can_sync_all()
-    waiting: list[tuple[str, str]] = []
+    syncs_each = len(contents) <= _MAX_SINGLE_SYNCS or not _can_sync_all()
+    pending: list[tuple[str, str]] = []
     try:
         for name, data in contents.items():
-            waiting.append((blobs.write_aside(name, data, sync=at_once), name))
-        if not at_once:
+            pending.append((blobs.write_aside(name, data, sync=syncs_each), name))
+        if not syncs_each:
             _sync_all(blobs)
-        while waiting:
-            blobs.put_in_place(*waiting[-1])
-            waiting.pop()
+        while pending:
+            blobs.put_in_place(*pending[-1])
+            pending.pop()
     except BaseException:
-        for aside, _ in waiting:
+        for temporary, _ in pending:
             with suppress(OSError):
-                os.unlink(aside, dir_fd=blobs.fd)
+                os.unlink(temporary, dir_fd=blobs.fd)
         raise
 
 
@@ -209,12 +209,12 @@ class JobDirectories:
         return None if folder is None else opened.enter_context(folder)
 
     def _job(self, opened: ExitStack, job_id: str) -> OpenDirectory:
-        return self._there(self._find(opened, job_id), job_id)
+        return self._require(self._find(opened, job_id), job_id)
 
     def _make_subfolder(self, opened: ExitStack, job_id: str, name: str) -> OpenDirectory:
-        return opened.enter_context(self._there(self._folders.make(self._space, check_job_id(job_id), name), job_id))
+        return opened.enter_context(self._require(self._folders.make(self._space, check_job_id(job_id), name), job_id))
 
-    def _there(self, folder: OpenDirectory | None, job_id: str) -> OpenDirectory:
+    def _require(self, folder: OpenDirectory | None, job_id: str) -> OpenDirectory:
         if folder is None:
             raise no_job(job_id, self._root)
         return folder

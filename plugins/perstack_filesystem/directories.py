@@ -22,7 +22,7 @@ from perstack.system import files
 from perstack.system.files import FILE_MODE, FOLDER_MODE, make_state_folder, open_regular
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def explain(error: OSError, path: Path) -> StorageError:
@@ -74,9 +74,9 @@ class OpenDirectory:
     def make(self, name: str) -> OpenDirectory:
         """Open a subdirectory, creating it if it is missing."""
         for _ in range(3):
-            found = self.find(name)
-            if found is not None:
-                return found
+            folder = self.find(name)
+            if folder is not None:
+                return folder
             self.add(name)
         raise StorageError(f"{self.path / name}: it is removed as often as it is made")
 
@@ -94,8 +94,8 @@ class OpenDirectory:
     def entries(self) -> list[os.DirEntry[str]]:
         """Return the directory entries in no particular order."""
         try:
-            with os.scandir(self.fd) as found:
-                return list(found)
+            with os.scandir(self.fd) as entries:
+                return list(entries)
         except OSError as error:
             raise explain(error, self.path) from error
 
@@ -210,14 +210,14 @@ class OpenDirectory:
 
 def read_below(folder: OpenDirectory, name: str, file: str) -> bytes | None:
     """Return the content of `{name}/{file}`; None if either does not exist. Faster than `find`, for long lists."""
-    at = name
+    current = name
     try:
-        below = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=folder.fd)
+        subfolder_fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=folder.fd)
         try:
-            at = f"{name}/{file}"
-            fd = open_regular(file, folder=below)
+            current = f"{name}/{file}"
+            fd = open_regular(file, folder=subfolder_fd)
         finally:
-            os.close(below)
+            os.close(subfolder_fd)
         try:
             return _read_all(fd)
         finally:
@@ -225,21 +225,21 @@ def read_below(folder: OpenDirectory, name: str, file: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise explain(error, folder.path / at) from error
+        raise explain(error, folder.path / current) from error
 
 
 def _read_all(fd: int) -> bytes:
-    pieces: list[bytes] = []
-    while piece := os.read(fd, _CHUNK):
-        pieces.append(piece)
-    return b"".join(pieces)
+    chunks: list[bytes] = []
+    while chunk := os.read(fd, _CHUNK_BYTES):
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def write_all(fd: int, data: bytes) -> None:
     """Write all of `data`, in one system call unless the medium accepts less at a time."""
     written = os.write(fd, data)
     while written < len(data):
-        written += os.write(fd, memoryview(data)[written : written + _CHUNK])
+        written += os.write(fd, memoryview(data)[written : written + _CHUNK_BYTES])
 
 
 # Cache of open directories: the root, its namespaces, the Jobs in use and their subdirectories.
@@ -248,7 +248,7 @@ def write_all(fd: int, data: bytes) -> None:
 # another process is opened again or reported as missing. The comparison by inode number is safe because no other
 # directory can get that number while the handle is open.
 
-_MOST_OPEN = 16
+_MAX_OPEN = 16
 """Directories below the namespaces that stay open when the cache is trimmed, which happens at twice this number."""
 
 Names = tuple[str, ...]  # path from the root: empty, or a namespace, a Job in it, and `runs` or the like below the Job
@@ -260,8 +260,8 @@ class KeptFolder(OpenDirectory):
     def __init__(self, fd: int, path: Path, turn: RLock) -> None:
         """Take ownership of `fd`; `turn` guards the use count."""
         super().__init__(fd, path)
-        found = os.fstat(fd)
-        self.number = (found.st_dev, found.st_ino)
+        status = os.fstat(fd)
+        self.number = (status.st_dev, status.st_ino)
         self.users = 0  # current uses, possibly in threads. The handle stays open until the count is 0
         self._is_retired = False
         self._turn = turn
@@ -292,7 +292,7 @@ class OpenFolders:
     def __init__(self, root: Path) -> None:
         """Open nothing yet."""
         self._root = root
-        self._kept: OrderedDict[Names, KeptFolder] = OrderedDict()
+        self._cache: OrderedDict[Names, KeptFolder] = OrderedDict()
         self._turn = RLock()
 
     def find(self, *names: str) -> OpenDirectory | None:
@@ -337,19 +337,19 @@ class OpenFolders:
     def close(self) -> None:
         """Close all handles. Later calls open directories again."""
         with self._turn:
-            while self._kept:
-                self._kept.popitem()[1].retire()
+            while self._cache:
+                self._cache.popitem()[1].retire()
 
     def _current(self, names: Names, parent: OpenDirectory | None) -> KeptFolder | None:
         """Return the directory that has this name now, from the cache if still valid. The root has no parent."""
-        known = self._kept.get(names)
-        found = self._stat_root() if parent is None else parent.stat(names[-1])
-        if known is not None and found is not None and known.number == (found.st_dev, found.st_ino):
-            self._kept.move_to_end(names)
-            return known
-        if known is not None:
+        cached = self._cache.get(names)
+        status = self._stat_root() if parent is None else parent.stat(names[-1])
+        if cached is not None and status is not None and cached.number == (status.st_dev, status.st_ino):
+            self._cache.move_to_end(names)
+            return cached
+        if cached is not None:
             self._retire(names)
-        if found is None:
+        if status is None:
             return None
         folder = OpenDirectory.top(self._root) if parent is None else parent.find(names[-1])
         return None if folder is None else self._keep(names, folder)
@@ -363,14 +363,14 @@ class OpenFolders:
             raise explain(error, self._root) from error
 
     def _keep(self, names: Names, folder: OpenDirectory) -> KeptFolder:
-        kept = self._kept[names] = KeptFolder(folder.fd, folder.path, self._turn)
-        if len(self._kept) > 2 * _MOST_OPEN:  # rarely, because this visits all of them
-            below = [one for one in self._kept if len(one) > 1]
-            unused = [one for one in below if one != names[: len(one)] and not self._kept[one].users]
-            for one in unused[: max(0, len(below) - _MOST_OPEN)]:
-                self._retire(one)
-        return kept
+        cached = self._cache[names] = KeptFolder(folder.fd, folder.path, self._turn)
+        if len(self._cache) > 2 * _MAX_OPEN:  # rarely, because this visits all of them
+            inner = [key for key in self._cache if len(key) > 1]
+            unused = [key for key in inner if key != names[: len(key)] and not self._cache[key].users]
+            for key in unused[: max(0, len(inner) - _MAX_OPEN)]:
+                self._retire(key)
+        return cached
 
     def _retire(self, names: Names) -> None:
-        for one in [one for one in self._kept if one[: len(names)] == names]:
-            self._kept.pop(one).retire()
+        for key in [key for key in self._cache if key[: len(names)] == names]:
+            self._cache.pop(key).retire()

@@ -19,14 +19,14 @@ from perstack.system.files import sync_data
 from perstack_filesystem.directories import OpenDirectory, explain, write_all
 
 _FILE = "entries.jsonl"
-_FORGOTTEN = -1
-_ADDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
-_TOLERATED = 1000  # outdated lines that never cause a rewrite
+_REMOVED = -1
+_APPEND_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
+_MAX_OUTDATED_LINES = 1000  # outdated lines that never cause a rewrite
 
-_CHUNK = 1 << 24  # bytes per read. Longer than any entry.
+_CHUNK_BYTES = 1 << 24  # bytes per read. Longer than any entry.
 _LINE = rb"\n(-?[0-9]{1,18}) (%b) ([^\n]*)(?=\n)"
 _ANY = re.compile(_LINE % b"[A-Za-z0-9_-]+")
-_FEW = 8  # lookups served by a search in the text before all of it is parsed
+_MAX_SEARCHES = 8  # lookups served by a search in the text before all of it is parsed
 
 Entries = dict[str, tuple[int, bytes]]
 
@@ -37,7 +37,7 @@ def put_entry(
     """Append an entry if `is_wanted()` while the Job cannot be removed. Raises NotFound and StorageError."""
     if b"\n" in entry:
         raise StorageError(f"{space.path / _FILE}: the entry of {job_id} is not one line")
-    with _open(space, _ADDING, fcntl.LOCK_SH) as fd:
+    with _open(space, _APPEND_FLAGS, fcntl.LOCK_SH) as fd:
         if space.stat(job_id) is None:
             raise no_job(job_id, space.path)
         if is_wanted():
@@ -50,8 +50,8 @@ def remove_entry(space: OpenDirectory, job_id: str) -> Generator[None]:
     if space.stat(_FILE) is None:
         yield
         return
-    with _open(space, _ADDING, fcntl.LOCK_EX) as fd:
-        _add(fd, job_id, _FORGOTTEN, b"", synced=True)
+    with _open(space, _APPEND_FLAGS, fcntl.LOCK_EX) as fd:
+        _add(fd, job_id, _REMOVED, b"", synced=True)
         yield
 
 
@@ -65,11 +65,11 @@ def _add(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
 def read_entries(space: OpenDirectory, jobs: Iterable[str]) -> dict[str, bytes]:
     """Return the entry of each of these Jobs; empty bytes for a Job without one."""
     data = space.read(_FILE) or b""
-    found = _parse(data)
-    if data.count(b"\n\n") > 2 * len(found) + _TOLERATED:
+    entries = _parse(data)
+    if data.count(b"\n\n") > 2 * len(entries) + _MAX_OUTDATED_LINES:
         with suppress(StorageError):  # the file is readable even if the rewrite fails
             _compact(space)
-    return {job_id: found[job_id][1] if job_id in found else b"" for job_id in jobs}
+    return {job_id: entries[job_id][1] if job_id in entries else b"" for job_id in jobs}
 
 
 class EntryIndex:
@@ -79,7 +79,7 @@ class EntryIndex:
         """Open nothing yet."""
         self._fd: int | None = None
         self._read: int = 0
-        self._asked: int = 0
+        self._lookup_count: int = 0
         self._unparsed: bytes = b""
         """Text not parsed yet.
 
@@ -95,31 +95,36 @@ class EntryIndex:
                 self._follow(space)
             except OSError as error:
                 raise explain(error, space.path / _FILE) from error
-            self._asked += 1
-            if self._asked > _FEW:
+            self._lookup_count += 1
+            if self._lookup_count > _MAX_SEARCHES:
                 _take(self._entries, _ANY.finditer(self._unparsed))
                 self._unparsed = b""
                 return self._entries.get(job_id)
-            found: Entries = {}
-            _take(found, re.finditer(_LINE % job_id.encode(), self._unparsed))
-            return found.get(job_id)
+            entries: Entries = {}
+            _take(entries, re.finditer(_LINE % job_id.encode(), self._unparsed))
+            return entries.get(job_id)
 
     def close(self) -> None:
         """Close the file and clear the cache."""
         if self._fd is not None:
             os.close(self._fd)
-        self._fd, self._read, self._asked = None, 0, 0
+        self._fd, self._read, self._lookup_count = None, 0, 0
         self._unparsed, self._entries = b"", {}
 
     def _follow(self, space: OpenDirectory) -> None:
-        now = space.stat(_FILE)
+        status = space.stat(_FILE)
         # The comparison by inode number is safe: no other file can get it while this one is open.
-        if self._fd is None or now is None or now.st_ino != os.fstat(self._fd).st_ino or now.st_size < self._read:
+        if (
+            self._fd is None
+            or status is None
+            or status.st_ino != os.fstat(self._fd).st_ino
+            or status.st_size < self._read
+        ):
             self.close()
-            self._fd = None if now is None else space.open(_FILE, os.O_RDONLY)
+            self._fd = None if status is None else space.open(_FILE, os.O_RDONLY)
         if self._fd is None:
             return
-        while data := os.pread(self._fd, _CHUNK, self._read):
+        while data := os.pread(self._fd, _CHUNK_BYTES, self._read):
             end = data.rfind(b"\n") + 1
             if not end:
                 return
@@ -130,7 +135,7 @@ class EntryIndex:
 def _take(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
     for line in lines:
         seq, name = int(line[1]), line[2].decode()
-        if seq == _FORGOTTEN:
+        if seq == _REMOVED:
             entries.pop(name, None)
         elif name not in entries or seq >= entries[name][0]:
             entries[name] = (seq, line[3])
@@ -142,15 +147,15 @@ def entry_names(space: OpenDirectory) -> list[str]:
 
 
 def _parse(data: bytes) -> Entries:
-    found: Entries = {}
-    _take(found, _ANY.finditer(data))
-    return found
+    entries: Entries = {}
+    _take(entries, _ANY.finditer(data))
+    return entries
 
 
 def _compact(space: OpenDirectory) -> None:
     with _open(space, os.O_RDWR, fcntl.LOCK_EX):
-        found = _parse(space.read(_FILE) or b"")
-        lines = [b"\n%d %b %b\n" % (seq, name.encode(), entry) for name, (seq, entry) in found.items()]
+        entries = _parse(space.read(_FILE) or b"")
+        lines = [b"\n%d %b %b\n" % (seq, name.encode(), entry) for name, (seq, entry) in entries.items()]
         space.replace(_FILE, b"".join(lines), sync=True)
         space.sync()
 

@@ -17,7 +17,7 @@ from perstack.errors import StorageError
 from perstack.ports.formats import ForeignJob, JobFormat
 from perstack_filesystem.directories import OpenDirectory
 
-_MOST_JOBS = 8
+_MAX_JOBS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class SealedJob:
 
 Stamp = tuple[tuple[str, int], ...]
 
-_NOTHING = SealedJob()
+_NO_JOB = SealedJob()
 
 
 class ForeignJobs:
@@ -46,24 +46,26 @@ class ForeignJobs:
         """Return the Job in this `runs` directory; empty if no known format matches."""
         stamp = _stamp_of(job_id, runs) if self.formats else ()
         if not stamp:
-            return _NOTHING
-        known = self._jobs.get(job_id)
-        if known is None or known[0] != stamp:
-            known = self._jobs[job_id] = (stamp, self._read(job_id, runs, [name for name, _ in stamp]))
-            while len(self._jobs) > _MOST_JOBS:
+            return _NO_JOB
+        cached = self._jobs.get(job_id)
+        if cached is None or cached[0] != stamp:
+            cached = self._jobs[job_id] = (stamp, self._read(job_id, runs, [name for name, _ in stamp]))
+            while len(self._jobs) > _MAX_JOBS:
                 self._jobs.popitem(last=False)
-        return known[1]
+        return cached[1]
 
     def _read(self, job_id: str, runs: OpenDirectory, names: Sequence[str]) -> SealedJob:
-        for one in self.formats:
+        for job_format in self.formats:
             try:
-                job = one.read(job_id, runs, names)
+                job = job_format.read(job_id, runs, names)
                 logs = {run_id: _seal_events(log) for run_id, log in job.logs.items()}
             except (ValueError, LookupError, ArithmeticError) as error:
-                raise StorageError(f"{runs.path}: not a Job that {one.writer} can have written ({error})") from error
+                raise StorageError(
+                    f"{runs.path}: not a Job that {job_format.writer} can have written ({error})"
+                ) from error
             if logs:
-                return SealedJob(job, one.writer, logs)
-        return _NOTHING
+                return SealedJob(job, job_format.writer, logs)
+        return _NO_JOB
 
 
 def _stamp_of(job_id: str, runs: OpenDirectory) -> Stamp:

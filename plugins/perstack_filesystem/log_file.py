@@ -28,8 +28,8 @@ from perstack_filesystem.directories import explain, write_all
 ReadAt = Callable[[int, int], bytes]
 """Function `(length, offset)` that returns at most `length` bytes; empty at the end of the file."""
 
-_FIRST_READ = 1 << 16
-_LONGEST_READ = 1 << 26
+_MIN_READ_BYTES = 1 << 16
+_MAX_READ_BYTES = 1 << 26
 
 
 class Scan:
@@ -64,29 +64,29 @@ class Scan:
 
         Raises Damaged, naming `place`, for a damaged line before record `want`; the records before it are known then.
         """
-        found: list[bytes] = []
+        records: list[bytes] = []
         self.lacks_newline = False
         self._batch, self._batch_head, self._missing = [], self.head, 0
-        rest, length = b"", _LONGEST_READ if want is None else _FIRST_READ
+        rest, length = b"", _MAX_READ_BYTES if want is None else _MIN_READ_BYTES
         offset = self.end
         while want is None or self.seq < want:
             data = read_at(length, offset)
             if not data:
-                found += self._last_line(rest)
+                records += self._last_line(rest)
                 break
-            offset, length = offset + len(data), min(length * 4, _LONGEST_READ)
+            offset, length = offset + len(data), min(length * 4, _MAX_READ_BYTES)
             lines = (rest + data).split(b"\n") if rest else data.split(b"\n")
             rest = lines.pop()
             try:
                 for line in lines:
-                    self._take(line, found)
-            except BrokenSeal as broken:
-                found += self._discard_batch()
+                    self._take(line, records)
+            except BrokenSeal as error:
+                records += self._discard_batch()
                 if want is None or self.seq < want:
-                    raise self._damage(place, broken) from broken
-        return found
+                    raise self._damage(place, error) from error
+        return records
 
-    def grown(self, records: Sequence[bytes], head: Head) -> None:
+    def extend(self, records: Sequence[bytes], head: Head) -> None:
         """Add records that were just written after the last verified one."""
         end = self.end
         for record in records:
@@ -95,30 +95,30 @@ class Scan:
         self.head = head
         self.lacks_newline = False
 
-    def _take(self, line: bytes, found: list[bytes]) -> None:
+    def _take(self, line: bytes, records: list[bytes]) -> None:
         sealed, self._batch_head = check(self._batch_head, line)
         if self._missing == 0:
             self._missing = sealed.batch
         self._missing -= 1
         self._batch.append(line)
         if self._missing == 0:
-            found += self._batch
+            records += self._batch
             self._commit()
 
     def _commit(self) -> None:
-        self.grown(self._batch, self._batch_head)
+        self.extend(self._batch, self._batch_head)
         self._batch = []
 
     def _last_line(self, rest: bytes) -> list[bytes]:
         """Read the end of the file: a whole record without its newline counts, other incomplete data does not."""
-        found: list[bytes] = []
+        records: list[bytes] = []
         if rest:
             try:
-                self._take(rest, found)
+                self._take(rest, records)
             except BrokenSeal:
                 return []
-            self.lacks_newline = bool(found)
-        return found
+            self.lacks_newline = bool(records)
+        return records
 
     def _discard_batch(self) -> list[bytes]:
         # A damaged line is not a torn tail, so the valid records before it count although their append is incomplete.
@@ -134,8 +134,8 @@ class Scan:
         )
 
 
-_END = 1 << 17
-_LONGEST_END = 1 << 25  # bytes read from the end of a file to find its last lines: initially, and at most
+_MIN_TAIL_BYTES = 1 << 17
+_MAX_TAIL_BYTES = 1 << 25  # bytes read from the end of a file to find its last lines: initially, and at most
 
 
 class LogFile:
@@ -146,8 +146,8 @@ class LogFile:
         self._users = 0
         self._is_retired = False
         self._fd = fd
-        opened = os.fstat(fd)
-        self._number = (opened.st_dev, opened.st_ino)
+        status = os.fstat(fd)
+        self._number = (status.st_dev, status.st_ino)
         self._path = path
         self._name = str(path)  # for `lstat` at each append
         self._scan = Scan()
@@ -158,10 +158,10 @@ class LogFile:
     def is_deleted(self) -> bool:
         """Return True if the path no longer leads to the file that was opened."""
         try:
-            now = os.lstat(self._name)
+            status = os.lstat(self._name)
         except OSError:
             return True  # opening it again reports the reason
-        return (now.st_dev, now.st_ino) != self._number
+        return (status.st_dev, status.st_ino) != self._number
 
     @property
     def is_used(self) -> bool:
@@ -194,9 +194,9 @@ class LogFile:
             try:
                 if after == 0 or os.fstat(self._fd).st_size < scan.size:
                     scan = Scan()
-                known = scan.seq
-                found = scan.advance(self._read_at, self._name, want)
-                earlier = self._reread(scan, after, known if want is None else min(known, want))
+                known_seq = scan.seq
+                new_records = scan.advance(self._read_at, self._name, want)
+                earlier = self._reread(scan, after, known_seq if want is None else min(known_seq, want))
             except Damaged:
                 self._scan = scan
                 raise
@@ -204,18 +204,20 @@ class LogFile:
                 raise explain(error, self._path) from error
             if scan.seq >= self._scan.seq:
                 self._scan = scan
-            # `found` begins after record `known`, and may hold more than wanted: the rest of an append.
-            lines = earlier + found[max(0, after - known) : None if want is None else max(0, want - known)]
+            # `new_records` begins after record `known_seq`, and may hold more than wanted: the rest of an append.
+            lines = (
+                earlier + new_records[max(0, after - known_seq) : None if want is None else max(0, want - known_seq)]
+            )
             return lines if after else CheckedLines(lines)
 
     def end(self, count: int) -> list[bytes]:
         """Return at most the last `count` complete lines, unverified."""
         try:
-            size, length = os.fstat(self._fd).st_size, _END
+            size, length = os.fstat(self._fd).st_size, _MIN_TAIL_BYTES
             while True:
                 start = max(0, size - length)
                 lines = self._read_at(size - start, start).split(b"\n")[:-1]
-                if not start or len(lines) > count or length >= _LONGEST_END:
+                if not start or len(lines) > count or length >= _MAX_TAIL_BYTES:
                     return lines[max(int(start > 0), len(lines) - count) :]
                 length *= 4
         except OSError as error:
@@ -234,7 +236,7 @@ class LogFile:
                 # All or nothing: remove the partial write.
                 os.ftruncate(self._fd, self._scan.size)
                 raise
-            self._scan.grown(records, head)
+            self._scan.extend(records, head)
 
     def sync(self) -> None:
         """Make all appended records durable. Raises StorageError."""

@@ -95,12 +95,12 @@ _KINDS = {"blobs": "blobs", "checkpoints": "checkpoints"}
 
 def size_of_job(jobs: OpenDirectory, job_id: str) -> JobSize:
     """Return the size of a Job's files without following links. Files that vanish meanwhile count 0."""
-    found = {"logs": 0, "blobs": 0, "checkpoints": 0, "caches": 0}
+    sizes = {"logs": 0, "blobs": 0, "checkpoints": 0, "caches": 0}
     for path, size in _files(jobs, job_id):
         top, _, rest = path.partition("/")
         is_log = top == "runs" and not rest.endswith("/run-setting.json")
-        found["logs" if is_log else _KINDS.get(top, "caches")] += size
-    return JobSize(**found)
+        sizes["logs" if is_log else _KINDS.get(top, "caches")] += size
+    return JobSize(**sizes)
 
 
 def size_of_all(root: Path) -> int:
@@ -117,18 +117,18 @@ def _files(folder: OpenDirectory, name: str, *, once: bool = False) -> Iterable[
     seen: set[tuple[int, int]] = set()
     try:
         for path, _, names, fd in os.fwalk(name, dir_fd=folder.fd, follow_symlinks=False):
-            below = os.path.relpath(path, name)
-            for one in names:
+            folder_path = os.path.relpath(path, name)
+            for file in names:
                 try:
-                    found = os.stat(one, dir_fd=fd, follow_symlinks=False)
+                    status = os.stat(file, dir_fd=fd, follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                if once and found.st_nlink > 1:
-                    number = (found.st_dev, found.st_ino)
+                if once and status.st_nlink > 1:
+                    number = (status.st_dev, status.st_ino)
                     if number in seen:
                         continue
                     seen.add(number)
-                yield (one if below == "." else f"{below}/{one}"), found.st_size
+                yield (file if folder_path == "." else f"{folder_path}/{file}"), status.st_size
     except FileNotFoundError:
         return
     except OSError as error:
@@ -138,8 +138,8 @@ def _files(folder: OpenDirectory, name: str, *, once: bool = False) -> Iterable[
 _LOG = "events.jsonl"
 _SUMMARY = "job.json"
 _LEASE = "lease"
-_DOOMED = ".deleted."
-_MOST_OPEN_LOGS = 100
+_DELETED_PREFIX = ".deleted."
+_MAX_OPEN_LOGS = 100
 
 
 class FilesystemStorage(BlobFolders, Storage):
@@ -328,16 +328,16 @@ class FilesystemStorage(BlobFolders, Storage):
         return await asyncio.to_thread(self._summaries)
 
     def _summaries(self) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+        summaries: dict[str, bytes] = {}
         with ExitStack() as opened:
             jobs = self._jobs(opened)
             if jobs is None:
-                return found
+                return summaries
             for name in job_names(jobs):
-                found[name] = b""
+                summaries[name] = b""
                 with suppress(StorageError):  # an unreadable one must not hide the others
-                    found[name] = read_below(jobs, name, _SUMMARY) or b""
-        return found
+                    summaries[name] = read_below(jobs, name, _SUMMARY) or b""
+        return summaries
 
     @override
     async def put_entry(
@@ -448,9 +448,9 @@ class FilesystemStorage(BlobFolders, Storage):
             jobs = self._jobs(opened)
             if jobs is None:
                 return {}
-            there = dict.fromkeys(await asyncio.to_thread(job_names, jobs))
-            wanted = [*there] if job_ids is None else [one for one in job_ids if one in there]
-            return await asyncio.to_thread(lambda: {one: size_of_job(jobs, one) for one in wanted})
+            existing = dict.fromkeys(await asyncio.to_thread(job_names, jobs))
+            ids = [*existing] if job_ids is None else [job_id for job_id in job_ids if job_id in existing]
+            return await asyncio.to_thread(lambda: {job_id: size_of_job(jobs, job_id) for job_id in ids})
 
     @override
     async def size(self) -> int:
@@ -489,16 +489,16 @@ class FilesystemStorage(BlobFolders, Storage):
                     opened.enter_context(self._staying_at(*expected))
                 # The rename removes the Job atomically; a crash during the removal of its files leaves nothing that
                 # looks like a Job.
-                doomed = f"{_DOOMED}{job_id}.{time.time_ns()}"
+                deleted_name = f"{_DELETED_PREFIX}{job_id}.{time.time_ns()}"
                 with remove_entry(jobs, job_id):
                     try:
-                        os.rename(job_id, doomed, src_dir_fd=jobs.fd, dst_dir_fd=jobs.fd)
+                        os.rename(job_id, deleted_name, src_dir_fd=jobs.fd, dst_dir_fd=jobs.fd)
                     except OSError as error:
                         raise explain(error, jobs.path / job_id) from error
                 jobs.sync()
                 # Includes the remains of an interrupted deletion.
                 for entry in jobs.entries():
-                    if entry.name.startswith(_DOOMED):
+                    if entry.name.startswith(_DELETED_PREFIX):
                         self._free(jobs, entry.name)
                         shutil.rmtree(entry.name, ignore_errors=True, dir_fd=jobs.fd)
         with self._turn:
@@ -552,8 +552,8 @@ class FilesystemStorage(BlobFolders, Storage):
 
     def _keep(self, run: RunRef, log: LogFile) -> LogFile:
         self._logs[run] = log
-        unused = [run for run, one in self._logs.items() if not one.is_used and one is not log]
-        for run in unused[: max(0, len(self._logs) - _MOST_OPEN_LOGS)]:
+        unused = [run for run, other in self._logs.items() if not other.is_used and other is not log]
+        for run in unused[: max(0, len(self._logs) - _MAX_OPEN_LOGS)]:
             self._logs.pop(run).retire()
         return log
 
@@ -563,16 +563,16 @@ class FilesystemStorage(BlobFolders, Storage):
         with ExitStack() as opened:
             runs = self._make_subfolder(opened, run.job_id, "runs")
             with self._turn:
-                earlier = self._foreign.of(run.job_id, runs).logs.get(run.run_id, [])
-            if len(earlier) != expected_seq:
-                raise stale_writer(path, expected_seq, len(earlier))
-            head = Head(len(earlier), open_line(earlier[-1]).hash) if earlier else EMPTY_LOG
+                imported = self._foreign.of(run.job_id, runs).logs.get(run.run_id, [])
+            if len(imported) != expected_seq:
+                raise stale_writer(path, expected_seq, len(imported))
+            head = Head(len(imported), open_line(imported[-1]).hash) if imported else EMPTY_LOG
             head_after(head, records, path)
             folder = opened.enter_context(runs.make(run.run_id))
             folder.lock()
             if folder.stat(_LOG) is not None:
                 return False
-            folder.replace(_LOG, b"\n".join((*earlier, *records, b"")), sync=True)
+            folder.replace(_LOG, b"\n".join((*imported, *records, b"")), sync=True)
             folder.sync()
         return True
 
@@ -594,14 +594,14 @@ class FilesystemStorage(BlobFolders, Storage):
             jobs = self._jobs(opened)
             if jobs is None:
                 return None
-            for one in job_names(jobs) if job_id is None else (job_id,):
+            for name in job_names(jobs) if job_id is None else (job_id,):
                 # Skip a Job without the file: otherwise this would read everything that other programs wrote.
-                if job_id is None and jobs.stat(f"{one}/{file}") is None:
+                if job_id is None and jobs.stat(f"{name}/{file}") is None:
                     continue
-                runs = self._find(opened, one, "runs")
-                ours = None if runs is None else self._foreign.of(one, runs).job.checkpoints.get(checkpoint_id)
-                if ours is not None:
-                    return one, ours
+                runs = self._find(opened, name, "runs")
+                place = None if runs is None else self._foreign.of(name, runs).job.checkpoints.get(checkpoint_id)
+                if place is not None:
+                    return name, place
         return None
 
     def _foreign_log(self, run: RunRef) -> list[bytes]:

@@ -62,7 +62,7 @@ class _GeminiPart(Wire):
     @property
     def is_of_tool(self) -> bool:
         """True for a use of a tool that Google runs itself, or its result."""
-        return any(one is not None for one in (self.tool_call, self.tool_response, self.code, self.code_result))
+        return any(use is not None for use in (self.tool_call, self.tool_response, self.code, self.code_result))
 
 
 class _Web(Wire):
@@ -81,7 +81,7 @@ class _Grounding(Wire):
     @property
     def lines(self) -> list[str]:
         """The title and address of each page."""
-        pages = (one.web for one in self.chunks or () if one.web is not None)
+        pages = (chunk.web for chunk in self.chunks or () if chunk.web is not None)
         return [f"{page.title} {page.uri}".strip() for page in pages]
 
 
@@ -182,8 +182,8 @@ class GeminiDecoder:
         """Process one event. Return True after the last one. Raises ProviderError for an error event."""
         response = _read(data)
         if response.error is not None:
-            found = response.error
-            raise error_from_status(found.message or found.status, found.code, retry_after=delay_in(data))
+            error = response.error
+            raise error_from_status(error.message or error.status, error.code, retry_after=delay_in(data))
         if response.usage is not None:
             self._counts.update(response.usage.model_dump(exclude_none=True))
         if response.feedback is not None:
@@ -202,41 +202,41 @@ class GeminiDecoder:
         if self._ending.finish_reason in _INVALID:
             detail = f"{self._ending.finish_reason} {self._ending.finish_message}".strip()
             raise bad_response(f"the model's reply is invalid: {detail}", retryable=True)
-        found = ProviderToolBlocks(VENDOR)
+        collector = ProviderToolBlocks(VENDOR)
         for piece, texts in zip(self._parts, self._texts, strict=True):
             if piece.is_of_tool:
-                _add_tool(found, piece, self._grounding)
+                _add_tool(collector, piece, self._grounding)
             else:
                 for part in _to_parts(piece, "".join(texts)):
-                    found.part(part)
-        reply = ExpertMessage(contents=self._with_metadata(found.parts()))
+                    collector.part(part)
+        reply = ExpertMessage(contents=self._with_metadata(collector.parts()))
         reason = _FINISH.get(self._ending.finish_reason, "other")
         return Generation(reply, self._with_uses(reply), finish_reason(reason, reply))
 
     def _with_metadata(self, parts: tuple[ReplyPart, ...]) -> tuple[ReplyPart, ...]:
         """Add the uses that the API tells in metadata only: there is nothing to send back of them."""
-        known = {part.tool_name for part in parts if isinstance(part, ProviderToolPart)}
-        told: list[ReplyPart] = []
+        tool_names = {part.tool_name for part in parts if isinstance(part, ProviderToolPart)}
+        uses: list[ReplyPart] = []
         queries, pages = self._grounding.queries or [], self._read.pages or []
-        if queries and "webSearch" not in known:
+        if queries and "webSearch" not in tool_names:
             result = readable_result(self._grounding.lines) or "nothing"
             args: JsonObject = {"queries": [*queries]}
-            told.append(ProviderToolPart(tool_name="webSearch", args=args, result=result, opaque=_NOTHING_BACK))
-        for page in pages if "webFetch" not in known else ():
+            uses.append(ProviderToolPart(tool_name="webSearch", args=args, result=result, opaque=_NOTHING_BACK))
+        for page in pages if "webFetch" not in tool_names else ():
             is_error = not page.status.endswith("_SUCCESS")
             url: JsonObject = {"url": page.url}
             result = page.status or "done"
-            told.append(
+            uses.append(
                 ProviderToolPart(tool_name="webFetch", args=url, result=result, is_error=is_error, opaque=_NOTHING_BACK)
             )
-        return (*told, *parts)
+        return (*uses, *parts)
 
     def _with_uses(self, reply: ExpertMessage) -> Usage:
         """Return the usage with the searches that are charged. Source: Gemini API, «Pricing», grounding."""
         calls = [part for part in reply.provider_tools if part.tool_name == "webSearch" and part.args]
         queries = [part.args.get("queries") for part in calls]
-        told = sum(len(each) if isinstance(each, list) else 1 for each in queries)
-        count = max(told, len(self._grounding.queries or ()))
+        query_count = sum(len(query_list) if isinstance(query_list, list) else 1 for query_list in queries)
+        count = max(query_count, len(self._grounding.queries or ()))
         usage = self._usage()
         uses = {"webSearch": count if self._bills_queries else 1}
         return usage.model_copy(update={"provider_tools": uses}) if count else usage
@@ -278,18 +278,18 @@ class GeminiDecoder:
     def _usage(self) -> Usage:
         """Return the usage. The API counts thoughts separately; here they are part of the output."""
         thoughts = self._counts.get("thoughts", 0)
-        sent = self._counts.get("prompt", 0) + self._counts.get("tool_use", 0)
-        generated = self._counts.get("candidates", 0) + thoughts
-        return Usage.of(sent, generated, reasoning=thoughts, cached=self._counts.get("cached", 0))
+        input_tokens = self._counts.get("prompt", 0) + self._counts.get("tool_use", 0)
+        output_tokens = self._counts.get("candidates", 0) + thoughts
+        return Usage.of(input_tokens, output_tokens, reasoning=thoughts, cached=self._counts.get("cached", 0))
 
 
 def _read(data: str) -> _GenerateContentResponse:
     try:
         return _GenerateContentResponse.model_validate_json(data)
     except ValidationError as error:
-        found = _without_unreadable_arguments(data)
-        if found is not None:
-            return found
+        response = _without_unreadable_arguments(data)
+        if response is not None:
+            return response
         raise unexpected_event(data, "the Gemini API") from error
 
 
@@ -318,27 +318,27 @@ _NOTHING_BACK: JsonObject = {VENDOR: {"blocks": []}}
 _TOOL_TYPES = {"GOOGLE_SEARCH_WEB": "webSearch", "URL_CONTEXT": "webFetch"}
 
 
-def _add_tool(found: ProviderToolBlocks, piece: _GeminiPart, grounding: _Grounding) -> None:
+def _add_tool(collector: ProviderToolBlocks, piece: _GeminiPart, grounding: _Grounding) -> None:
     signed: JsonObject = {"thoughtSignature": piece.signature} if piece.signature else {}
     if piece.tool_call is not None:
         args, tool = piece.tool_call.get("args"), _tool_type(piece.tool_call)
         block: JsonObject = {"toolCall": piece.tool_call, **signed}
-        found.use(_id_of(piece.tool_call), tool, args if isinstance(args, dict) else {}, block)
+        collector.use(_id_of(piece.tool_call), tool, args if isinstance(args, dict) else {}, block)
     if piece.tool_response is not None:
         tool = _tool_type(piece.tool_response)
         lines = grounding.lines if tool == "webSearch" else []
         shown = lines or [json.dumps(piece.tool_response.get("response"), ensure_ascii=False)]
         response: JsonObject = {"toolResponse": piece.tool_response, **signed}
-        found.result(_id_of(piece.tool_response), tool, shown, response, is_error=False)
+        collector.result(_id_of(piece.tool_response), tool, shown, response, is_error=False)
     if piece.code is not None:
-        given: JsonObject = {"code": piece.code.get("code")}
-        found.use(_id_of(piece.code), "codeExecution", given, {"executableCode": piece.code, **signed})
+        arguments: JsonObject = {"code": piece.code.get("code")}
+        collector.use(_id_of(piece.code), "codeExecution", arguments, {"executableCode": piece.code, **signed})
     if piece.code_result is not None:
         output, outcome = piece.code_result.get("output"), piece.code_result.get("outcome")
         printed: JsonObject = {"codeExecutionResult": piece.code_result, **signed}
         is_error = outcome not in (None, "OUTCOME_OK")
         shown = [output] if isinstance(output, str) else []
-        found.result(_id_of(piece.code_result), "codeExecution", shown, printed, is_error=is_error)
+        collector.result(_id_of(piece.code_result), "codeExecution", shown, printed, is_error=is_error)
 
 
 def _tool_type(fields: JsonObject) -> str:
@@ -347,8 +347,8 @@ def _tool_type(fields: JsonObject) -> str:
 
 
 def _id_of(fields: JsonObject) -> str:
-    found = fields.get("id")
-    return found if isinstance(found, str) else ""
+    value = fields.get("id")
+    return value if isinstance(value, str) else ""
 
 
 def _to_parts(piece: _GeminiPart, text: str) -> list[ReplyPart]:

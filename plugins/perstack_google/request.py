@@ -100,11 +100,11 @@ def thinking_config(model: str, budget: ReasoningBudget | None, settings: Google
 
 
 def _tokens(model: str, budget: ReasoningBudget) -> int:
-    wanted = budget if isinstance(budget, int) else BUDGET_TOKENS[budget]
-    family, least, most = next(one for one in _RANGES if one[0].search(model))
-    if wanted <= 0 and family.pattern != "pro":
+    tokens = budget if isinstance(budget, int) else BUDGET_TOKENS[budget]
+    family, min_tokens, max_tokens = next(family_range for family_range in _RANGES if family_range[0].search(model))
+    if tokens <= 0 and family.pattern != "pro":
         return 0
-    return max(least, min(wanted, most))
+    return max(min_tokens, min(tokens, max_tokens))
 
 
 def _level(model: str, budget: ReasoningBudget) -> str:
@@ -248,16 +248,16 @@ class _Contents:
         responses: list[JsonValue] = []
         files: list[JsonValue] = []
         for result in results:
-            text, found = self._split_contents(result.contents)
+            text, attachments = self._split_contents(result.contents)
             response: JsonObject = {
                 **self._id(result.tool_call_id),
                 "name": legal_tool_name(result.tool_name),
                 "response": {"error" if result.is_error else "output": text},
             }
-            if found and self._signs:
-                response["parts"] = found
+            if attachments and self._signs:
+                response["parts"] = attachments
             else:
-                files.extend(found)
+                files.extend(attachments)
             responses.append({"functionResponse": response})
         return responses + files
 
@@ -265,13 +265,13 @@ class _Contents:
         texts: list[str] = []
         files: list[JsonValue] = []
         for part in contents:
-            written = {"text": part.text} if isinstance(part, TextPart) else self._blob(part)
-            if written is None:
+            encoded = {"text": part.text} if isinstance(part, TextPart) else self._blob(part)
+            if encoded is None:
                 continue
-            if "inlineData" in written:
-                files.append({**written})
+            if "inlineData" in encoded:
+                files.append({**encoded})
             else:
-                texts.append(str(written["text"]))
+                texts.append(str(encoded["text"]))
         return "\n".join(texts), files
 
     def _reply(self, message: ExpertMessage) -> list[JsonValue]:
@@ -281,16 +281,16 @@ class _Contents:
         needs_signature = self._signs
         offered = sent_back(message, self._offered)
         for part in message.contents:
-            ours = _opaque_of(part, self._vendor)
+            opaque = _opaque_of(part, self._vendor)
             match part:
                 case ThinkingPart():
-                    written, pending = _thinking(part, ours)
+                    written, pending = _thinking(part, opaque)
                 case TextPart():
                     written = {"text": part.text, **pending} if part.text.strip() or pending else None
                     pending = {}
                 case ToolCallPart():
                     call = {**self._id(part.tool_call_id), "name": legal_tool_name(part.tool_name)}
-                    written = _add_signature({**call, "args": arguments_of(part)}, ours, needs_signature)
+                    written = _add_signature({**call, "args": arguments_of(part)}, opaque, needs_signature)
                     needs_signature = False
                 case ProviderToolPart():
                     blocks = own_blocks(part, self._vendor, offered)
@@ -307,16 +307,16 @@ class _Contents:
 
 
 def _opaque_of(part: ReplyPart, vendor: str) -> JsonObject:
-    ours = None if isinstance(part, TextPart) else (part.opaque or {}).get(vendor)
-    return ours if isinstance(ours, dict) else {}
+    opaque = None if isinstance(part, TextPart) else (part.opaque or {}).get(vendor)
+    return opaque if isinstance(opaque, dict) else {}
 
 
-def _thinking(part: ThinkingPart, ours: JsonObject) -> tuple[JsonObject | None, JsonObject]:
+def _thinking(part: ThinkingPart, opaque: JsonObject) -> tuple[JsonObject | None, JsonObject]:
     """Return the encoded thought, None if unsigned; and the fields to add to the text that follows."""
-    if "signature" not in ours:
+    if "signature" not in opaque:
         return None, {}
-    signed: JsonObject = {"thoughtSignature": ours["signature"]}
-    match ours.get("on"):
+    signed: JsonObject = {"thoughtSignature": opaque["signature"]}
+    match opaque.get("on"):
         case "text":
             return None, signed
         case "empty":
@@ -325,8 +325,8 @@ def _thinking(part: ThinkingPart, ours: JsonObject) -> tuple[JsonObject | None, 
             return {"text": part.thinking, "thought": True, **signed}, {}
 
 
-def _add_signature(call: JsonObject, ours: JsonObject, needs_signature: bool) -> JsonObject:
-    signature = ours.get("signature") or (UNSIGNED if needs_signature else None)
+def _add_signature(call: JsonObject, opaque: JsonObject, needs_signature: bool) -> JsonObject:
+    signature = opaque.get("signature") or (UNSIGNED if needs_signature else None)
     return {"functionCall": call} if signature is None else {"functionCall": call, "thoughtSignature": signature}
 
 
