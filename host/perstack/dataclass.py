@@ -52,15 +52,15 @@ class _Init:
         return cast("Callable[..., None]", compiled.__get__(instance, owner))
 
     def _set(self, instance: object, *args: object, **kwargs: object) -> None:
-        all_fields = fields(self._cls)
-        positional = [field.name for field in all_fields if field.init and not field.kw_only]
+        cls_fields = fields(self._cls)
+        positional = [field.name for field in cls_fields if field.init and not field.kw_only]
         arguments = {**kwargs, **dict(zip(positional, args, strict=False))}
         are_distinct = len(arguments) == len(kwargs) + len(args)
         values = {
             field.name: arguments.pop(field.name) if field.init and field.name in arguments else _default(field)
-            for field in all_fields
+            for field in cls_fields
         }
-        if arguments or not are_distinct or any(field.init and values[field.name] is MISSING for field in all_fields):
+        if arguments or not are_distinct or any(field.init and values[field.name] is MISSING for field in cls_fields):
             _compile_init(self._cls, frozen=self._frozen)(instance, *args, **kwargs)  # raises the TypeError
         for name, value in values.items():
             if value is not MISSING:
@@ -162,9 +162,8 @@ def _allow_frozen_bases(cls: type, *, to_be_frozen: bool) -> Generator[None]:
     The standard library is not told to freeze this class either, and would refuse a frozen base. Raises TypeError, as
     it does, for a class that is not to be frozen and has a frozen base.
     """
-    base_params = [
-        vars(base)["__dataclass_params__"] for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)
-    ]
+    key = "__dataclass_params__"
+    base_params = [vars(base)[key] for base in cls.__mro__[1:] if key in vars(base)]
     frozen = [params for params in base_params if params.frozen]
     if frozen and not to_be_frozen:
         raise TypeError("cannot inherit non-frozen dataclass from a frozen one")

@@ -495,10 +495,8 @@ def _parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
         start = block.start
         if start.type == "server_tool_use":
             raw = _raw(block)
-            tool_input = raw.get("input")
-            collector.use(
-                start.id, _NAMES.get(start.name, start.name), tool_input if isinstance(tool_input, dict) else {}, raw
-            )
+            name, args = _NAMES.get(start.name, start.name), raw.get("input")
+            collector.use(start.id, name, args if isinstance(args, dict) else {}, raw)
         elif start.type.endswith(_RESULT):
             name = start.type.removesuffix(_RESULT)
             is_error = isinstance(start.content, dict) and "error_code" in start.content

@@ -179,16 +179,12 @@ async def read_medium(workspace: OpenWorkspace, call: ToolCall, medium: Medium) 
     with workspace.place(text(call.args, "path")) as place, open_regular(place) as file:
         size = os.fstat(file.fileno()).st_size
         if size > medium.max_bytes:
-            message = (
-                f"{place.shown} has {size} bytes, more than the {medium.max_bytes} allowed; make it smaller with exec"
-            )
+            excess = f"{size} bytes, more than the {medium.max_bytes} allowed"
+            message = f"{place.shown} has {excess}; make it smaller with exec"
             raise SkillError(message)
         read = file.read
-        data = (
-            await asyncio.to_thread(read, medium.max_bytes + 1)
-            if size > _THREAD_FROM_BYTES
-            else read(medium.max_bytes + 1)
-        )
+        limit = medium.max_bytes + 1
+        data = await asyncio.to_thread(read, limit) if size > _THREAD_FROM_BYTES else read(limit)
         kind = medium.sniff(data)
         if kind is None:
             raise SkillError(f"{place.shown} is not a {medium.what}; use another tool for this file")

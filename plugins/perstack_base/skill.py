@@ -245,14 +245,11 @@ class WorkspaceSet:
         return deepest is not None and deepest.is_writable
 
     def _may_remove(self, path: str) -> bool:
-        return not any(
-            is_below(kept_path, (path,)) for kept_path in (self._real, *(place.real for place in self._sandbox_paths))
-        )
+        return not any(is_below(kept, (path,)) for kept in (self._real, *(p.real for p in self._sandbox_paths)))
 
     def _shows(self, path: str) -> bool:
-        return any(
-            place.real == path and Path(path).is_file() for place in self._sandbox_paths if not place.is_writable
-        )
+        files = (place.real for place in self._sandbox_paths if not place.is_writable)
+        return path in files and Path(path).is_file()
 
     def _added_names(self) -> str:
         added = ", ".join(sorted(printable(place.name) for place in self._sandbox_paths if place.real in self._added))

@@ -292,9 +292,7 @@ class OpenWorkspace:
     def is_opened(self, parts: Parts, *, is_on_the_way: bool = False) -> bool:
         """Return whether a call may use a path although it is protected, or whether the path leads to such a one."""
         way = fold_case(parts) if self._opened else ()
-        return way in self._opened or (
-            is_on_the_way and any(opened_parts[: len(way)] == way for opened_parts in self._opened)
-        )
+        return way in self._opened or (is_on_the_way and any(parts[: len(way)] == way for parts in self._opened))
 
     def is_shown(self, parts: Parts) -> bool:
         """Return whether a protected file may be read because a person has named it."""

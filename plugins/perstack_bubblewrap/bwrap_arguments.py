@@ -42,13 +42,8 @@ _ISOLATED = (
 
 _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr")
 _EMPTIED = ("/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/driver")
-_COVERED_FILES = (
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/key-users",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/kmsg",
+_COVERED_FILES = tuple(
+    f"/proc/{name}" for name in ("kcore", "keys", "key-users", "latency_stats", "timer_list", "kmsg")
 )
 """Paths in /proc that are covered: with root outside, its files there belong to the user inside, who could use them."""
 
@@ -132,9 +127,8 @@ class InnerMounts:
 def inner_mounts(view: FolderView) -> InnerMounts:
     """Return the inner mounts of a view."""
     ancestors = (str(parent) for path in view.anchored for parent in PurePosixPath(path).parents)
-    changeable = (
-        path for path in (*ancestors, *view.held) if is_below(path, view.writable) and path not in view.writable
-    )
+    paths = (path for path in (*ancestors, *view.held) if path not in view.writable)
+    changeable = (path for path in paths if is_below(path, view.writable))
     fixed = (path for path in (*view.fixed, *view.readable) if is_below(path, view.writable))
     return InnerMounts(tuple(dict.fromkeys(changeable)), tuple(dict.fromkeys(fixed)))
 

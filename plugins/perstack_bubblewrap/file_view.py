@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 
@@ -227,9 +228,7 @@ class FileViewBuilder:
         if is_quiet or self._known is None:
             self._known = self._executed_paths(scan)
         writable, readable = roots.writable, roots.readable
-        linked = frozenset[tuple[int, int]]().union(
-            *(part.linked for part in scan.files), _linked_inodes(around.hidden)
-        )
+        linked = frozenset(chain(*(part.linked for part in scan.files), _linked_inodes(around.hidden)))
         other_names = (path for finder in self._scanners.values() for path in finder.names_of(linked)) if linked else ()
         hidden = (*(path for part in scan.files for path in part.hidden), *scan.covered, *other_names)
         protected = _with_resolved(map(str, around.protected))
@@ -274,9 +273,7 @@ class FileViewBuilder:
         named = tuple(dict.fromkeys((*_with_resolved((str(self.around.workspace),)), *changeable)))
         only_read = (name for place in paths if not place.is_writable for name in place.names)
         readable = tuple(path for path in dict.fromkeys(only_read) if path not in named)
-        writable = tuple(
-            path for path in named if not any(path != other and is_below(path, (other,)) for other in named)
-        )
+        writable = tuple(path for path in named if not any(path != top and is_below(path, (top,)) for top in named))
         return _Roots(named, writable, readable)
 
     def _scan(self, *, may_be_partial: bool = False) -> _Scan:

@@ -148,9 +148,8 @@ def unenforced_limits(policy: SandboxPolicy) -> tuple[str, ...]:
     """Describe the limits of a policy that nothing enforces on this machine."""
     limits = {"memory": policy.memory, "processes": policy.processes, "cpu": policy.cpu}
     texts = enforcement()
-    return tuple(
-        f"`{key}`: {texts[key]}" for key, limit in limits.items() if limit is not None and not _is_enforced(key)
-    )
+    keys = (key for key, limit in limits.items() if limit is not None and not _is_enforced(key))
+    return tuple(f"`{key}`: {texts[key]}" for key in keys)
 
 
 def enforcement() -> dict[str, str]:

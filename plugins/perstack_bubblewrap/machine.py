@@ -90,9 +90,8 @@ def find(env: Mapping[str, str], *, path: str = os.defpath) -> str:
     Relative directories are skipped: a sandboxed program could replace bwrap in the workspace.
     """
     folders = os.pathsep.join(filter(os.path.isabs, env.get("PATH", path).split(os.pathsep)))
-    bwrap = next(
-        filter(None, (shutil.which("bwrap", path=search_path) for search_path in (folders, path) if search_path)), None
-    )
+    candidates = (shutil.which("bwrap", path=search_path) for search_path in (folders, path) if search_path)
+    bwrap = next(filter(None, candidates), None)
     if sys.platform != "linux":
         raise UsageError("the runtime bubblewrap needs Linux: use another runtime")
     if bwrap is None:

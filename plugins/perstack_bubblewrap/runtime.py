@@ -118,9 +118,8 @@ class BubblewrapRuntime(Runtime):
         mounts, tmp = () if proxy is None else proxy.mounts, policy.tmp or DEFAULT_TMP_BYTES
         with ExitStack() as stack:
             handles = stack.enter_context(open_mount_sources(view))
-            args = arguments(
-                system(), view, cwd=str(program.cwd), env=env, tmp=tmp, extra_mounts=mounts, handles=handles
-            )
+            cwd = str(program.cwd)
+            args = arguments(system(), view, cwd=cwd, env=env, tmp=tmp, extra_mounts=mounts, handles=handles)
             args_fd, filter_fd = stack.enter_context(memory_files(args, seccomp()))
             paused = stack.enter_context(paused_until_limited(pid_limit(policy, cgroup)))
             bound_argv = () if paused is None else paused.bwrap_argv

@@ -192,9 +192,8 @@ def program_of(machine: Machine) -> list[Instruction]:
     for number in machine.denied:
         program += [(_EQUAL, 0, 1, number), refused]
     program += _of_call(machine.clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), refused])
-    program += _of_call(
-        machine.ioctl, 1, [instruction for code in _TERMINAL_INPUT for instruction in ((_EQUAL, 0, 1, code), refused)]
-    )
+    checks = [instruction for code in _TERMINAL_INPUT for instruction in ((_EQUAL, 0, 1, code), refused)]
+    program += _of_call(machine.ioctl, 1, checks)
     program += _of_call(machine.socket, 0, _allow_only(_FAMILIES))
     program += _of_call(machine.personality, 0, _allow_only(_PERSONALITIES))
     return [*program, (_RETURN, 0, 0, _ALLOW)]

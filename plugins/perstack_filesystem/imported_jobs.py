@@ -60,9 +60,8 @@ class ForeignJobs:
                 job = job_format.read(job_id, runs, names)
                 logs = {run_id: _seal_events(log) for run_id, log in job.logs.items()}
             except (ValueError, LookupError, ArithmeticError) as error:
-                raise StorageError(
-                    f"{runs.path}: not a Job that {job_format.writer} can have written ({error})"
-                ) from error
+                writer = job_format.writer
+                raise StorageError(f"{runs.path}: not a Job that {writer} can have written ({error})") from error
             if logs:
                 return SealedJob(job, job_format.writer, logs)
         return _NO_JOB

@@ -205,9 +205,9 @@ class LogFile:
             if scan.seq >= self._scan.seq:
                 self._scan = scan
             # `new_records` begins after record `known_seq`, and may hold more than wanted: the rest of an append.
-            lines = (
-                earlier + new_records[max(0, after - known_seq) : None if want is None else max(0, want - known_seq)]
-            )
+            end = None if want is None else max(0, want - known_seq)
+            lines = earlier + new_records[max(0, after - known_seq) : end]
+
             return lines if after else CheckedLines(lines)
 
     def end(self, count: int) -> list[bytes]:

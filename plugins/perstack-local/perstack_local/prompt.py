@@ -106,9 +106,8 @@ def reply_of(
         return ExpertMessage(contents=(part,)), finish_reason
     if name == prompt.answer_tool:
         answer = args.get("text", "")
-        return ExpertMessage(
-            contents=(TextPart(text=answer if isinstance(answer, str) else json_text(answer)),)
-        ), "stop"
+        text = answer if isinstance(answer, str) else json_text(answer)
+        return ExpertMessage(contents=(TextPart(text=text),)), "stop"
     call = ToolCallPart(tool_call_id=call_id, tool_name=name, args=args)
     return ExpertMessage(contents=(call,)), "toolCalls"
 

@@ -49,23 +49,17 @@ def parse(location: str, setting: str = "storage") -> PostgresAddress:
         raise UsageError(f"{setting}: `schema` in the address is to be of a-z, 0-9 and _, at most 40, and not `pg_…`")
     user, _, password = userinfo.partition(":")
     libpq_query = [(name, value) for name, value in query if name != "schema"]
-    secrets = {value for name, value in libpq_query if name not in _SHOWN and "pass" in name} | {
-        password,
-        unquote(password),
-    }
+    secrets = {value for name, value in libpq_query if name not in _SHOWN and "pass" in name}
+    secrets |= {password, unquote(password)}
     names = {name for name, _ in libpq_query}
+    users = {unquote(user), *(value for name, value in libpq_query if name == "user")}
+    shown_query = [(name, value) for name, value in libpq_query if name in _SHOWN]
     return PostgresAddress(
         conninfo=parts._replace(query=urlencode(libpq_query, quote_via=quote)).geturl(),
         schema=schema,
-        shown=_display_address(
-            hosts, database, [(name, value) for name, value in libpq_query if name in _SHOWN], schema
-        ),
-        users=tuple(
-            user_name
-            for user_name in {unquote(user), *(value for name, value in libpq_query if name == "user")}
-            if user_name
-        ),
-        secrets=tuple(sorted((secret for secret in secrets if secret), key=len, reverse=True)),
+        shown=_display_address(hosts, database, shown_query, schema),
+        users=tuple(filter(None, users)),
+        secrets=tuple(sorted(filter(None, secrets), key=len, reverse=True)),
         given=frozenset(names),
         setting=setting,
     )

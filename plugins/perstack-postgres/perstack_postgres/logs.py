@@ -87,13 +87,8 @@ class RunLogs:
         """Return the last `count` records without verifying them."""
         check_id(run.run_id, "run")
         key = self._key(run)
-        values = {
-            "space": key.space,
-            "job": key.job_id,
-            "run": run.run_id,
-            "longest": _MAX_RECORD_BYTES,
-            "count": count,
-        }
+        values = {"space": key.space, "job": key.job_id, "run": run.run_id, "count": count}
+        values["longest"] = _MAX_RECORD_BYTES
 
         async def work(connection: Connection) -> list[bytes]:
             cursor = await connection.execute(statements.END, values, binary=True)

@@ -295,7 +295,6 @@ async def checks_of(objects: Objects) -> tuple[StorageCheck, ...]:
         checks.append(StorageCheck("conditional writes", True, "the server holds to them"))
     clock_difference = 0.0 if probe is None else probe.written.timestamp() - time.time()
     if abs(clock_difference) > _MAX_CLOCK_DIFFERENCE_S:
-        checks.append(
-            StorageCheck("clock", False, f"{clock_difference:+.0f} s from this machine's", "set this machine's by NTP")
-        )
+        text = f"{clock_difference:+.0f} s from this machine's"
+        checks.append(StorageCheck("clock", False, text, "set this machine's by NTP"))
     return tuple(checks)

@@ -213,9 +213,7 @@ class S3Log:
             merged = await self._objects.get(self._merged_key(number // MERGED)) if number % MERGED == 0 else None
             if merged is None:
                 end = min(number + ahead, (number // MERGED + 1) * MERGED)
-                objects = await gather_limited(
-                    self._objects.get(self._key(append_number)) for append_number in range(number, end)
-                )
+                objects = await gather_limited(self._objects.get(self._key(n)) for n in range(number, end))
                 present = list(takewhile(lambda stored: stored is not None, objects))
                 for stored in present:
                     yield number, self._read_append(number, stored.data if stored is not None else b"")
@@ -242,11 +240,8 @@ class S3Log:
                 self._objects.get(self._key(number)) for number in range(first, first + MERGED)
             )
             if objects[0] is not None:
-                return [
-                    stored.data
-                    for stored in takewhile(lambda stored: stored is not None, objects)
-                    if stored is not None
-                ]
+                present = takewhile(lambda stored: stored is not None, objects)
+                return [stored.data for stored in present if stored is not None]
             merged = await self._objects.get(self._merged_key(block))
         return [] if merged is None else self._read_merged(first, merged.data)
 

@@ -105,13 +105,8 @@ class Client:
             try:
                 return await self._call(call, self._store(seconds))
             except (BaseError, OSError) as error:
-                limit = (
-                    retry_s
-                    if retry_s is not None
-                    else RETRY_TIMEOUT_S
-                    if self._has_answered
-                    else _FIRST_RETRY_TIMEOUT_S
-                )
+                limit = RETRY_TIMEOUT_S if self._has_answered else _FIRST_RETRY_TIMEOUT_S
+                limit = limit if retry_s is None else retry_s
                 limit += seconds - seconds_for(0)
                 if not _is_transient(error) or time.monotonic() + pause > began + limit:
                     raise self._error(error) from None  # the library's message contains the whole request

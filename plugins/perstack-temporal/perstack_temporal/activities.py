@@ -223,11 +223,5 @@ def _info_of(beat: WorkerHeartbeat) -> WorkerInfo | None:
         identity = _Identity.model_validate_json(beat.worker_identity)
     except ValidationError:
         return None
-    return WorkerInfo(
-        identity.name,
-        beat.start_time.ToMilliseconds(),
-        heartbeat_at,
-        identity.labels,
-        identity.concurrency,
-        identity.jobs,
-    )
+    started_at, concurrency = beat.start_time.ToMilliseconds(), identity.concurrency
+    return WorkerInfo(identity.name, started_at, heartbeat_at, identity.labels, concurrency, identity.jobs)

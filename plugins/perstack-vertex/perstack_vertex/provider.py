@@ -191,8 +191,6 @@ def create(config: ProviderConfig) -> VertexProvider:
         return VertexProvider(endpoint, settings, location, None)
     identity = identity_of(config.env, is_needed=not is_loopback(endpoint.base_url))
     if identity is not None and settings.base_url is None:
-        is_from_workspace = FILE in unconfirmed_in(config.env)
-        refuse_redirected(
-            config.env, ADDRESS, (FILE,), others=None if is_from_workspace else "a token of your Google account"
-        )
+        others = None if FILE in unconfirmed_in(config.env) else "a token of your Google account"
+        refuse_redirected(config.env, ADDRESS, (FILE,), others=others)
     return VertexProvider(endpoint, settings, location, identity)

@@ -246,9 +246,8 @@ def with_receipt(
         unchecked.append(_unchecked_entry("receipt", 1, "the signature of the receipt: no public key was given"))
     later_count = count_events_after((statement,), logs)
     if later_count:
-        unchecked.append(
-            _unchecked_entry("receipt", later_count, f"{later_count:,} of its events were appended after the receipt")
-        )
+        text = f"{later_count:,} of its events were appended after the receipt"
+        unchecked.append(_unchecked_entry("receipt", later_count, text))
     stated = statement.predicate.lock
     if stated is not None and (lock is None or stated.digest.sha256 != lock.hex()):
         words = "perstack.lock is another than when the receipt was written, or gone"

@@ -234,10 +234,8 @@ async def redact_event(
             raise NotFound(f"there is no event {event_id}", next_steps=(Inspect("log", job_id),))
         line, events = readable_log.lines[seq - 1], [stored.event for stored in readable_log.lines]
         sealed = open_line(line.line)
-        redaction_event = next(
-            (event for event in events if isinstance(event, RedactEvent) and event.event_id == event_id), None
-        )
-        if redaction_event is None:
+        redactions = (event for event in events if isinstance(event, RedactEvent) and event.event_id == event_id)
+        if (redaction_event := next(redactions, None)) is None:
             checked_fields = check_fields(line.event, fields)
             traces = await traces_of(storage, line.event, fields)
             redaction_event = RedactEvent(

@@ -49,9 +49,8 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
             words = f"what was decided from event {replayed + 1} on rests on events that were redacted"
             unchecked.append(Unchecked("content", run_id, len(lines) - replayed, words))
         findings += wrong
-    return Report(
-        job_id, len(ids), count, tuple(findings), tuple(unchecked), Checked(requests=compared, rulings=ruling_count)
-    )
+    checked = Checked(requests=compared, rulings=ruling_count)
+    return Report(job_id, len(ids), count, tuple(findings), tuple(unchecked), checked)
 
 
 async def _replay(

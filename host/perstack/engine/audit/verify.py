@@ -193,9 +193,8 @@ async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None,
         has_own_driver = any(may_have_own_driver(run, check.states) for run in check.states.values())
         is_driven = has_own_driver or await storage.lease_info(check.job_id) is not None
         # a worker may have driven the Job to its end since the summary was read
-        _check_summary(
-            check, summary, stored_summary, is_driven=is_driven or await storage.summary(check.job_id) != summary
-        )
+        is_driven = is_driven or await storage.summary(check.job_id) != summary
+        _check_summary(check, summary, stored_summary, is_driven=is_driven)
     if storage.keeps_copies:
         await _check_copies(check, storage, checkpoints)
 
@@ -299,9 +298,7 @@ async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints
         check.add_finding(ref.run_id, seq, words)
     redactions = redactions_in(ref, log.lines)
     for event_id, seq in redacted.items():
-        check.redactions += [
-            redaction_of(redaction, seq) for redaction in redactions if redaction.event_id == event_id
-        ][:1]
+        check.redactions += [redaction_of(event, seq) for event in redactions if event.event_id == event_id][:1]
     for redaction in redactions:
         _check_redaction(check, ref, redaction, log.lines)
         check.removed.update((name, (ref.run_id, place_of(redaction.id)[2])) for name in redaction.blobs)
@@ -377,13 +374,11 @@ def _check_redaction(check: JobCheck, ref: RunRef, redaction: RedactEvent, lines
     except UsageError:
         run_id, seq = "", 0
     if run_id != ref.run_id or not 0 < seq < redaction_seq:
-        check.add_finding(
-            ref.run_id, redaction_seq, f"it redacts {redaction.event_id}, which is not an earlier event of this log"
-        )
+        problem = f"it redacts {redaction.event_id}, which is not an earlier event of this log"
+        check.add_finding(ref.run_id, redaction_seq, problem)
     elif parse_remains(redaction) is None:
-        check.add_finding(
-            ref.run_id, redaction_seq, "it puts something in the place of an event that a redaction does not leave"
-        )
+        problem = "it puts something in the place of an event that a redaction does not leave"
+        check.add_finding(ref.run_id, redaction_seq, problem)
     elif not lines[seq - 1].startswith(b'{"type":"%b","id":"%b","redacted":' % (_ids_of(redaction))):
         words = f"the redaction of event {seq} was decided on and not carried out: its content is there still"
         check.add_finding(ref.run_id, redaction_seq, f"{words}; redact it again")

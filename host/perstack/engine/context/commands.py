@@ -165,9 +165,8 @@ async def ask_command(
     if result.status != 0:
         return PollResult(has_come=False)
     if len(result.out) > MOST_STATE:
-        raise SkillError(
-            f"{name} wrote {len(result.out):,} bytes to stdout, and a task's input may have {MOST_STATE:,}"
-        )
+        size = len(result.out)
+        raise SkillError(f"{name} wrote {size:,} bytes to stdout, and a task's input may have {MOST_STATE:,}")
     return PollResult(has_come=True, value=_value(result.out))
 
 

@@ -57,10 +57,7 @@ async def runtimes(setup: HostContext) -> tuple[RuntimeState, ...]:
     policies = [setup.policy(expert) or SandboxPolicy() for expert in setup.project.experts.values()]
     factories = sorted(setup.plugins.runtimes.values(), key=lambda factory: factory.name)
     return tuple(
-        [
-            await _state(setup, factory, [policy for policy in policies if policy.runtime == factory.name])
-            for factory in factories
-        ]
+        [await _state(setup, runtime, [p for p in policies if p.runtime == runtime.name]) for runtime in factories]
     )
 
 
@@ -121,9 +118,8 @@ async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
     default = _default(setup, factories)
     factories = [factory for factory in factories if factory.name != RECORDED or default == RECORDED]
     async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(_provider_state(factory, setup.env, factory.name == default)) for factory in factories
-        ]
+        states = (_provider_state(factory, setup.env, factory.name == default) for factory in factories)
+        tasks = [group.create_task(state) for state in states]
     return tuple(sorted((task.result() for task in tasks), key=lambda state: not state.is_default))
 
 
@@ -151,6 +147,7 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
         problem = str(error)
     except TimeoutError:
         problem = f"gave no list of models in {_MODEL_LIST_TIMEOUT_S:.0f} s"
+    credential = await _of_provider(factory, env, lambda provider: provider.credential) if is_configured else ""
     return ProviderState(
         name=factory.name,
         is_configured=is_configured,
@@ -160,9 +157,7 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
         default_model=factory.default_model,
         models=models,
         problem=problem,
-        credential=(await _of_provider(factory, env, lambda provider: provider.credential) or "")
-        if is_configured
-        else "",
+        credential=credential or "",
     )
 
 
@@ -327,9 +322,7 @@ def _state_finding(path: Path) -> DoctorFinding:
 async def _storage_findings(storage: Storage) -> tuple[DoctorFinding, ...]:
     checks = await storage.checks()
     states: tuple[Literal["problem", "ok"], ...] = ("problem", "ok")
-    return tuple(
-        DoctorFinding(f"state, {check.about}", states[check.is_there], check.text, check.remedy) for check in checks
-    )
+    return tuple(DoctorFinding(f"state, {c.about}", states[c.is_there], c.text, c.remedy) for c in checks)
 
 
 def _user() -> str:

@@ -184,9 +184,8 @@ class Skills:
         except UsageError:
             old = Lock()  # an unreadable lock is replaced
         declared = setup.project.experts.values()
-        places = {
-            path_in_lock(setup.project.path, skill) for expert in declared for skill in agent_skills(expert.skills)
-        }
+        skills = (skill for expert in declared for skill in agent_skills(expert.skills))
+        places = {path_in_lock(setup.project.path, skill) for skill in skills}
         locked = tuple(folder for folder in folders if not isinstance(folder, UsageError))
         write_lock(path, merge_locks(old, new.model_copy(update={"agent_skills": locked}), declared, places))
         return Installed(path, (*steps, *map(_step, folders)))

@@ -100,16 +100,12 @@ class WorkspaceSnapshots:
 
     async def _lines(self, changes: Sequence[Change]) -> tuple[int, int] | None:
         """Return the added and removed lines of text files; None if there are too many files, or one cannot be read."""
-        text_changes = [
-            change
-            for change in changes
-            if change.kind != "mode" and not isinstance(change.old or change.new, SkippedEntry)
-        ]
-        sizes = [entry.size for change in text_changes for entry in (change.old, change.new) if isinstance(entry, File)]
-        if len(text_changes) > _MAX_COUNTED_FILES or sum(sizes) > _MAX_COUNTED_BYTES:
+        edits = [c for c in changes if c.kind != "mode" and not isinstance(c.old or c.new, SkippedEntry)]
+        sizes = [entry.size for change in edits for entry in (change.old, change.new) if isinstance(entry, File)]
+        if len(edits) > _MAX_COUNTED_FILES or sum(sizes) > _MAX_COUNTED_BYTES:
             return None
         try:
-            pairs = [(await self._text(change.old), await self._text(change.new)) for change in text_changes]
+            pairs = [(await self._text(change.old), await self._text(change.new)) for change in edits]
         except PerstackError:
             return None
         return await asyncio.to_thread(_count_lines, pairs) if pairs else (0, 0)

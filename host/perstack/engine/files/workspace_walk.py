@@ -323,11 +323,8 @@ class _WalkState:
             return (yield from self._walk_folder(name, handle, path, previous, rules, depth))
         if stat.S_ISLNK(mode):
             target = read_link(name, handle)
-            return (
-                None
-                if target is None
-                else _same_if_equal(previous, _KnownEntry(Link(name, target), None, is_file=True))
-            )
+            link = None if target is None else _KnownEntry(Link(name, target), None, is_file=True)
+            return None if link is None else _same_if_equal(previous, link)
         if not stat.S_ISREG(mode):
             return _same_if_equal(previous, _skipped_entry(name, "special", self._steady(stamp)))
         content = read_file(name, handle, self._max_bytes)
@@ -471,9 +468,8 @@ def _top_rules(top: bytes, handle: int) -> IgnoreRules:
         try:
             parent_rules.insert(0, (name, _rules_of(parent_handle)))
             if _exists(b".git", parent_handle):
-                return rules_at(
-                    parent_rules, exclude=_excluded(parent_handle), perstackignore=_rules_of(handle, b".perstackignore")
-                )
+                exclude, own = _excluded(parent_handle), _rules_of(handle, b".perstackignore")
+                return rules_at(parent_rules, exclude=exclude, perstackignore=own)
         finally:
             os.close(parent_handle)
     nearest = parent_rules[-1:] or [(b"", None)]

@@ -175,9 +175,8 @@ MAX_ID_CHARS = 100  # maximum characters of an id; the ids of its Jobs are longe
 
 def _checked(series_id: str) -> str:
     if len(check_job_id(series_id)) > MAX_ID_CHARS:
-        raise UsageError(
-            f"{series_id[:20]}… is too long for an id of iterations: use at most {MAX_ID_CHARS} characters"
-        )
+        start = series_id[:20]
+        raise UsageError(f"{start}… is too long for an id of iterations: use at most {MAX_ID_CHARS} characters")
     return series_id
 
 

@@ -49,9 +49,8 @@ async def answer_in_branch(
     """
     answer = read_job_answer(await _question_at(reader, base, checkpoint_id), given_answer.text)
     origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
-    return NewRun(
-        expert, base.start.query, continued_from=origin, base=base, answer=PersonAnswer(answer, given_answer.by)
-    )
+    person_answer = PersonAnswer(answer, given_answer.by)
+    return NewRun(expert, base.start.query, continued_from=origin, base=base, answer=person_answer)
 
 
 async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> OpenQuestion:

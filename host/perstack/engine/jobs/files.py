@@ -144,11 +144,7 @@ class JobFiles:
             if isinstance(change.old, File | Link | None) and isinstance(change.new, File | Link | None)
         ]
         differing = {change.path: change.old for change in await trees.changes(now, latest)}
-        missing = [
-            change
-            for change in file_changes
-            if change.path in differing and differing[change.path] in (None, change.old)
-        ]
+        missing = [c for c in file_changes if c.path in differing and differing[c.path] in (None, c.old)]
         if file_changes and len(missing) == len(file_changes):
             name = missing[0].path.decode("utf-8", "replace")
             more = f" and of {len(missing) - 1:,} more" if len(missing) > 1 else ""

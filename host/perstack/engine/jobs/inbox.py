@@ -61,10 +61,8 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
 async def damaged_tasks(memory: ExecutionMemory) -> tuple[InboxItem, ...]:
     """Return tasks that cannot be read and may have asked something."""
     return tuple(
-        InboxItem(
-            task.task_id, task.agent_id, task.error or "", task.updated_at, False, task_id=task.task_id, damaged=True
-        )
-        for task in await memory.damaged_tasks()
+        InboxItem(t.task_id, t.agent_id, t.error or "", t.updated_at, False, task_id=t.task_id, damaged=True)
+        for t in await memory.damaged_tasks()
     )
 
 

@@ -338,9 +338,8 @@ class Jobs(JobReader):
             return await self.resume(job_id, signal=event.key, drive=drive, on_event=on_event)
         question_id = job.question.id
         by = (by or this_user()).bringing(event.source)
-        return await self.answer(
-            event.text, question_id=question_id, signal=event.key, by=by, drive=drive, on_event=on_event
-        )
+        text, key = event.text, event.key
+        return await self.answer(text, question_id=question_id, signal=key, by=by, drive=drive, on_event=on_event)
 
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
         """Stop a Job, in whichever process it is driven. On return its Runs are recorded as interrupted.
@@ -483,10 +482,8 @@ def _model_output(output: type[BaseModel] | None) -> ModelOutput[BaseModel] | No
 async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
     """Return the place before the latest compaction of a Coordinator's Run. Raises UsageError without one."""
     events = [line.event for line in await reader.events(run.id, job_id=run.start.job_id)]
-    compaction = next(
-        (index for index in range(len(events) - 1, 0, -1) if isinstance(events[index], CompactHistory)), None
-    )
-    if compaction is None:
+    compactions = (index for index in range(len(events) - 1, 0, -1) if isinstance(events[index], CompactHistory))
+    if (compaction := next(compactions, None)) is None:
         words = f"{run.id} has no compaction to go back before; those of delegates are not undone"
         raise UsageError(words, next_steps=(Inspect("log", run.start.job_id),))
     index = compaction

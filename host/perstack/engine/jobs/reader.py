@@ -319,9 +319,8 @@ class JobReader:
                 if isinstance(start, StartRun) and start.continued_from is not None:
                     return start.continued_from
         checkpoint_id = run.continued_from or ""
-        return ContinuedFrom(
-            run_id=place_of(checkpoint_id)[1] if is_place(checkpoint_id) else "", checkpoint_id=checkpoint_id
-        )
+        run_id = place_of(checkpoint_id)[1] if is_place(checkpoint_id) else ""
+        return ContinuedFrom(run_id=run_id, checkpoint_id=checkpoint_id)
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Return the ids of a Job's checkpoints after `after`, Run by Run, oldest first."""
@@ -329,11 +328,8 @@ class JobReader:
         ref = None if after is None else (await self._place_of(after, job_id))[0]
         checkpoint_ids: list[str] = []
         for run_id in ids if ref is None else ids[ids.index(ref.run_id) :]:
-            checkpoint_ids += [
-                checkpoint_id
-                for line in await self.events(run_id, job_id=job_id)
-                if (checkpoint_id := checkpoint_at(line.event))
-            ]
+            places = [checkpoint_at(line.event) for line in await self.events(run_id, job_id=job_id)]
+            checkpoint_ids += filter(None, places)
             if after in checkpoint_ids:
                 checkpoint_ids = checkpoint_ids[checkpoint_ids.index(after) + 1 :]
             if len(checkpoint_ids) > limit:

@@ -263,9 +263,8 @@ async def _check_provider_tools(definition: DefinitionFile, key: str, plugins: P
         report.warn((*draft.at, "providerToolOptions", name), f"has no effect: `providerTools` has no `{name}`")
     withheld = offer_tools(expert, setting.provider_name, tools, chain_of(project, expert)).withheld
     fallbacks = [name for name in _fallbacks(project, expert, plugins) if name != setting.provider_name]
-    withheld_by_fallbacks = [
-        offer_tools(expert, name, plugins.providers[name].tools, ()).withheld for name in fallbacks
-    ]
+    tools_by_name = {name: plugins.providers[name].tools for name in fallbacks}
+    withheld_by_fallbacks = [offer_tools(expert, name, tools, ()).withheld for name, tools in tools_by_name.items()]
     for index, name in enumerate(expert.provider_tools):
         tool = find_tool(name, tools)
         for reasons in () if tool is None or tool.name in wrong_indexes else (withheld, *withheld_by_fallbacks):
@@ -343,11 +342,7 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
         return  # a missing plugin name has been reported already
     factory = next((factory for factory in plugins.skills if factory.handles(skill)), None)
     if factory is None and isinstance(skill, PluginSkill):
-        names = [
-            factory.name
-            for factory in plugins.skills
-            if factory.handles(skill.model_copy(update={"plugin": factory.name}))
-        ]
+        names = [f.name for f in plugins.skills if f.handles(skill.model_copy(update={"plugin": f.name}))]
         available = ", ".join(sorted(names)) or "none"
         hint = suggestion(skill.plugin, names)
         report.error((*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {available}{hint}")

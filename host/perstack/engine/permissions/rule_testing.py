@@ -199,9 +199,8 @@ def judge_call(
     chain = chain_of(project, expert, callers)
     call = make_call(project, factories, expert, tool, args, workspace)
     ruling = decide_offer(chain, call) if call.skill == PROVIDER else decide_call(chain, call)
-    places = {
-        rule_set.source: _place(definition, rule_set.expert) for rule_set in chain if rule_set.source != UNGRANTED
-    }
+    granted = (rule_set for rule_set in chain if rule_set.source != UNGRANTED)
+    places = {rule_set.source: _place(definition, rule_set.expert) for rule_set in granted}
     source, _, name = ruling.source.rpartition(".")
     place = places.get(source) or places.get(ruling.source)
     if place is None:
@@ -243,13 +242,11 @@ def _delegate(project: Project, expert: Expert, tool: str) -> ToolSpec:
 
 
 def _tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> ToolSpec | None:
-    specs_by_skill = known_tools(factories, expert)
+    skill_tools = known_tools(factories, expert)
     skill, separator, name = tool.rpartition("/")
-    if separator and skill not in specs_by_skill:
-        raise UsageError(f"{expert.key} has no skill `{skill}`{suggestion(skill, specs_by_skill)}")
-    searched: Mapping[str, tuple[ToolSpec, ...] | None] = (
-        {skill: specs_by_skill[skill]} if separator else specs_by_skill
-    )
+    if separator and skill not in skill_tools:
+        raise UsageError(f"{expert.key} has no skill `{skill}`{suggestion(skill, skill_tools)}")
+    searched: Mapping[str, tuple[ToolSpec, ...] | None] = {skill: skill_tools[skill]} if separator else skill_tools
     matches = [spec for specs in searched.values() for spec in specs or () if spec.name == name]
     if matches:
         return matches[0]

@@ -135,9 +135,8 @@ class Rulings:
         rule_call = self._policy_call(call.part, call.decided, catalogue) if rules else None
         if rule_call is None:
             return None
-        return await asyncio.to_thread(
-            lambda: next((rule for rule in rules if is_enough(chain, rule_call, rule)), None)
-        )
+        sufficient = (rule for rule in rules if is_enough(chain, rule_call, rule))
+        return await asyncio.to_thread(next, sufficient, None)
 
     async def resolved_paths(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
         """Return where the paths of a call lead now."""

@@ -75,9 +75,8 @@ async def run_program(
         if limit:
             raise SkillError(f"{name} was ended by the sandbox: {limit}{_after_colon(_words(err))}")
         if len(output) > MAX_OUTPUT_BYTES:
-            raise SkillError(
-                f"{name} wrote more than {MAX_OUTPUT_BYTES:,} bytes to stdout: let it write its answer alone"
-            )
+            limit = f"{MAX_OUTPUT_BYTES:,} bytes"
+            raise SkillError(f"{name} wrote more than {limit} to stdout: let it write its answer alone")
         if status < 0:
             raise SkillError(f"{name} was ended by signal {-status}{_after_colon(_words(err))}")
         return ProgramResult(status, output, _words(err))

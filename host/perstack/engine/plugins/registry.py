@@ -292,23 +292,14 @@ def _collect(manager: pluggy.PluginManager, candidates: Sequence[_FoundPlugin]) 
             continue
         names: dict[str, tuple[str, ...]] = {}
         for kind, attribute in _KINDS.items():
-            factories = {
-                getattr(factory, attribute): factory for factory in _call(manager, candidate, f"perstack_{kind}")
-            }
+            hook_results = _call(manager, candidate, f"perstack_{kind}")
+            factories = {getattr(factory, attribute): factory for factory in hook_results}
             names[kind] = tuple(factories)
             _merge(kind.removesuffix("s"), factories, registered[kind], candidate)
-        plugin_listeners = _call(manager, candidate, "perstack_listeners")
-        listeners += plugin_listeners
-        infos.append(
-            PluginInfo(
-                candidate.name,
-                candidate.package,
-                candidate.version,
-                listeners=len(plugin_listeners),
-                error=None,
-                **names,
-            )
-        )
+        new_listeners = _call(manager, candidate, "perstack_listeners")
+        listeners += new_listeners
+        package, version = candidate.package, candidate.version
+        infos.append(PluginInfo(candidate.name, package, version, listeners=len(new_listeners), error=None, **names))
     # the first factory that handles a skill provides it: objects passed in Python go before installed plugins
     skills = tuple(reversed(registered.pop("skills").values()))
     # the only place where the results of the untyped hooks are narrowed
@@ -323,9 +314,8 @@ def _call(manager: pluggy.PluginManager, candidate: _FoundPlugin, hook_name: str
         answers: list[Sequence[object] | None] = caller()
     except Exception as error:
         cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise PluginError(
-            f"plugin {candidate.name} of {candidate.package}: its hook {hook_name} raised {cause}"
-        ) from error
+        place = f"plugin {candidate.name} of {candidate.package}"
+        raise PluginError(f"{place}: its hook {hook_name} raised {cause}") from error
     return [item for answer in answers if answer is not None for item in answer]
 
 

@@ -117,9 +117,8 @@ def _check_size(folders: Iterable[SkillFolder]) -> None:
             )
         unprintable = next((file.path for file in folder.files if not file.path.isprintable()), None)
         if unprintable is not None:
-            raise UsageError(
-                f"skill {folder.path}: {unprintable!r} cannot be kept with a Job: give the file a printable name"
-            )
+            problem = f"{unprintable!r} cannot be kept with a Job: give the file a printable name"
+            raise UsageError(f"skill {folder.path}: {problem}")
 
 
 def _contents(folder: SkillFolder) -> list[tuple[bytes, bool]]:

@@ -50,9 +50,8 @@ def loading_tools(skills: Sequence[AgentSkill], knowledge: SkillLibrary) -> tupl
     async def load(call: ToolCall) -> ToolResult:
         path, begin = call.args.get("path"), call.args.get("from")
         path, begin = path if isinstance(path, str) else "", begin if isinstance(begin, int) else 0
-        return ToolResult.text(
-            await asyncio.to_thread(_answer, knowledge, skills_by_name[str(call.args["name"])], path, begin)
-        )
+        skill = skills_by_name[str(call.args["name"])]
+        return ToolResult.text(await asyncio.to_thread(_answer, knowledge, skill, path, begin))
 
     return (builtin_tool(load_spec(skills), load),) if skills else ()
 

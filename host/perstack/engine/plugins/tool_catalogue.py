@@ -197,9 +197,8 @@ class Catalogue:
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
             problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
-            return _refuse(
-                call, " ".join((problem, *(f"Not there now: {reason}." for reason in self._missing.values())))
-            )
+            reasons = (f"Not there now: {reason}." for reason in self._missing.values())
+            return _refuse(call, " ".join((problem, *reasons)))
         if call.raw_args is not None:
             return _refuse(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)
         violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, call.args))
@@ -219,10 +218,8 @@ class Catalogue:
         )
 
     async def _search(self, call: ToolCall) -> ToolResult:
-        max_results = call.args.get("most")
-        names = search(
-            str(call.args["query"]), self.deferred, max_results if isinstance(max_results, int) else MOST_FOUND
-        )
+        most = call.args.get("most")
+        names = search(str(call.args["query"]), self.deferred, most if isinstance(most, int) else MOST_FOUND)
         return ToolResult.text(result_text(names, self.deferred))
 
 

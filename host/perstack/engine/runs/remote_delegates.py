@@ -238,9 +238,7 @@ class RemoteDelegates:
         """True if other workers may drive these delegates: all or none, so that nothing here exceeds their shares."""
         if self._parent.run.id != self._allowance.root_id or not self._job.job.may_be_distributed:
             return False
-        return all(
-            may_be_remote(delegation.run_id) and self._has_one_budget(delegation) for delegation in self._delegations
-        )
+        return all(may_be_remote(child.run_id) and self._has_one_budget(child) for child in self._delegations)
 
     def _has_one_budget(self, delegation: Delegation) -> bool:
         team = with_delegates(self._project, (delegation.expert_key,))
@@ -438,9 +436,8 @@ class RemoteDelegates:
         seconds: int | None = None
         if expert is not None and expert.budget is not None and expert.budget.max_time is not None:
             time_left = None if budget is None else budget.ledger.time_left(expert.key)
-            seconds = (expert.budget.max_time if time_left is None else time_left) + (
-                0 if run is None else run.worked_ms
-            )
+            worked_ms = 0 if run is None else run.worked_ms
+            seconds = (expert.budget.max_time if time_left is None else time_left) + worked_ms
         share = budget_of(cap, seconds)
         return self._allowance.limits.model_copy(update={"max_steps": cap.get("steps"), "budget": share})
 

@@ -219,11 +219,9 @@ async def _play_calls(context: RunContext, calls: Sequence[Call]) -> Mapping[str
     from perstack.engine.runs.playback import played_results  # only for Runs that play one
 
     results = await played_results(context, calls)
-    return (
-        None
-        if results is None
-        else {key: ToolOutcome(played.result, usage=played.usage) for key, played in results.items()}
-    )
+    if results is None:
+        return None
+    return {key: ToolOutcome(played.result, usage=played.usage) for key, played in results.items()}
 
 
 def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:

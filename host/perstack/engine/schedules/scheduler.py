@@ -167,10 +167,8 @@ class Scheduler:
         rows, no_rows = await _list_or_error("tasks", self._memory.log.rows())
         due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
         paused, no_series = await _list_or_error("iterations", self._due_iterations(now))
-        due += [
-            *no_series,
-            *(DueItem(series.id, "iterations", series.message if series.damaged else None) for series in paused),
-        ]
+        due += no_series
+        due += [DueItem(series.id, "iterations", series.message if series.damaged else None) for series in paused]
         if no_rows or no_series or not with_jobs:
             return due  # owners of the Jobs are unknown, or other processes handle them
         task_jobs = {row.get("jobId") for row in rows}
@@ -190,11 +188,7 @@ class Scheduler:
     async def _due_iterations(self, now: int) -> list[SeriesSummary]:
         due: list[SeriesSummary] = []
         async for page in pages(lambda after: self._iterations.list(limit=_ITEMS_PER_PAGE, after=after)):
-            due += [
-                series
-                for series in page.series
-                if series.damaged or (series.status == "paused" and is_over(series, now))
-            ]
+            due += [s for s in page.series if s.damaged or (s.status == "paused" and is_over(s, now))]
             if are_old(page.series, now):
                 break
         return due

@@ -222,10 +222,8 @@ async def job_if_any(jobs: Jobs, job_id: str) -> JobSummary | None:
 
 def error_line(error: Exception) -> str:
     """Return the first error of a group, in one line."""
-    first_error = leaves(error)[0]
-    return (
-        str(first_error) if isinstance(first_error, PerstackError) else f"{type(first_error).__name__}: {first_error}"
-    )
+    cause = leaves(error)[0]
+    return str(cause) if isinstance(cause, PerstackError) else f"{type(cause).__name__}: {cause}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +271,7 @@ class Schedules:
 
     async def process_due(self, name: str) -> DueWorkResult | None:
         """Start at most one due Job of a schedule; None if nothing was due. Raises Conflict if another process does."""
-        schedule = next(
-            (schedule for schedule in self._source.current.project.schedules if schedule.name == name), None
-        )
+        schedule = next((item for item in self._source.current.project.schedules if item.name == name), None)
         if schedule is None:
             return None
         calendar = calendar_of(schedule)

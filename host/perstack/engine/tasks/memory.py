@@ -209,10 +209,8 @@ class ExecutionMemory(TaskMemory):
         earliest = now - query.newer_than if query.newer_than is not None else -1
 
         def is_match(row: Row) -> bool:
-            for (
-                key,
-                value,
-            ) in conditions:  # a plain loop: `all` takes twice the time, and there may be thousands of rows
+            # A plain loop: `all` takes twice the time, and there may be thousands of rows.
+            for key, value in conditions:
                 if row.get(key) != value:
                     return False
             return (row.get("archivedAt") is not None) is query.archived and earliest < _changed_at(row) <= latest

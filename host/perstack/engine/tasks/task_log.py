@@ -189,9 +189,8 @@ async def with_blockers(log: TaskLog, task: TaskState) -> TaskState:
     if not task.depends_on:
         return task
     dependencies = [await _read_dependency(log, task_id) for task_id in task.depends_on]
-    return task.model_copy(
-        update=TaskChanges(blocked_by=tuple(dependency for dependency in dependencies if dependency is not None))
-    )
+    blocked_by = tuple(dependency for dependency in dependencies if dependency is not None)
+    return task.model_copy(update=TaskChanges(blocked_by=blocked_by))
 
 
 class BlockerSearch:
@@ -212,10 +211,7 @@ class BlockerSearch:
         """Return the task with the tasks that block it."""
         unfinished = [task_id for task_id in task.depends_on if not is_completed(self._rows.get(task_id))]
         dependencies = [await _read_dependency(self._log, task_id) for task_id in unfinished]
-        return blocked(
-            task,
-            tuple(self._with_circle(task.task_id, dependency) for dependency in dependencies if dependency is not None),
-        )
+        return blocked(task, tuple(self._with_circle(task.task_id, d) for d in dependencies if d is not None))
 
     def _with_circle(self, task_id: str, dependency: Dependency) -> Dependency:
         if not {task_id, dependency.task_id} <= self._endless:

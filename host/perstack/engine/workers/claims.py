@@ -181,9 +181,8 @@ class ClaimHandler:
         try:
             outcome = await self._outcome(seat, claim, live)
             decision = await self._decide_order(claim, outcome)
-            requeued = (
-                None if isinstance(decision, Done) else await self._order_to_requeue(claim.claim.order, decision, live)
-            )
+            order = claim.claim.order
+            requeued = None if isinstance(decision, Done) else await self._order_to_requeue(order, decision, live)
             if not claim.is_lost:
                 await self._connection.call(lambda: seat.release(claim.claim, requeued))
             self._report(report_of_outcome(claim.claim.order, outcome, decision))

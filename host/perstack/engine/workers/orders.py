@@ -182,9 +182,7 @@ class OrderedWork:
         served = await self.load(order)
         if isinstance(served, JobSummary):
             return await progress_of(self._jobs, served.id, order.run_id)
-        facts = sum(
-            1 + (iteration.artefact is not None) + (iteration.score is not None) for iteration in served.iterations
-        )
+        facts = sum(1 + (item.artefact is not None) + (item.score is not None) for item in served.iterations)
         facts += served.invalid_answers
         try:
             current_work = (
