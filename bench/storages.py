@@ -110,10 +110,7 @@ async def fill(storage: Storage, number: int) -> None:
 
 
 async def lists(folder: Path, address: str, number: int) -> tuple[float, float, float, float]:
-    """Milliseconds of a page of 50 Jobs, of the inbox, and of tasks by status: in a list, and one of them.
-
-    The quickest of some rounds each.
-    """
+    """Return the milliseconds of a page of 50 Jobs, of the inbox, and of tasks: the best of some rounds."""
     storage = load_plugins((), {}).open_storage(address, folder)
     await fill(storage, number)
     pages, inboxes = [], []

@@ -78,10 +78,7 @@ class ProtectedFileScanner:
         self._known: dict[str, _Folder] = {}
 
     def scan(self, *, may_be_partial: bool = False) -> ProtectedFiles:
-        """Return the protected files. Raises SkillError if there are too many directories to scan.
-
-        With `may_be_partial` the result is incomplete instead.
-        """
+        """Return the protected files: incomplete, or SkillError, if there are too many directories."""
         folders, is_whole = self._folders()
         if not is_whole and not may_be_partial:
             raise SkillError(

@@ -43,10 +43,7 @@ _COMMON = {
 
 
 def grammar_of(tools: Iterable[tuple[str, JsonObject]]) -> str:
-    """Return the grammar of the calls of these tools, given as name and input schema.
-
-    Raises ValueError without a tool.
-    """
+    """Return the grammar of calls of these tools, by name and input schema. Raises ValueError without a tool."""
     rules = _Rules()
     calls: list[str] = []
     for name, schema in tools:

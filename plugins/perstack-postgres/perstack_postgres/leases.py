@@ -57,10 +57,7 @@ class PostgresLeases:
         self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     def fence(self, key: JobKey) -> int | None:
-        """Return the fence of this process's lease on a Job; None without a lease.
-
-        Raises Conflict if the lease is lost.
-        """
+        """Return the fence of this process's lease on a Job; None without one. Raises Conflict if the lease is lost."""
         held = self._held.get(key)
         if held is not None and held.is_lost:
             raise self.lost(key)

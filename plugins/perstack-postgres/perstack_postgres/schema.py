@@ -52,10 +52,7 @@ def key_of(schema: str) -> int:
 
 
 async def has_tables(connection: AsyncConnection[tuple[object, ...]], address: PostgresAddress) -> bool:
-    """Return whether the schema has its tables, without writing.
-
-    Raises StorageError if they are of another version or another program.
-    """
+    """Return whether the schema has its tables. Raises StorageError for those of another version or program."""
     # Queries the catalogue: to_regclass() may answer from a cache that is older than another process's tables.
     if await (await connection.execute(_HAS_META, [address.schema])).fetchone() is None:
         return False

@@ -99,10 +99,7 @@ def read_entry(data: bytes) -> tuple[EntryHeader, bytes]:
 
 
 class WriteOrder:
-    """Order of Jobs by the server's whole seconds, within a second by the times in the objects.
-
-    Reads only objects of the seconds that a page covers, each once.
-    """
+    """Order of Jobs by the server's whole seconds, and within a second by the times in the objects."""
 
     def __init__(self, objects: Objects) -> None:
         """Read nothing yet."""
@@ -112,10 +109,7 @@ class WriteOrder:
     async def page(
         self, markers: Mapping[str, Listed], summaries: Mapping[str, Listed], limit: int, after: str | None
     ) -> Page:
-        """Return a page of Jobs, given their markers and existing summaries.
-
-        Raises UsageError for an invalid cursor.
-        """
+        """Return a page of Jobs by their markers and existing summaries. Raises UsageError for an invalid cursor."""
         cursor = None if after is None else place_in_jobs(after)
         latest = {name: summaries.get(name, marker) for name, marker in markers.items()}
         self._write_times = {name: entry for name, entry in self._write_times.items() if name in latest}

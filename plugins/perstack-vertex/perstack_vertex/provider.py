@@ -82,10 +82,7 @@ class ProjectLocation:
 
     @property
     def base_url(self) -> str:
-        """Google's address of the location.
-
-        Source: Vertex AI documentation, «Deployments and endpoints»; `us` and `eu` as in Google's SDK.
-        """
+        """Google's address. Source: Vertex AI, «Deployments and endpoints»; `us` and `eu` as in Google's SDK."""
         return f"https://{_WITHOUT_REGION.get(self.location, f'{self.location}-aiplatform.googleapis.com')}"
 
     def path_of(self, publisher: str, model: str, method: str) -> str:

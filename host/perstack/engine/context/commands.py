@@ -121,10 +121,7 @@ async def failure_reason(
     timeout: int,
     variables: Mapping[str, str],
 ) -> str:
-    """Run a test command in the Expert's sandbox. Returns "" for exit status 0, else the reason.
-
-    `stdin` is its input, `timeout` is in milliseconds. None of its processes is left when this returns.
-    """
+    """Run a test command in the Expert's sandbox, for `timeout` ms. Returns "" for exit status 0, else the reason."""
     name = f"`{masked_line(command) if isinstance(command, str) else ' '.join(masked_args(command))}`"
     argv = argv_of(command)
     try:

@@ -110,10 +110,7 @@ class ProviderState:
 
 
 async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
-    """Return the state of each provider, the default first, then in the order in which they are tried.
-
-    The provider that plays recordings is included only if it is the default.
-    """
+    """Return the state of each provider, the default first; the player of recordings only if it is the default."""
     factories = sorted(setup.plugins.providers.values(), key=lambda factory: factory.priority)
     default = _default(setup, factories)
     factories = [factory for factory in factories if factory.name != RECORDED or default == RECORDED]

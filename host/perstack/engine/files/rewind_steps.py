@@ -417,10 +417,7 @@ class StagedRewind:
         return None
 
     def resume(self) -> Journal | None:
-        """Continue a killed rewind. Return its journal if it is made, to be recorded before `finish`; otherwise None.
-
-        Raises StorageError and OSError.
-        """
+        """Continue a killed rewind. Return its journal, if it is made, to record before `finish`."""
         self._journal = journal = self._file.read()
         if journal is None:
             return None

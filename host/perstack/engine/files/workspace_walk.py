@@ -196,10 +196,7 @@ class Walker:
         self._known: _KnownFolder | None = None
 
     def walk(self) -> Generator[Batch, None, WorkspaceTree]:
-        """Return the present tree; yield batches of blobs, which the caller must store before it continues.
-
-        Raises SnapshotUnavailable, and StorageError if the system lacks resources.
-        """
+        """Return the present tree; yield batches of blobs to store. Raises SnapshotUnavailable and StorageError."""
         try:
             top = os.path.realpath(os.fsencode(self._top))
             handle = os.open(top, REAL_FOLDER)

@@ -223,10 +223,7 @@ class JobReader:
         after: int = 0,
         limit: int | None = None,
     ) -> Sequence[StoredLine[StoredEvent]]:
-        """Return a Run's events after place `after`. `job_id` is needed only for Runs that another program wrote.
-
-        Raises UsageError for a place or a limit below 0.
-        """
+        """Return a Run's events after place `after`. `job_id` is needed only for Runs that another program wrote."""
         if after < 0 or (limit is not None and limit < 0):
             raise UsageError(f"events: after is {after} and limit {limit}: neither may be below 0")
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
@@ -286,10 +283,7 @@ class JobReader:
     async def follow(
         self, job_id: str, *, after: Mapping[str, int] | None = None, on_event: OnEvent | None = None
     ) -> JobSummary:
-        """Follow a Job that workers drive until it ends or waits for a person, and return its summary.
-
-        `after`: the place of the last known event, by Run; `on_event` is called with later ones.
-        """
+        """Follow a Job that workers drive until it rests. `after`: the last known place, by Run."""
         listener = as_listener(on_event)
         async for line in watch_job(self.storage, job_id, lambda: self._needs_no_worker(job_id), after=after):
             if listener is not None:

@@ -17,10 +17,7 @@ from perstack.system.process_guard import GUARD, end_orphaned_programs
 
 @asynccontextmanager
 async def leftover_programs_ended(storage: Storage) -> AsyncGenerator[None]:
-    """End the programs that a killed process left running here, then run the block.
-
-    All programs of the block share one process guard.
-    """
+    """End the programs that a killed process left running here, then run the block under one process guard."""
     if storage.programs is not None:
         await end_orphaned_programs(storage.programs)
     with GUARD.keep_running():
@@ -45,10 +42,7 @@ class StopRequests:
         self._driven = storage if driven is None else driven
 
     async def stop(self, job_id: str, holder: str) -> None:
-        """Request a stop, and wait until that holder does not drive the Job any more.
-
-        Raises Conflict, and withdraws the request, if it still does after half a minute. Raises StorageError.
-        """
+        """Request a stop, and wait until the holder is gone; after half a minute, raise Conflict."""
         space = self._space
         with suppress(Conflict):
             await space.create_job(job_id)

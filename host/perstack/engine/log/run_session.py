@@ -197,10 +197,7 @@ class _Unwritten(NamedTuple):
 
 
 class RunSession:
-    """Writer of one Run's log: folds events into the Run and the Job at once, and writes them at the next `flush`.
-
-    Listeners see an event when it is on disk, not before.
-    """
+    """Writer of one Run's log. Listeners see an event when it is on disk, at the next `flush`."""
 
     run: Run  # the state of the Run; there is none before `startRun` is recorded
 

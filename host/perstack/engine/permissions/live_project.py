@@ -127,10 +127,7 @@ class ReloadedProject:
         )
 
     def agree(self, digest: str) -> bool:
-        """Store a person's agreement to the change, and use it. Return False for a change with another digest.
-
-        Raises StorageError.
-        """
+        """Store a person's agreement to the change and use it. Return False for another digest. Raises StorageError."""
         pending = self.pending_change
         if pending is None or pending.digest != digest:
             return False

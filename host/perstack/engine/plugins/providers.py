@@ -226,11 +226,9 @@ class ProviderPool:
         return tuple(usable)
 
     def check(self, settings: RunSettings, project: Project, expert: Expert) -> None:
-        """Check that the endpoint of a Run's first model can be opened, and has the tools that the Expert wants of it.
+        """Check that a Run's first model can be opened, and has the provider's tools that the Expert wants.
 
-        Raises the errors of `get`, and UsageError.
-
-        A fallback model without a key is skipped, with one notice per process.
+        A fallback model without a key is skipped, with one notice per process. Raises as `get`, and UsageError.
         """
         endpoint = self.get(settings.provider)
         if endpoint.player is None:
