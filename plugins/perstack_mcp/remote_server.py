@@ -64,7 +64,8 @@ class RemoteServer:
             await asyncio.to_thread(self._protocols.remember_handshake, self._endpoint)
 
     def _default_auth(self) -> httpx2.Auth:
-        from perstack_mcp.oauth import GivenHeaders, StoredLogin, client_credentials
+        from perstack_mcp.machine_logins import client_credentials
+        from perstack_mcp.oauth import GivenHeaders, StoredLogin
 
         if any(name.casefold() == "authorization" for name in self._headers):
             return GivenHeaders()
