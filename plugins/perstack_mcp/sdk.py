@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TYPE_CHECKING, cast
 
 import httpcore2
 import httpx2
 from mcp.client.auth import OAuthClientProvider
+
+from perstack_mcp.server_interface import Unauthorized
 
 if TYPE_CHECKING:
     from httpx2._client import UseClientDefault as UseClientDefault
@@ -30,6 +32,32 @@ class BackendTransport(httpx2.AsyncHTTPTransport):
         context = httpx2.create_ssl_context(trust_env=False)  # once: it loads all certificate authorities
         super().__init__(verify=context, trust_env=False)
         self._pool = httpcore2.AsyncConnectionPool(ssl_context=context, network_backend=network)
+
+
+_MAX_ANSWER_BYTES = 1 << 20  # bytes of one answer of an authorization server, or of a refusal
+
+
+class BoundedBody(httpx2.AsyncByteStream):
+    """Body of a response, with a limit."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        """Take over the body of a response, which must not be compressed: it would grow while it is read."""
+        response.headers.pop("content-encoding", None)
+        self._inner = cast("httpx2.AsyncByteStream", response.stream)
+        self._host = response.request.url.host
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the body. Raises Unauthorized when it is too large."""
+        size = 0
+        async for part in self._inner:
+            size += len(part)
+            if size > _MAX_ANSWER_BYTES:
+                raise Unauthorized(f"the answer of {self._host} to a login is larger than {_MAX_ANSWER_BYTES} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        """Close the connection's stream."""
+        await self._inner.aclose()
 
 
 class OAuthFlow(OAuthClientProvider):
@@ -70,6 +98,23 @@ class OAuthFlow(OAuthClientProvider):
     async def take_renewed(self, response: httpx2.Response) -> bool:
         """Read the response to a refresh. Return False if there is no new token."""
         return await self._handle_refresh_response(response)
+
+    async def async_auth_flow(self, request: httpx2.Request) -> Flow:
+        """Yield all requests, redirected ones too. What is read here, and not by the session, is bounded."""
+        flow = super().async_auth_flow(request)
+        try:
+            outgoing = await anext(flow)
+            while True:
+                if outgoing is not request:
+                    outgoing.headers["Accept-Encoding"] = "identity"
+                response = yield outgoing
+                if outgoing is not request or response.status_code in (401, 403) or response.is_redirect:
+                    response.stream = BoundedBody(response)
+                outgoing = await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
 
     def _auth_flow(self, request: httpx2.Request) -> Flow:
         return self.flow(request)

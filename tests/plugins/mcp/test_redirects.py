@@ -236,3 +236,21 @@ def test_an_authorization_server_that_is_silent_is_not_waited_for_for_ever(
     finally:
         gave_up.set()
     assert words.endswith("the authorization server at mcp.test does not answer: ReadTimeout")
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/.well-known/oauth-protected-resource/mcp", "/token", "/moved"])
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_an_answer_that_does_not_end_is_not_read_to_its_end(bed: Bed, net: Open, path: str, encoding: str) -> None:
+    large = "x" * (64 << 20)
+
+    def answer(request: Request) -> Reply:
+        reply = _guarded(request)
+        if path == "/moved" and request.path == "/token":
+            return Reply(307, {"Location": "/moved"}, large)
+        if request.path == path:
+            return Reply(reply.status, reply.headers | {"Content-Encoding": encoding}, large)
+        return reply
+
+    net(answer)
+    host = HERE.removeprefix("https://")
+    assert f"the answer of {host} to a login is larger than 1048576 bytes" in _refusal(bed, _client_credentials())
