@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Literal, TypeVar
+from urllib.parse import parse_qsl
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
@@ -154,7 +155,7 @@ class TokenFlow(OAuthFlow):
     async def take_token(self, response: httpx2.Response) -> None:
         """Read a token response. Raises OAuthFlowError with the server's reason if it refused."""
         if response.status_code not in (200, 201):
-            raise OAuthFlowError(f"the authorization server gave no token: {await _refusal(response)}")
+            raise OAuthFlowError(f"the authorization server gave no token: {await refusal(response)}")
         await super().take_token(response)
 
     async def authorization(self) -> httpx2.Request:
@@ -184,12 +185,19 @@ def _describe(error: OAuthFlowError) -> str:
     return words
 
 
-async def _refusal(response: httpx2.Response) -> str:
+_SENT = ("assertion", "client_assertion", "client_secret", "code", "refresh_token", "subject_token")
+
+
+async def refusal(response: httpx2.Response) -> str:
+    """Return why a server refused a token, on one line without the secrets that it was sent."""
     try:
         answer = _Refusal.model_validate_json(await response.aread())
     except ValueError:
         return f"it answered {response.status_code}"
-    return ": ".join(part for part in (answer.error, answer.error_description) if part)
+    text = " ".join(": ".join(part for part in (answer.error, answer.error_description) if part).split())
+    for name, value in parse_qsl((await response.request.aread()).decode()):
+        text = text.replace(value, "…") if name in _SENT else text
+    return text[:500]
 
 
 class _Refusal(BaseModel):

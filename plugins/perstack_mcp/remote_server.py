@@ -85,10 +85,11 @@ def fill_endpoint(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkil
     """
     check_known((definition.endpoint,), definition.name)
     oauth = definition.oauth or OAuth()
-    sent = variables_in((*definition.headers.values(), oauth.client_secret or "", oauth.private_key or ""))
+    secrets = (oauth.client_secret or "", oauth.private_key or "", oauth.identity_client_secret or "")
+    sent, token = sorted(variables_in((*definition.headers.values(), *secrets))), oauth.identity_file
     try:
-        for name in variables_in((definition.endpoint,)):
-            refuse_redirected(env, name, sorted(sent))
+        for name in variables_in((definition.endpoint, oauth.issuer or "", oauth.identity_endpoint or "")):
+            refuse_redirected(env, name, sent, others=None if token is None else f"the token in {token}")
     except UsageError as error:
         raise SkillError(f"skill {definition.name!r}: {error}") from error
     endpoint = fill({"endpoint": definition.endpoint}, env, definition.name, "endpoint")
@@ -112,7 +113,16 @@ def login_file_of(definition: McpSseSkill, env: Mapping[str, str]) -> LoginFile:
     return Logins.of_user(env).file_of(definition.endpoint, oauth_of(definition, env).client_id)
 
 
-_TEXTS = ("client_id", "client_secret", "private_key", "identity_file", "issuer")
+_TEXTS = (
+    "client_id",
+    "client_secret",
+    "private_key",
+    "identity_file",
+    "issuer",
+    "identity_endpoint",
+    "identity_client_id",
+    "identity_client_secret",
+)
 
 
 def _check(definition: McpSseSkill) -> None:

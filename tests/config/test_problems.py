@@ -195,7 +195,25 @@ ERRORS = {
         f'{LOGIN}identityFile = "/token"',
         7,
         "experts.a.skills.s.oauth.identityFile",
-        'needs flow = "workloadIdentity"',
+        'needs flow = "workloadIdentity" or "identityAssertion"',
+    ),
+    "an identity provider that is not named": (
+        f'{LOGIN}flow = "identityAssertion"\nclientId = "c"\nclientSecret = "${{S}}"\nidentityFile = "/token"',
+        6,
+        "experts.a.skills.s.oauth",
+        "must have `clientSecret`, `identityFile`, `identityEndpoint`, `identityClientId` and `issuer`",
+    ),
+    "an identity provider for a person's login": (
+        f'{LOGIN}identityEndpoint = "https://a.b/token"',
+        6,
+        "experts.a.skills.s.oauth",
+        'has keys of an identity provider, which need flow = "identityAssertion"',
+    ),
+    "an identity provider that is no address": (
+        f'{LOGIN}identityEndpoint = "a.b"',
+        7,
+        "experts.a.skills.s.oauth.identityEndpoint",
+        "must be an address such as",
     ),
     "an issuer that is not an address": (
         f'{LOGIN}issuer = "a.b"',

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
@@ -83,13 +84,33 @@ def answer(schema: object):
     return ANSWERS.get(kind if isinstance(kind, str) else "string", "x")
 
 
-def oauth_of(scenario: str, context: dict[str, Any], folder: Path) -> OAuth | None:
+def issuer_of(endpoint: str) -> str:
+    """Return the authorization server of a server, which the suite does not name and a user would know."""
+    parts = urlsplit(endpoint)
+    with urllib.request.urlopen(
+        f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}"
+    ) as page:
+        return json.load(page)["authorization_servers"][0]
+
+
+def oauth_of(endpoint: str, scenario: str, context: dict[str, Any], folder: Path) -> OAuth | None:
     """Return the OAuth settings that a user would have in perstack.toml."""
     if "valid_jwt" in context:
         file, token = folder / "token", context["valid_jwt"]
         file.write_text(token + "\n")
         audience = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["aud"]
         return OAuth(flow="workloadIdentity", client_id=context["client_id"], identity_file=str(file), issuer=audience)
+    if "idp_id_token" in context:
+        (folder / "token").write_text(context["idp_id_token"])
+        return OAuth(
+            flow="identityAssertion",
+            client_id=context["client_id"],
+            client_secret=context["client_secret"],
+            issuer=issuer_of(endpoint),
+            identity_file=str(folder / "token"),
+            identity_endpoint=context["idp_token_endpoint"],
+            identity_client_id=context["idp_client_id"],
+        )
     given = {"client_id": context.get("client_id"), "client_secret": context.get("client_secret")}
     given |= {"private_key": context.get("private_key_pem"), "issuer": context.get("issuer")}
     if scenario.startswith("auth/client-credentials"):
@@ -114,7 +135,7 @@ async def act(endpoint: str, scenario: str, context: dict[str, Any], folder: Pat
     skill = McpSseSkill(
         name="server",
         endpoint=endpoint,
-        oauth=oauth_of(scenario, context, folder),
+        oauth=await asyncio.to_thread(oauth_of, endpoint, scenario, context, folder),
         allow_local_network=True,
         timeout=60_000,
     )

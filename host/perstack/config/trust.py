@@ -225,10 +225,13 @@ def skill_item(skill: Skill, name: str) -> Iterator[Item]:
                 mode="json", include={"endpoint", "headers", "oauth", "allow_local_network"}
             )
             identity = None if skill.oauth is None else skill.oauth.identity_file
-            gets = (*skill.headers, *([] if identity is None else [f"the token in {identity}"]))
+            provider = None if skill.oauth is None else skill.oauth.identity_endpoint
+            receiver = "" if provider is None else f" exchanged at {masked_address(provider, _hide)}"
+            gets = (*skill.headers, *([] if identity is None else [f"the token in {identity}{receiver}"]))
             sent = f" (gets {', '.join(gets)})" if gets else ""
-            issuer = [] if skill.oauth is None or skill.oauth.issuer is None else [skill.oauth.issuer]
-            is_outside = any(map(_is_outside, (skill.endpoint, *issuer))) or bool(variables_in(texts_in(remote)))
+            issuer = None if skill.oauth is None else skill.oauth.issuer
+            places = filter(None, (skill.endpoint, issuer, provider))
+            is_outside = any(map(_is_outside, places)) or bool(variables_in(texts_in(remote)))
             is_outside = is_outside or identity is not None  # any file could be named, and is sent
             shown = masked_address(skill.endpoint, _hide) + sent
             yield _item("endpoint", name, remote, shown, is_outside=is_outside)

@@ -426,6 +426,7 @@ def test_settings_name_addresses_too(project: Project, is_outside: bool) -> None
         (McpSseSkill(name="s", endpoint="http://localhost:1/", oauth=OAuth(issuer="https://a.b")), True),
         (McpSseSkill(name="s", endpoint="http://localhost:1/", oauth=OAuth(client_secret="${B}")), True),
         (McpSseSkill(name="s", endpoint="http://localhost:1/", oauth=OAuth(identity_file="/token")), True),
+        (McpSseSkill(name="s", endpoint="http://localhost:1/", oauth=OAuth(identity_endpoint="https://a.b")), True),
         (PluginSkill(name="s", plugin="p", settings={"deep": [{"er": "${B}"}]}), True),
         (PluginSkill(name="s", plugin="p", settings={"to": ["https://a.b"]}), True),
         (PluginSkill(name="s", plugin="p", settings={"serverUrl": "a.b"}), True),

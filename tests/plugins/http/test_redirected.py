@@ -12,7 +12,7 @@ from terminal import Result, Terminal
 from wire import Said
 from wire_anthropic import ANTHROPIC
 
-from perstack.core.definitions.skills import McpSseSkill
+from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import SkillError, UsageError
 from perstack.host import Host
@@ -144,3 +144,20 @@ def test_a_server_on_the_web_is_sent_none_either() -> None:
     with pytest.raises(SkillError, match=r"skill 'web': TOKEN of your environment is not sent to the WEB_URL that"):
         fill_endpoint(skill, Environment(variables, unconfirmed={"WEB_URL": "here/.env"}))
     assert fill_endpoint(skill, Environment(variables)).endpoint == variables["WEB_URL"]
+
+
+@pytest.mark.parametrize(
+    ("oauth", "what"),
+    [
+        (OAuth(client_secret="${TOKEN}", issuer="${WEB_URL}"), "TOKEN of your environment"),
+        (OAuth(identity_file="/token", issuer="${WEB_URL}"), "the token in /token"),
+        (OAuth(identity_file="/token", identity_endpoint="${WEB_URL}"), "the token in /token"),
+        (OAuth(identity_client_secret="${TOKEN}", identity_endpoint="${WEB_URL}"), "TOKEN of your environment"),
+    ],
+)
+def test_nor_is_a_server_that_gives_tokens(oauth: OAuth, what: str) -> None:
+    skill = McpSseSkill(name="web", endpoint="https://web.example", oauth=oauth)
+    variables = {"WEB_URL": "https://elsewhere.example", "TOKEN": "canary"}
+    with pytest.raises(SkillError, match=f"skill 'web': {what} is not sent to the WEB_URL that"):
+        fill_endpoint(skill, Environment(variables, unconfirmed={"WEB_URL": "here/.env"}))
+    assert fill_endpoint(skill, Environment(variables)) == skill

@@ -297,6 +297,57 @@ def test_a_machine_logs_in_with_its_token_which_is_read_for_each_login(bed: Bed,
     assert len(guarded.did()) == 2
 
 
+def _asserting(guarded: Guarded, file: Path, **changed: str | None) -> OAuth:
+    fields = {
+        "identity_file": str(file),
+        "identity_endpoint": f"{guarded.base}/identity",
+        "identity_client_id": "at-provider",
+        "identity_client_secret": "${THERE}",
+        "client_id": "known",
+        "client_secret": "${SECRET}",
+        "issuer": guarded.base,
+    }
+    return OAuth(flow="identityAssertion", **fields | changed)
+
+
+def test_an_identity_provider_vouches_for_a_person_at_each_login(bed: Bed, guarded: Guarded) -> None:
+    guarded.do("machine")
+    bed.env |= {"SECRET": "s3cret-of-known", "THERE": "s3cret there"}
+    file = bed.workspace.parent / "identity"
+    file.write_text("token-of-ann\n")
+    shown: list[bytes] = []
+
+    async def work(**changed: str | None) -> Seen:
+        async with _host(bed, _skill(guarded, _asserting(guarded, file, **changed))) as host:
+            seen = await _run(host)
+            shown.extend(seen.lines)
+            return seen
+
+    assert results(wait_for(work())) == ["read"]
+    once = [f"exchange for {guarded.base} and {guarded.endpoint}", "for assertion-of-ann"]
+    assert guarded.did() == once
+    assert results(wait_for(work())) == ["read"]
+    assert guarded.did() == once * 2
+    assert _files(bed) == []
+    elsewhere = wait_for(work(issuer="https://auth.example.com"))
+    assert "nothing was sent there" in _problem(elsewhere)
+    unknown = wait_for(work(identity_client_secret=None))
+    assert "the identity provider gave no assertion: invalid_client" in _problem(unknown)
+    lost = wait_for(work(identity_endpoint=f"{guarded.base}/nowhere"))
+    assert "the identity provider gave no assertion: it answered 405" in _problem(lost)
+    refused = wait_for(work(client_secret="wrong"))
+    assert "the authorization server gave no token: invalid_grant" in _problem(refused)
+    file.write_text("token-of-bob")
+    assert "gave no assertion: invalid_grant: what is …?" in _problem(wait_for(work()))
+    file.write_text("token-of-ann")
+    guarded.do("deny")
+    assert "the identity provider's answer is not as it should be" in _problem(wait_for(work()))
+    file.unlink()
+    assert f"`identityFile` {file} cannot be read: No such file" in _problem(wait_for(work()))
+    for secret in (b"token-of", b"assertion-of", b"s3cret", b"wrong"):
+        assert not [line for line in shown if secret in line]
+
+
 def test_a_login_that_was_revoked_is_forgotten_and_asked_for_again(bed: Bed, guarded: Guarded) -> None:
     async def work() -> Seen:
         async with _host(bed, _skill(guarded)) as host:

@@ -254,3 +254,43 @@ def test_an_answer_that_does_not_end_is_not_read_to_its_end(bed: Bed, net: Open,
     net(answer)
     host = HERE.removeprefix("https://")
     assert f"the answer of {host} to a login is larger than 1048576 bytes" in _refusal(bed, _client_credentials())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "why"),
+    [
+        ("https://inner.test/identity", "inner.test (10.0.0.1) is a private or local address"),
+        ("https://mcp.test/moved", "the identity provider gave no assertion: it answered 307"),
+        ("https://mcp.test/large", "the answer of mcp.test to a login is larger than 1048576 bytes"),
+        ("https://mcp.test/hangs", "the authorization server at mcp.test does not answer: ReadTimeout"),
+    ],
+)
+def test_an_identity_provider_that_leads_elsewhere_or_does_not_end_gets_no_further(
+    bed: Bed, net: Open, monkeypatch: pytest.MonkeyPatch, endpoint: str, why: str
+) -> None:
+    monkeypatch.setattr("perstack_mcp.oauth.AUTHORIZATION_TIMEOUT_S", 0.5)
+    gave_up = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        match request.path:
+            case "/moved":
+                return Reply(307, {"Location": "https://other.test/identity"})
+            case "/large":
+                return Reply(200, {}, "x" * (64 << 20))
+            case "/hangs":
+                gave_up.wait(30)
+        return _guarded(request)
+
+    seen = net(answer)
+    file = bed.workspace / "identity"
+    file.write_text(TOKEN)
+    fields = {"identity_endpoint": endpoint, "identity_client_id": "c", "identity_file": str(file)}
+    oauth = OAuth(flow="identityAssertion", client_id="c", client_secret="x", issuer=HERE, **fields)
+    try:
+        words = _refusal(bed, _skill(oauth=oauth))
+    finally:
+        gave_up.set()
+    assert why in words
+    assert {host for host, _ in seen.connected} == {PUBLIC}
+    assert {request.host for request in seen.requests} == {"mcp.test"}
+    assert "/token" not in [request.path for request in seen.requests]

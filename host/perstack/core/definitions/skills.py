@@ -179,10 +179,11 @@ class OAuth(Fact):
     """OAuth login to a remote server; `${NAME}` in a text is replaced by an environment variable."""
 
     flow: Annotated[
-        Literal["authorizationCode", "clientCredentials", "workloadIdentity"],
+        Literal["authorizationCode", "clientCredentials", "workloadIdentity", "identityAssertion"],
         Key(
             "`authorizationCode` (default): a person logs in; `clientCredentials`: the client itself;"
-            " `workloadIdentity`: the client, with a token of the machine that it runs on"
+            " `workloadIdentity`: the client, with a token of the machine that it runs on; `identityAssertion`: the"
+            " client for a person, with a token of an identity provider"
         ),
     ] = "authorizationCode"
     client_id: Annotated[
@@ -197,7 +198,19 @@ class OAuth(Fact):
     identity_file: Annotated[  # holds an assertion that is the grant itself (RFC 7523, section 2.1)
         str | None,
         NOT_EMPTY,
-        Key("for `workloadIdentity`: absolute path of the token, a JWT, which is read for each login; `${NAME}`"),
+        Key("for the last two: absolute path of the token, a JWT, which is read for each login; `${NAME}`"),
+    ] = Field(default=None, exclude_if=falsy)
+    identity_endpoint: Annotated[  # token endpoint of an identity provider (RFC 8693, SEP-990)
+        str | None,
+        NOT_EMPTY,
+        Rule(wrong_issuer),
+        Key("for `identityAssertion`: the identity provider's token endpoint, which is sent that token; `${NAME}`"),
+    ] = Field(default=None, exclude_if=falsy)
+    identity_client_id: Annotated[
+        str | None, NOT_EMPTY, Key("for `identityAssertion`: the client's id at the identity provider")
+    ] = Field(default=None, exclude_if=falsy)
+    identity_client_secret: Annotated[
+        str | None, NOT_EMPTY, Key("for `identityAssertion`: the client's secret there, if it has one, `${NAME}`")
     ] = Field(default=None, exclude_if=falsy)
     issuer: Annotated[
         str | None,

@@ -4,7 +4,7 @@ Its path, which is its argument, is /mcp, or /sse for that transport. It registe
 in. `/did` lists what was asked of it, and `/reset` makes it new. `/expire` makes it forget the access tokens, `/revoke`
 the refresh tokens too. `/deny` lets nobody in, `/restrict` makes the tool ask for one more scope, `/down` gives no more
 tokens, and after `/unsaid` it no longer says how long a token is good for. After `/machine` the client `known` gets
-tokens for its secret alone, or for a token of its machine.
+tokens for its secret alone, for a token of its machine, or for an assertion of the identity provider at `/identity`.
 """
 
 from __future__ import annotations
@@ -122,16 +122,33 @@ class Provider:
     def for_secret(self, request: Request, form: Mapping[str, object]) -> Response:
         """The grant of client credentials (RFC 6749, section 4.4), which the SDK's servers do not have."""
         secret = base64.b64encode(b"known:s3cret-of-known").decode()
-        if form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer":
+        is_known = request.headers.get("authorization") == f"Basic {secret}"
+        if str(form.get("assertion")).startswith("assertion-") and is_known:
+            self.did.append(f"for {form['assertion']}")
+        elif form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer":
             if "authorization" in request.headers or not str(form["assertion"]).startswith("token-of-machine-"):
                 return JSONResponse({"error": "invalid_grant"}, 400)
             self.did.append(f"for {form['assertion']} of {form['client_id']}")
-        elif request.headers.get("authorization") != f"Basic {secret}" or form["grant_type"] != "client_credentials":
+        elif not is_known or form["grant_type"] != "client_credentials":
             return JSONResponse({"error": "invalid_client"}, 401)
         else:
             self.did.append("for a secret")
         token = self._tokens(self.clients["known"], ["read"], str(form["resource"]))
         return JSONResponse(token.model_dump(exclude={"refresh_token"}, exclude_none=True))
+
+    def exchanged(self, request: Request, form: Mapping[str, object]) -> Response:
+        """The identity provider: an assertion for the token that it gave a person (RFC 8693)."""
+        kind = "urn:ietf:params:oauth:token-type:id-jag"
+        login = base64.b64encode(b"at-provider:s3cret%20there").decode()
+        if request.headers.get("authorization") != f"Basic {login}":
+            return JSONResponse({"error": "invalid_client"}, 401)
+        if form["requested_token_type"] != kind or form["subject_token"] != "token-of-ann":
+            said = f"what is {form['subject_token']}?"
+            return JSONResponse({"error": "invalid_grant", "error_description": said}, 400)
+        self.did.append(f"exchange for {form['audience']} and {form['resource']}")
+        issued = "urn:ietf:params:oauth:token-type:access_token" if self.denies else kind
+        answer = {"access_token": "assertion-of-ann", "issued_token_type": issued, "token_type": "N_A"}
+        return JSONResponse(answer)
 
     def _tokens(self, client: OAuthClientInformationFull, scopes: list[str], resource: str | None) -> OAuthToken:
         access, refresh = f"access-{secrets.token_hex(16)}", f"refresh-{secrets.token_hex(16)}"
@@ -214,6 +231,10 @@ class Restricting:
                 request = Request(scope, receive)
                 answer = self.provider.for_secret(request, await request.form())
                 return await answer(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] == "/identity":
+            request = Request(scope, receive)
+            answer = self.provider.exchanged(request, await request.form())
+            return await answer(scope, receive, send)
         is_call = scope["type"] == "http" and (scope["method"], scope["path"]) == ("POST", "/mcp")
         if not is_call or not self.provider.restricts:
             return await self.app(scope, receive, send)
