@@ -78,6 +78,14 @@ def test_a_resumed_run_takes_its_secrets_from_todays_definition() -> None:
     assert with_secrets(recorded, None) == recorded
 
 
+def test_what_a_client_has_at_an_identity_provider_is_not_recorded() -> None:
+    address = "https://identity.example.com/token?key=" + SECRET
+    for oauth in (OAuth(identity_client_secret=SECRET), OAuth(identity_endpoint=address)):
+        one = expert("a").model_copy(update={"skills": (REMOTE.model_copy(update={"oauth": oauth}),)})
+        assert SECRET not in without_secrets(one).model_dump_json()
+        assert with_secrets(without_secrets(one), one).skills == one.skills
+
+
 def test_a_secret_of_oauth_is_recorded_only_if_it_names_a_variable() -> None:
     named = OAuth(client_id="c", client_secret="${SECRET}")
     literal = OAuth(client_id="c", client_secret=SECRET)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from perstack.core.base.records import texts_in, with_texts
 from perstack.core.base.secrets import (
@@ -19,7 +19,7 @@ from perstack.core.base.secrets import (
 )
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.settings import ProviderSetting
-from perstack.core.definitions.skills import AnySkill, McpSseSkill, McpStdioSkill, PluginSkill
+from perstack.core.definitions.skills import AnySkill, McpSseSkill, McpStdioSkill, OAuth, PluginSkill
 
 
 def without_secrets(expert: Expert) -> Expert:
@@ -74,9 +74,15 @@ def _masked_remote(skill: McpSseSkill) -> McpSseSkill:
     headers = {name: _mask(value) for name, value in skill.headers.items()}
     oauth = skill.oauth
     if oauth is not None:
-        secrets = {"client_secret": oauth.client_secret, "private_key": oauth.private_key}
-        oauth = oauth.model_copy(update={name: value and _mask(value) for name, value in secrets.items()})
+        masked = {name: value and _mask(value) for name, value in _oauth_secrets(oauth).items()}
+        place = oauth.identity_endpoint
+        oauth = oauth.model_copy(update={**masked, "identity_endpoint": place and masked_address(place)})
     return skill.model_copy(update={"endpoint": masked_address(skill.endpoint), "headers": headers, "oauth": oauth})
+
+
+def _oauth_secrets(oauth: OAuth) -> Mapping[str, str | None]:
+    names = ("client_secret", "private_key", "identity_client_secret")
+    return {name: getattr(oauth, name) for name in names}
 
 
 def _mask(value: str) -> str:
@@ -99,8 +105,10 @@ def _unmask_skill(skill: AnySkill, today: AnySkill | None) -> AnySkill:
         update: dict[str, object] = {"endpoint": endpoint}
         if MASKED in skill.headers.values():
             update["headers"] = today.headers
-        if skill.oauth is not None and MASKED in (skill.oauth.client_secret, skill.oauth.private_key):
-            update["oauth"] = today.oauth
+        if skill.oauth is not None:
+            is_masked = has_masked((skill.oauth.identity_endpoint or "",))
+            if is_masked or MASKED in _oauth_secrets(skill.oauth).values():
+                update["oauth"] = today.oauth
         return skill.model_copy(update=update)
     if isinstance(skill, PluginSkill) and isinstance(today, PluginSkill):
         return _unmasked_plugin(skill, today)
