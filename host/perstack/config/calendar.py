@@ -19,7 +19,7 @@ from perstack.core.definitions.project import Schedule
 from perstack.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST_PASSED_OVER = 200  # most repetitions of a clock time (clocks go back) to skip in search of the next occurrence
+_MAX_SKIPPED_TIMES = 200  # most repetitions of a clock time (clocks go back) to skip in search of the next occurrence
 _FIELDS = {
     "Bad minute": "minute, 0 to 59",
     "Bad hour": "hour, 0 to 23",
@@ -49,21 +49,21 @@ class Calendar:
         try:
             CronSim(self._cron, _EPOCH)
         except CronSimError as error:
-            words = _FIELDS.get(str(error), str(error))
-            raise WrongCron(f"`{self._cron}` has a wrong {words}") from error
+            field = _FIELDS.get(str(error), str(error))
+            raise WrongCron(f"`{self._cron}` has a wrong {field}") from error
 
     def next_after(self, moment: int) -> int | None:
         """Return the first occurrence after `moment`, both in milliseconds since 1970; None without one."""
         try:
             times = CronSim(self._cron, (_EPOCH + timedelta(milliseconds=moment)).astimezone(self._zone))
-            for _ in range(_MOST_PASSED_OVER):
-                found = next(times, None)
-                if found is None:
+            for _ in range(_MAX_SKIPPED_TIMES):
+                local_time = next(times, None)
+                if local_time is None:
                     return None
-                at = found.astimezone(UTC)
+                time = local_time.astimezone(UTC)
                 # skip a time that the clock left out, and the second of two equal clock times
-                if at.astimezone(self._zone).replace(tzinfo=None) == found.replace(tzinfo=None):
-                    milliseconds = (at - _EPOCH) // timedelta(milliseconds=1)
+                if time.astimezone(self._zone).replace(tzinfo=None) == local_time.replace(tzinfo=None):
+                    milliseconds = (time - _EPOCH) // timedelta(milliseconds=1)
                     if milliseconds > moment:
                         return milliseconds
         except (OverflowError, ValueError):  # the date is beyond the supported years
@@ -112,9 +112,9 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        known = available_timezones()
-        if not known:
+        zones = available_timezones()
+        if not zones:
             raise WrongZone(f"`{name}` cannot be looked up: install tzdata on this machine") from error
-        same = [one for one in known if one.casefold() == name.casefold()]
-        near = f"; did you mean `{same[0]}`?" if same else suggestion(name, known)
-        raise WrongZone(f"`{name}` is not a time zone{near or ': write it as in `Europe/Berlin`'}") from error
+        same_letters = [zone for zone in zones if zone.casefold() == name.casefold()]
+        hint = f"; did you mean `{same_letters[0]}`?" if same_letters else suggestion(name, zones)
+        raise WrongZone(f"`{name}` is not a time zone{hint or ': write it as in `Europe/Berlin`'}") from error

@@ -40,7 +40,7 @@ from perstack.core.definitions.skills import (
 )
 from perstack.dataclass import dataclass
 
-_M = TypeVar("_M", bound=Fact)
+_FactT = TypeVar("_FactT", bound=Fact)
 
 IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original without effect here, with the reason
     Project: {
@@ -62,7 +62,7 @@ READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
 
-_MAX_KNOWN = 10  # keys that the message about an unknown one names
+_MAX_LISTED_KEYS = 10  # keys that the message about an unknown one names
 
 _TOOL_OPTIONS = (ProviderToolOptions, WebToolOptions, FileSearchOptions)
 
@@ -75,7 +75,7 @@ _GUARDING_KEYS = (  # names of tables and keys that restrict what an Expert may 
 
 _SKILLS = (McpStdioSkill, McpSseSkill, InteractiveSkill, PluginSkill, AgentSkill)
 
-_PLACES: Mapping[type[Fact], str] = {
+_PLACE_BY_MODEL: Mapping[type[Fact], str] = {
     Project: "at the top of the file, above the first [table]",
     ProviderSetting: "in [provider]",
     Audit: "in [audit]",
@@ -95,7 +95,7 @@ _PLACES: Mapping[type[Fact], str] = {
     **dict.fromkeys(_TOOL_OPTIONS, "in [experts.NAME.providerToolOptions]"),
 }
 
-_EXPECTED = {
+_EXPECTED_BY_ERROR = {
     "string_type": 'text in "quotes"',
     "int_type": "a whole number",
     "float_type": "a number",
@@ -105,7 +105,7 @@ _EXPECTED = {
 }
 
 
-_KINDS: Mapping[type[object], str] = {
+_KIND_BY_TYPE: Mapping[type[object], str] = {
     bool: "true or false",
     str: "text",
     int: "a number",
@@ -130,16 +130,16 @@ class WrittenKey:
 @cache
 def keys_of(model: type[Fact]) -> Mapping[str, WrittenKey]:
     """Return the keys of a table in perstack.toml by name: required keys first, rarely used context keys last."""
-    found: dict[str, WrittenKey] = {}
-    for _, field in sorted(model.model_fields.items(), key=lambda one: one[0] in ContextKeys.model_fields):
+    keys: dict[str, WrittenKey] = {}
+    for _, field in sorted(model.model_fields.items(), key=lambda item: item[0] in ContextKeys.model_fields):
         alias = field.alias or ""
         for key in field.metadata:
             if isinstance(key, Key):
                 tables = _tables(field.annotation)
                 is_named = get_origin(field.annotation) in (tuple, dict)
                 is_required = key.is_required or field.is_required()
-                found[key.name or alias] = WrittenKey(alias, key.text, is_required, tables, is_named)
-    return dict(sorted(found.items(), key=lambda one: not one[1].is_required))
+                keys[key.name or alias] = WrittenKey(alias, key.text, is_required, tables, is_named)
+    return dict(sorted(keys.items(), key=lambda item: not item[1].is_required))
 
 
 def _tables(annotation: object) -> tuple[type[Fact], ...]:
@@ -152,43 +152,43 @@ def _tables(annotation: object) -> tuple[type[Fact], ...]:
         return _tables(parts[1])
     if origin not in (Union, UnionType):
         return ()
-    each = [_tables(part) for part in parts if part is not NoneType]
-    return tuple(table for tables in each for table in tables) if all(each) else ()
+    groups = [_tables(part) for part in parts if part is not NoneType]
+    return tuple(table for tables in groups for table in tables) if all(groups) else ()
 
 
-def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, **named: str) -> _M | None:
+def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporter, **extra: str) -> _FactT | None:
     """Read a table as far as it is valid, and report the rest; None if it is none. `named`: no keys."""
     if not isinstance(raw, dict):
         report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and its keys below it")
         return None
-    given: dict[str, object] = {**named, **_read_values(model, raw, at, report)}
+    values: dict[str, object] = {**extra, **_read_values(model, raw, at, report)}
     try:
-        return model.model_validate(given, strict=True, extra="forbid", context=FROM_FILE)
+        return model.model_validate(values, strict=True, extra="forbid", context=FROM_FILE)
     except ValidationError as error:
-        wrong = _errors_by_place(error.errors(include_url=False), given)
-    written = {key.field: (name, key.meaning) for name, key in keys_of(model).items()}
-    for (field, *inside), errors in wrong.items():
+        errors_by_path = _errors_by_place(error.errors(include_url=False), values)
+    key_by_field = {key.field: (name, key.meaning) for name, key in keys_of(model).items()}
+    for (field, *subpath), errors in errors_by_path.items():
         # a table's name is not a key in it
-        name, meaning = written.get(str(field), ("", ""))
-        report.error((*at, name, *inside) if name else at, _complaint(errors, meaning))
-    return model.model_validate(_valid_values(model, given, wrong), context=PART_OF_FILE)
+        name, meaning = key_by_field.get(str(field), ("", ""))
+        report.error((*at, name, *subpath) if name else at, _complaint(errors, meaning))
+    return model.model_validate(_valid_values(model, values, errors_by_path), context=PART_OF_FILE)
 
 
 def _read_values(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:
     keys = keys_of(model)
-    given: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, value in raw.items():
         key = keys.get(name)
         if key is None:
             _report_unknown(name, model, (*at, name), report)
         elif not key.tables:
-            given[key.field] = tuple(value) if isinstance(value, list) else value
+            values[key.field] = tuple(value) if isinstance(value, list) else value
         elif (inner := _read_inner(key, value, (*at, name), report)) is not None:
-            given[key.field] = inner
+            values[key.field] = inner
     for name, key in keys.items():
         if key.is_required and name not in raw:
             report.error((*at, name), f"is missing: {key.meaning}")
-    return given
+    return values
 
 
 def _read_inner(key: WrittenKey, raw: TomlValue, at: KeyPath, report: Reporter) -> object:
@@ -197,13 +197,13 @@ def _read_inner(key: WrittenKey, raw: TomlValue, at: KeyPath, report: Reporter) 
     if not isinstance(raw, dict):
         report.error(at, f"must be a table, not {kind_of(raw)}")
         return None
-    found: list[Fact] = []
+    tables: list[Fact] = []
     for name, table in raw.items():
         model = _model_of(key.tables, table, (*at, name), report)
-        one = None if model is None else read_table(model, table, (*at, name), report, name=name)
-        if one is not None:
-            found.append(one)
-    return tuple(found)
+        entry = None if model is None else read_table(model, table, (*at, name), report, name=name)
+        if entry is not None:
+            tables.append(entry)
+    return tuple(tables)
 
 
 def _model_of(models: tuple[type[Fact], ...], raw: TomlValue, at: KeyPath, report: Reporter) -> type[Fact] | None:
@@ -213,37 +213,37 @@ def _model_of(models: tuple[type[Fact], ...], raw: TomlValue, at: KeyPath, repor
     kind = raw.get("type")
     if isinstance(kind, str) and kind in by_type:
         return by_type[kind]
-    near = suggestion(kind, by_type) if isinstance(kind, str) else ""
-    report.error((*at, "type"), f"{'is missing:' if kind is None else 'must be'} one of {', '.join(by_type)}{near}")
+    hint = suggestion(kind, by_type) if isinstance(kind, str) else ""
+    report.error((*at, "type"), f"{'is missing:' if kind is None else 'must be'} one of {', '.join(by_type)}{hint}")
     return None
 
 
-def _errors_by_place(errors: Iterable[ErrorDetails], given: object) -> dict[KeyPath, list[ErrorDetails]]:
+def _errors_by_place(errors: Iterable[ErrorDetails], values: object) -> dict[KeyPath, list[ErrorDetails]]:
     """Return the errors by place. An error inside of a value replaces the errors of the whole value."""
-    found: dict[KeyPath, list[ErrorDetails]] = {}
+    by_path: dict[KeyPath, list[ErrorDetails]] = {}
     for error in errors:
         if error["type"] != "missing":  # reported already
-            found.setdefault(path_in(given, error["loc"]), []).append(error)
-    around = {at[:length] for at in found for length in range(len(at))}
-    return {at: those for at, those in found.items() if at not in around}
+            by_path.setdefault(path_in(values, error["loc"]), []).append(error)
+    enclosing = {at[:length] for at in by_path for length in range(len(at))}
+    return {at: group for at, group in by_path.items() if at not in enclosing}
 
 
-def _valid_values(model: type[Fact], given: Mapping[str, object], wrong: Iterable[KeyPath]) -> dict[str, object]:
+def _valid_values(model: type[Fact], values: Mapping[str, object], wrong_paths: Iterable[KeyPath]) -> dict[str, object]:
     """Return the valid values and table entries; a required invalid text becomes empty."""
-    ways = {way[:2] for way in wrong}
-    fields = {way[0] for way in ways}
-    right: dict[str, object] = {}
+    prefixes = {path[:2] for path in wrong_paths}
+    fields = {path[0] for path in prefixes}
+    valid: dict[str, object] = {}
     for field in model.model_fields.values():
         name = field.alias or ""
-        value = given.get(name)
-        if name in given and name not in fields:
-            right[name] = value
+        value = values.get(name)
+        if name in values and name not in fields:
+            valid[name] = value
         elif field.is_required():
-            right[name] = ""
-        elif isinstance(value, dict) and (name,) not in ways and get_origin(field.annotation) is dict:
+            valid[name] = ""
+        elif isinstance(value, dict) and (name,) not in prefixes and get_origin(field.annotation) is dict:
             table = cast("dict[str, object]", value)
-            right[name] = {entry: one for entry, one in table.items() if (name, entry) not in ways}
-    return right
+            valid[name] = {key: entry for key, entry in table.items() if (name, key) not in prefixes}
+    return valid
 
 
 def _complaint(errors: list[ErrorDetails], meaning: str) -> str:
@@ -255,19 +255,21 @@ def _complaint(errors: list[ErrorDetails], meaning: str) -> str:
         if error["type"] == "invalid-json-value":
             return "must not hold a date or time: write it as text in quotes"
     value = errors[0]["input"]
-    words = [word for error in errors for word in findall("'([^']*)'", str(error.get("ctx", {}).get("expected")))]
-    expected = [f"one of {', '.join(words)}"] if words else []
-    expected += [_EXPECTED.get(error["type"], error["msg"]) for error in errors if error["type"] != "literal_error"]
-    if words and isinstance(value, str):
-        return f"must be {' or '.join(expected)}{suggestion(value, words)}"
-    is_fraction = isinstance(value, float) and _EXPECTED["int_type"] in expected
-    hint = ": write it in [brackets]" if expected == [_EXPECTED["tuple_type"]] else ""
+    choices = [choice for error in errors for choice in findall("'([^']*)'", str(error.get("ctx", {}).get("expected")))]
+    expected = [f"one of {', '.join(choices)}"] if choices else []
+    expected += [
+        _EXPECTED_BY_ERROR.get(error["type"], error["msg"]) for error in errors if error["type"] != "literal_error"
+    ]
+    if choices and isinstance(value, str):
+        return f"must be {' or '.join(expected)}{suggestion(value, choices)}"
+    is_fraction = isinstance(value, float) and _EXPECTED_BY_ERROR["int_type"] in expected
+    hint = ": write it in [brackets]" if expected == [_EXPECTED_BY_ERROR["tuple_type"]] else ""
     return f"must be {' or '.join(expected)}, not {'a fraction' if is_fraction else kind_of(value)}{hint}"
 
 
 def kind_of(value: object) -> str:
     """Return the name of a TOML value's kind."""
-    return _KINDS.get(type(value), "a date or time")
+    return _KIND_BY_TYPE.get(type(value), "a date or time")
 
 
 def _report_unknown(name: str, model: type[Fact], at: KeyPath, report: Reporter) -> None:
@@ -282,18 +284,21 @@ def _report_unknown(name: str, model: type[Fact], at: KeyPath, report: Reporter)
 
 def _hint(name: str, model: type[Fact], what_happens: str = "") -> str:
     """Return what follows `unknown key`: the most similar key, where the key belongs, or the known keys."""
-    known = [*keys_of(model), *IGNORED.get(model, ()), *READ_SEPARATELY.get(model, ())]
-    same = _plain(name)
-    near = next((f"; did you mean `{one}`?" for one in known if _plain(one) == same), suggestion(name, known, 0.85))
-    if near:
-        return f"{what_happens}{near}"
+    known_keys = [*keys_of(model), *IGNORED.get(model, ()), *READ_SEPARATELY.get(model, ())]
+    plain_name = _plain(name)
+    hint = next(
+        (f"; did you mean `{key}`?" for key in known_keys if _plain(key) == plain_name),
+        suggestion(name, known_keys, 0.85),
+    )
+    if hint:
+        return f"{what_happens}{hint}"
     for other, place in _places().items():
         if other is not model and (name in keys_of(other) or name in IGNORED.get(other, ())):
             return f" here{what_happens}; `{name}` belongs {place}"
-    here = [f"`{one}`" for one in keys_of(model)]
-    more = f" and {len(here) - _MAX_KNOWN} more" if len(here) > _MAX_KNOWN else ""
-    near = suggestion(name, known) or f"; known here: {', '.join(here[:_MAX_KNOWN])}{more}"
-    return f"{what_happens}{near}"
+    keys = [f"`{key}`" for key in keys_of(model)]
+    more = f" and {len(keys) - _MAX_LISTED_KEYS} more" if len(keys) > _MAX_LISTED_KEYS else ""
+    hint = suggestion(name, known_keys) or f"; known here: {', '.join(keys[:_MAX_LISTED_KEYS])}{more}"
+    return f"{what_happens}{hint}"
 
 
 def _may_be_a_guard(name: str, model: type[Fact]) -> bool:
@@ -305,13 +310,17 @@ def _may_be_a_guard(name: str, model: type[Fact]) -> bool:
 def _places() -> Mapping[type[Fact], str]:
     from perstack.core.definitions.expert_tests import Expected, ExpertTest  # a plain Run needs this for nothing else
 
-    return {**_PLACES, ExpertTest: "in [[experts.NAME.tests]]", Expected: "in `expect` of [[experts.NAME.tests]]"}
+    return {
+        **_PLACE_BY_MODEL,
+        ExpertTest: "in [[experts.NAME.tests]]",
+        Expected: "in `expect` of [[experts.NAME.tests]]",
+    }
 
 
 def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `; did you mean «x»?` with the most similar word; empty if none is similar."""
-    near = nearest(word, words, cutoff)
-    return "" if near is None else f"; did you mean `{near}`?"
+    similar = nearest(word, words, cutoff)
+    return "" if similar is None else f"; did you mean `{similar}`?"
 
 
 def _plain(name: str) -> str:

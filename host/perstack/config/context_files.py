@@ -25,42 +25,42 @@ from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, NotRegular,
 
 # AGENTS.md files, from the top of the repository down to the workspace.
 
-_LARGEST = 1 << 20  # maximum bytes of one AGENTS.md
-_MOST_FOLDERS = 64
+_MAX_FILE_BYTES = 1 << 20  # maximum bytes of one AGENTS.md
+_MAX_FOLDERS = 64
 
 
 def read_agents_md(workspace: Path) -> tuple[str, tuple[AgentsMdFile, ...]]:
     """Return the text for the model and the record of each file; unreadable files are recorded, no errors."""
-    here = Path(os.path.realpath(workspace))
-    top = next((folder for folder in (here, *here.parents) if os.path.lexists(folder / ".git")), here)
-    folders = [here, *here.parents][: len(here.parts) - len(top.parts) + 1][:_MOST_FOLDERS]
-    found = (_read(folder / AGENTS_FILE, top) for folder in reversed(folders))
-    return assemble_agents_md([one for one in found if one is not None])
+    start = Path(os.path.realpath(workspace))
+    top = next((folder for folder in (start, *start.parents) if os.path.lexists(folder / ".git")), start)
+    folders = [start, *start.parents][: len(start.parts) - len(top.parts) + 1][:_MAX_FOLDERS]
+    files = (_read(folder / AGENTS_FILE, top) for folder in reversed(folders))
+    return assemble_agents_md([file for file in files if file is not None])
 
 
 def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
     """Return the path and content of a file, which may be a link within the project; None if there is no file."""
-    shown = file.relative_to(top).as_posix()
-    real = Path(os.path.realpath(file))
+    name = file.relative_to(top).as_posix()
+    target = Path(os.path.realpath(file))
     if not os.path.lexists(file):
         return None
-    if not real.is_relative_to(top) or protected_by_name(fold_case(real.relative_to(top).parts)) is not None:
-        return SkippedFile(path=shown, problem="is a link that leads out of the project, or to what is off limits")
+    if not target.is_relative_to(top) or protected_by_name(fold_case(target.relative_to(top).parts)) is not None:
+        return SkippedFile(path=name, problem="is a link that leads out of the project, or to what is off limits")
     try:
-        return shown, read_below(top, real.relative_to(top).as_posix(), _LARGEST)
+        return name, read_below(top, target.relative_to(top).as_posix(), _MAX_FILE_BYTES)
     except FileTooLarge:
-        return SkippedFile(path=shown, problem=f"has more than {_LARGEST >> 20} MiB")
+        return SkippedFile(path=name, problem=f"has more than {_MAX_FILE_BYTES >> 20} MiB")
     except NotRegular:
-        return SkippedFile(path=shown, problem="is no ordinary file")
+        return SkippedFile(path=name, problem="is no ordinary file")
     except OSError as error:
-        return SkippedFile(path=shown, problem=f"cannot be read ({error.strerror or type(error).__name__})")
+        return SkippedFile(path=name, problem=f"cannot be read ({error.strerror or type(error).__name__})")
 
 
-MOST_FILES = 2_000
-MOST_BYTES = 64 << 20  # maximum bytes of all files of a skill together
-LARGEST_TEXT = 4 << 20  # maximum bytes of a file that is read as text
-_DEEPEST = 16
-_PIECE = 1 << 20
+MAX_FILES = 2_000
+MAX_TOTAL_BYTES = 64 << 20  # maximum bytes of all files of a skill together
+MAX_TEXT_BYTES = 4 << 20  # maximum bytes of a file that is read as text
+_MAX_DEPTH = 16
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +75,20 @@ class SkillFolder:
 
     def file(self, path: str) -> SkillFile | None:
         """Return the file of that path, or SKILL.md for an empty one; None if there is none."""
-        wanted = path or skill_file_of(self)
-        return next((one for one in self.files if one.path == wanted), None)
+        name = path or skill_file_of(self)
+        return next((file for file in self.files if file.path == name), None)
 
 
 def skill_file_of(folder: SkillFolder) -> str:
     """Return the actual name of SKILL.md; the format's own programs accept lower case too."""
-    names = {one.path for one in folder.files}
+    names = {file.path for file in folder.files}
     return SKILL_FILE if SKILL_FILE in names else SKILL_FILE.lower()
 
 
 def read_skill(path: Path) -> SkillFolder:
     """Read a skill with the digests of its files; problems of SKILL.md go to `problems`. Raises NotASkill."""
     try:
-        files = tuple(sorted(_files(path), key=lambda one: one.path))
+        files = tuple(sorted(_files(path), key=lambda file: file.path))
         unread = SkillFolder(path, SkillHead(), files, digest_of_files(files))
         if unread.file("") is None:
             raise NotASkill(f"has no {SKILL_FILE}")
@@ -120,48 +120,48 @@ def read_bytes(folder: Path, path: str) -> bytes:
     if not all(map(is_part_of_skill, path.split("/"))):
         raise NotASkill("is no part of the skill")
     try:
-        return read_below(folder, path, LARGEST_TEXT)
+        return read_below(folder, path, MAX_TEXT_BYTES)
     except FileTooLarge:
-        raise NotASkill(f"is larger than {LARGEST_TEXT >> 20} MiB") from None
+        raise NotASkill(f"is larger than {MAX_TEXT_BYTES >> 20} MiB") from None
 
 
 def _files(folder: Path) -> Iterator[SkillFile]:
     handle = os.open(folder, FOLDER)
-    left = [MOST_FILES, MOST_BYTES]
+    remaining = [MAX_FILES, MAX_TOTAL_BYTES]
     try:
-        yield from _walk(handle, "", left, 1)
+        yield from _walk(handle, "", remaining, 1)
     finally:
         os.close(handle)
 
 
-def _walk(handle: int, above: str, left: list[int], level: int) -> Iterator[SkillFile]:
+def _walk(handle: int, above: str, remaining: list[int], level: int) -> Iterator[SkillFile]:
     """Yield the files of an open folder and below; `left` counts down the files and bytes that remain."""
-    if level > _DEEPEST:
-        raise NotASkill(f"has folders more than {_DEEPEST} levels deep")
+    if level > _MAX_DEPTH:
+        raise NotASkill(f"has folders more than {_MAX_DEPTH} levels deep")
     with os.scandir(handle) as entries:
         names = sorted(entry.name for entry in entries if is_part_of_skill(entry.name))
     for name in names:
         status = os.stat(name, dir_fd=handle, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
-            inner = os.open(name, REAL_FOLDER, dir_fd=handle)
+            subfolder = os.open(name, REAL_FOLDER, dir_fd=handle)
             try:
-                yield from _walk(inner, f"{above}{name}/", left, level + 1)
+                yield from _walk(subfolder, f"{above}{name}/", remaining, level + 1)
             finally:
-                os.close(inner)
+                os.close(subfolder)
         elif stat.S_ISREG(status.st_mode):
-            yield _file(handle, name, above, left)
+            yield _file(handle, name, above, remaining)
 
 
-def _file(handle: int, name: str, above: str, left: list[int]) -> SkillFile:
-    left[0] -= 1
-    if left[0] < 0:
-        raise NotASkill(f"has more than {MOST_FILES} files")
+def _file(handle: int, name: str, above: str, remaining: list[int]) -> SkillFile:
+    remaining[0] -= 1
+    if remaining[0] < 0:
+        raise NotASkill(f"has more than {MAX_FILES} files")
     digest, size = sha256(), 0
     with open_for_reading(name, handle) as file:
-        while piece := os.read(file, _PIECE):
-            digest.update(piece)
-            size += len(piece)
-            left[1] -= len(piece)
-            if left[1] < 0:
-                raise NotASkill(f"has more than {MOST_BYTES >> 20} MiB of files")
+        while chunk := os.read(file, _CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+            remaining[1] -= len(chunk)
+            if remaining[1] < 0:
+                raise NotASkill(f"has more than {MAX_TOTAL_BYTES >> 20} MiB of files")
     return SkillFile(f"{above}{name}", digest.hexdigest(), size)

@@ -18,20 +18,20 @@ from perstack.config.source import NotRead, read_bounded
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 
-_LARGEST = 1 << 20  # maximum bytes of one file
+_MAX_FILE_BYTES = 1 << 20  # maximum bytes of one file
 
 DEFAULT_FILES = (".env", ".env.local")
 
-_LOADERS = frozenset(  # variables that decide which programs run, and which code they load
+_LOADER_VARIABLES = frozenset(  # variables that decide which programs run, and which code they load
     {
         "PATH", "HOME", "SHELL", "BASH_ENV", "ENV", "PERSTACK_PLUGINS",
         "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "NODE_OPTIONS", "NODE_PATH", "PERL5LIB", "PERL5OPT", "RUBYLIB",
         "RUBYOPT", "JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
     }
 )  # fmt: skip
-_OF_LOADERS = ("LD_", "DYLD_", "XDG_")
+_LOADER_PREFIXES = ("LD_", "DYLD_", "XDG_")
 
-_OF_DOORS = frozenset({"PERSTACK_MCP_TOKEN", TRUST_VARIABLE})  # they give access, and trust to definitions
+_ACCESS_VARIABLES = frozenset({"PERSTACK_MCP_TOKEN", TRUST_VARIABLE})  # they give access, and trust to definitions
 
 
 def read_env(
@@ -61,24 +61,28 @@ def read_env(
         if not is_confirmed and _is_there(path):
             check_owner(path, "env_file", owners)
         for name, value in _read(path).items() if _is_there(path) else ():
-            if not is_confirmed and (_is_loader(name) or name in _OF_DOORS):
+            if not is_confirmed and (_is_loader(name) or name in _ACCESS_VARIABLES):
                 if not environ.get(name):
                     left_out[name] = str(path)
                 continue
             variables[name] = value
             sources[name] = str(path)
-    given = {name: value for name, value in environ.items() if value or name not in variables}
-    variables.update(given)
+    from_environ = {name: value for name, value in environ.items() if value or name not in variables}
+    variables.update(from_environ)
     keys = {} if stored is None else {name: key for name, key in stored.read().items() if not variables.get(name)}
     variables.update(keys)
-    unconfirmed = {} if is_confirmed else {name: file for name, file in sources.items() if name not in given}
-    own = {name: f"the environment, which takes precedence over {sources[name]}" for name in given if name in sources}
+    unconfirmed = {} if is_confirmed else {name: file for name, file in sources.items() if name not in from_environ}
+    overriding = {
+        name: f"the environment, which takes precedence over {sources[name]}"
+        for name in from_environ
+        if name in sources
+    }
     return Environment(
         variables,
         unconfirmed=unconfirmed,
         files=(path.absolute() for path in paths),
         left_out=left_out,
-        sources={**sources, **own, **dict.fromkeys(keys, "" if stored is None else str(stored.path))},
+        sources={**sources, **overriding, **dict.fromkeys(keys, "" if stored is None else str(stored.path))},
         stored=keys,
     )
 
@@ -89,7 +93,7 @@ def missing_file(folder: Path, names: Sequence[str]) -> str | None:
 
 
 def _is_loader(name: str) -> bool:
-    return name.upper() in _LOADERS or name.upper().startswith(_OF_LOADERS)
+    return name.upper() in _LOADER_VARIABLES or name.upper().startswith(_LOADER_PREFIXES)
 
 
 def _is_there(path: Path) -> bool:
@@ -104,7 +108,7 @@ def _read(path: Path) -> dict[str, str]:
     from dotenv import dotenv_values
 
     try:
-        found = dotenv_values(stream=StringIO(read_bounded(path, _LARGEST).decode()), interpolate=False)
+        values = dotenv_values(stream=StringIO(read_bounded(path, _MAX_FILE_BYTES).decode()), interpolate=False)
     except NotRead as error:
         raise UsageError(f"{path}: {error}") from error
     except OSError as error:
@@ -112,4 +116,4 @@ def _read(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is not UTF-8 at byte {error.start}: save it as UTF-8") from error
     # a name without `=` has no value
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}

@@ -21,11 +21,11 @@ _Value = str | int | Sequence[str] | Mapping[str, str]
 
 def add_test(path: Path, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]) -> None:
     """Append a test to a definition file, atomically and under a lock. Raises UsageError if it cannot, and OSError."""
-    real = path.resolve()
+    target = path.resolve()
     try:
-        with locked_folder(real.parent) as folder:
-            after = _with_test(path, read_bounded(real), expert, test, expect)
-            replace_private_file(Path(real.name), after, folder, mode=real.stat().st_mode & 0o777)
+        with locked_folder(target.parent) as folder:
+            content = _with_test(path, read_bounded(target), expert, test, expect)
+            replace_private_file(Path(target.name), content, folder, mode=target.stat().st_mode & 0o777)
     except NotRead as error:
         raise UsageError(f"{path} {error}") from None
 
@@ -35,38 +35,38 @@ def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], 
     at: KeyPath = ("experts", expert, "tests")
     lines = ["", f"[[{spell(at)}]]", *_lines(test), "", f"[{spell((*at, 'expect'))}]", *_lines(expect), ""]
     ending = "\r\n" if "\r\n" in text else "\n"
-    added = "\n".join(lines).replace("\n", ending)
+    addition = "\n".join(lines).replace("\n", ending)
     gap = "" if not text or text.endswith("\n") else ending
-    before = _tests(parse_toml(text), expert)
-    if any(isinstance(one, dict) and one.get("name") == test["name"] for one in before):
+    old_tests = _tests(parse_toml(text), expert)
+    if any(isinstance(entry, dict) and entry.get("name") == test["name"] for entry in old_tests):
         raise UsageError(f"{path}: Expert `{expert}` has a test `{test['name']}` already: choose another name")
     try:
-        after = _tests(parse_toml(text + gap + added), expert)
+        new_tests = _tests(parse_toml(text + gap + addition), expert)
     except NotRead:
-        after = []
-    if len(after) != len(before) + 1:
+        new_tests = []
+    if len(new_tests) != len(old_tests) + 1:
         raise UsageError(
             f"{path}: no test can follow what is there for Expert `{expert}`: write the Expert as [experts.{expert}],"
             f" and its tests as [[experts.{expert}.tests]]"
         )
-    return old + (gap + added).encode()
+    return old + (gap + addition).encode()
 
 
 def _tests(table: TomlTable, expert: str) -> list[TomlValue]:
     experts = table.get("experts")
-    one = experts.get(expert) if isinstance(experts, dict) else None
-    tests = one.get("tests") if isinstance(one, dict) else None
+    entry = experts.get(expert) if isinstance(experts, dict) else None
+    tests = entry.get("tests") if isinstance(entry, dict) else None
     return tests if isinstance(tests, list) else []
 
 
 def _lines(values: Mapping[str, _Value]) -> list[str]:
-    found: list[str] = []
+    lines: list[str] = []
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found += [f"{spell((name, key))} = {_toml(one)}" for key, one in value.items()]
+            lines += [f"{spell((name, key))} = {_toml(item)}" for key, item in value.items()]
         else:
-            found.append(f"{name} = {_toml(value)}")
-    return found
+            lines.append(f"{name} = {_toml(value)}")
+    return lines
 
 
 def _toml(value: str | int | Sequence[str]) -> str:
@@ -76,7 +76,7 @@ def _toml(value: str | int | Sequence[str]) -> str:
     return tomli_w.dumps({"x": plain}).removeprefix("x = ").rstrip("\n")
 
 
-_SHOWN = 12
+_MAX_LISTED_TITLES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +120,17 @@ def _tests_of(draft: Draft) -> list[WrittenTest]:
     if not isinstance(draft.tests, list):
         report.error(at, f"must be tables, not {kind_of(draft.tests)}: write [[{_header(draft)}]] for each test")
         return []
-    found: list[WrittenTest] = []
+    tests: list[WrittenTest] = []
     for index, raw in enumerate(draft.tests):
         written = _read(draft, raw, (*at, index))
         if written is None:
             continue
-        first = next((one for one in found if one.test.name == written.test.name), None)
+        first = next((earlier for earlier in tests if earlier.test.name == written.test.name), None)
         if first is not None:
             report.error((*at, index, "name"), f"`{written.test.name}` is a test already, at {first.place}: rename one")
         else:
-            found.append(written)
-    return found
+            tests.append(written)
+    return tests
 
 
 def _read(draft: Draft, raw: TomlValue, at: KeyPath) -> WrittenTest | None:
@@ -162,13 +162,13 @@ def select_tests(
     """Return the tests, of one Expert or all, with `word` in their titles. Raises UsageError, and NoTests."""
     if expert is not None and expert not in experts:
         raise UsageError(f"there is no Expert `{expert}`{suggestion(expert, experts)}")
-    of_expert = tuple(one for one in tests if expert in (None, one.expert))
+    of_expert = tuple(test for test in tests if expert in (None, test.expert))
     if not of_expert:
-        who = "no Expert has a test" if expert is None else f"Expert `{expert}` has no test"
-        raise NoTests(f"{who}: write [[experts.{expert or 'NAME'}.tests]]")
-    found = tuple(one for one in of_expert if word is None or word.casefold() in one.title.casefold())
-    if not found:
-        titles = ", ".join(one.title for one in of_expert[:_SHOWN])
-        more = f" and {len(of_expert) - _SHOWN} more" if len(of_expert) > _SHOWN else ""
+        subject = "no Expert has a test" if expert is None else f"Expert `{expert}` has no test"
+        raise NoTests(f"{subject}: write [[experts.{expert or 'NAME'}.tests]]")
+    selected = tuple(test for test in of_expert if word is None or word.casefold() in test.title.casefold())
+    if not selected:
+        titles = ", ".join(test.title for test in of_expert[:_MAX_LISTED_TITLES])
+        more = f" and {len(of_expert) - _MAX_LISTED_TITLES} more" if len(of_expert) > _MAX_LISTED_TITLES else ""
         raise NoTests(f"no test has `{word}` in its name; there are: {titles}{more}")
-    return found
+    return selected

@@ -26,21 +26,21 @@ from perstack.errors import Problem
 def check_named(named_models: Mapping[str, Models], report: Reporter) -> None:
     """Report names in `[models]` that refer to other names."""
     for name, models in named_models.items():
-        for one in models if isinstance(models, tuple) else (models,):
-            if one.startswith(NAMED):
-                report.error(("models", name), f"must be a model, or several, not another name: `{one}`")
+        for model in models if isinstance(models, tuple) else (models,):
+            if model.startswith(NAMED):
+                report.error(("models", name), f"must be a model, or several, not another name: `{model}`")
 
 
 def check_models(models: Models | None, at: KeyPath, named_models: Mapping[str, Models], report: Reporter) -> None:
     """Report names of models that do not exist."""
     if models is None:
         return
-    for index, one in enumerate(models if isinstance(models, tuple) else (models,)):
+    for index, model in enumerate(models if isinstance(models, tuple) else (models,)):
         try:
-            resolve_models(one, named_models)
+            resolve_models(model, named_models)
         except UnknownName as error:
             place = (*at, "model", index) if isinstance(models, tuple) else (*at, "model")
-            report.error(place, f"{error}{suggestion(one, [NAMED + name for name in named_models])}")
+            report.error(place, f"{error}{suggestion(model, [NAMED + name for name in named_models])}")
 
 
 def check_results(expert: Expert, at: KeyPath, report: Reporter) -> None:
@@ -113,22 +113,22 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
 
 def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
     """Report delegates that do not exist, have another version, or are named twice; keep the valid ones."""
-    kept: dict[str, str] = {}
+    valid: dict[str, str] = {}
     for index, delegate in enumerate(draft.expert.delegates):
         at = (*draft.at, "delegates", index)
         name, version = key_and_version(delegate)
-        found = drafts.get(name)
-        if found is None:
-            near = suggestion(name, drafts) or hint_for_scoped_key(name)
-            draft.report.error(at, f"there is no Expert `{name}`{near}")
-        elif version is not None and found.expert.version != version:
-            draft.report.error(at, f"`{name}` is defined with version {found.expert.version}, not {version}")
-        elif name in kept:
+        target = drafts.get(name)
+        if target is None:
+            hint = suggestion(name, drafts) or hint_for_scoped_key(name)
+            draft.report.error(at, f"there is no Expert `{name}`{hint}")
+        elif version is not None and target.expert.version != version:
+            draft.report.error(at, f"`{name}` is defined with version {target.expert.version}, not {version}")
+        elif name in valid:
             draft.report.warn(at, f"`{name}` is named twice: take one out")
         else:
-            kept[name] = delegate
+            valid[name] = delegate
             draft.delegates[name] = at
-    draft.expert = draft.expert.model_copy(update={"delegates": tuple(kept.values())})
+    draft.expert = draft.expert.model_copy(update={"delegates": tuple(valid.values())})
 
 
 def warn_of_cycles(drafts: Mapping[str, Draft]) -> None:
@@ -139,12 +139,12 @@ def warn_of_cycles(drafts: Mapping[str, Draft]) -> None:
         if not draft.expert.max_steps and not draft.expert.max_depth
     }
     for cycle in cycles(edges):
-        first, *others = cycle
+        first, *rest = cycle
         draft = drafts[first]
         way = f"these Experts may delegate to each other without end, {' → '.join([*cycle, first])}"
-        what = way if others else "this Expert may delegate to itself without end"
-        at = draft.delegates[others[0] if others else first]
-        draft.report.warn(at, f"{what}: bound it with `maxSteps`, in an Expert on the way or at the top of the file")
+        message = way if rest else "this Expert may delegate to itself without end"
+        at = draft.delegates[rest[0] if rest else first]
+        draft.report.warn(at, f"{message}: bound it with `maxSteps`, in an Expert on the way or at the top of the file")
 
 
 def resolve_evaluator(draft: Draft, drafts: Mapping[str, Draft]) -> None:
@@ -156,14 +156,14 @@ def resolve_evaluator(draft: Draft, drafts: Mapping[str, Draft]) -> None:
     check_expert(iterate.evaluator.expert, at, draft.report, drafts)
 
 
-def resolve_compaction(written: ContextKeys, at: KeyPath, report: Reporter, drafts: Mapping[str, Draft]) -> None:
+def resolve_compaction(keys: ContextKeys, at: KeyPath, report: Reporter, drafts: Mapping[str, Draft]) -> None:
     """Report an Expert for summaries that does not exist."""
-    if isinstance(written.compaction, CompactionExpert):
-        check_expert(written.compaction.expert, (*at, "compaction", "expert"), report, drafts)
+    if isinstance(keys.compaction, CompactionExpert):
+        check_expert(keys.compaction.expert, (*at, "compaction", "expert"), report, drafts)
 
 
-def check_expert(wanted: str, at: KeyPath, report: Reporter, drafts: Mapping[str, Draft]) -> None:
+def check_expert(reference: str, at: KeyPath, report: Reporter, drafts: Mapping[str, Draft]) -> None:
     """Report an Expert, `name` or `name@version`, that does not exist."""
-    name, version = key_and_version(wanted)
+    name, version = key_and_version(reference)
     if name not in drafts or version not in (None, drafts[name].expert.version):
-        report.error(at, f"there is no Expert `{wanted}`{suggestion(name, drafts)}")
+        report.error(at, f"there is no Expert `{reference}`{suggestion(name, drafts)}")

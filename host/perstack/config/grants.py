@@ -43,7 +43,7 @@ class ProjectGrants:
     def __init__(self, folder: Path, path: Path | None = None) -> None:
         """Use the user's state directory, or `path`. Reads nothing."""
         self._folder = str(folder)
-        self._place = path
+        self._state_folder = path
 
     @classmethod
     def place_of_user(cls, environ: Mapping[str, str] = os.environ) -> Path:
@@ -54,23 +54,23 @@ class ProjectGrants:
         """Return the grants, oldest first; none without a file. Raises StorageError if it cannot be read."""
         path = self._path
         try:
-            found = _Grants.model_validate_json(read_regular(path, _MAX_BYTES))
+            content = _Grants.model_validate_json(read_regular(path, _MAX_BYTES))
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except (OSError, ValidationError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not a file of grants"
-            raise StorageError(f"{path} cannot be read ({why}): remove it to revoke all grants") from error
-        return found.grants if found.folder == self._folder else ()
+            reason = error.strerror if isinstance(error, OSError) else "it is not a file of grants"
+            raise StorageError(f"{path} cannot be read ({reason}): remove it to revoke all grants") from error
+        return content.grants if content.folder == self._folder else ()
 
     def rules(self) -> tuple[str, ...]:
         """Return the rules of the grants. Raises StorageError."""
-        return tuple(one.rule for one in self.all() if wrong_rule(one.rule) is None)
+        return tuple(grant.rule for grant in self.all() if wrong_rule(grant.rule) is None)
 
     def add(self, rule: str, by: By) -> None:
         """Add a grant, unless it exists. Raises StorageError."""
 
         def added(grants: tuple[ProjectGrant, ...]) -> tuple[ProjectGrant, ...]:
-            if any(one.rule == rule for one in grants):
+            if any(grant.rule == rule for grant in grants):
                 return grants
             if len(grants) >= _MAX_GRANTS:
                 raise StorageError(f"the project has {_MAX_GRANTS:,} grants: revoke some first")
@@ -80,13 +80,13 @@ class ProjectGrants:
 
     def revoke(self, is_meant: Callable[[ProjectGrant], bool]) -> tuple[ProjectGrant, ...]:
         """Remove grants and return the removed ones. Raises StorageError."""
-        before = self._change(lambda grants: tuple(one for one in grants if not is_meant(one)))
+        before = self._change(lambda grants: tuple(grant for grant in grants if not is_meant(grant)))
         return tuple(filter(is_meant, before))
 
     @property
     def _path(self) -> Path:
-        place = self._place or self.place_of_user()
-        return place / f"{sha256(os.fsencode(self._folder)).hexdigest()}.json"
+        folder = self._state_folder or self.place_of_user()
+        return folder / f"{sha256(os.fsencode(self._folder)).hexdigest()}.json"
 
     def _change(
         self, change: Callable[[tuple[ProjectGrant, ...]], tuple[ProjectGrant, ...]]

@@ -26,8 +26,8 @@ from perstack.system.files import (
 )
 from perstack.system.user import user_directory
 
-_FILE = "keys.env"
-_MOST_BYTES = 64 << 10
+_FILE_NAME = "keys.env"
+_MAX_FILE_BYTES = 64 << 10
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _VALUE = re.compile(r"[!-~]{1,4096}")  # printable ASCII without spaces
 
@@ -38,7 +38,7 @@ class KeyStore:
     def __init__(self, folder: Path) -> None:
         """Keep the keys in `folder`, which may not exist."""
         self._folder = folder
-        self.path = folder / _FILE
+        self.path = folder / _FILE_NAME
 
     @classmethod
     def of_user(cls, environ: Mapping[str, str] = os.environ) -> KeyStore:
@@ -75,7 +75,7 @@ class KeyStore:
                     keys = {}
                 kept = {name: value for name, value in {**keys, **changes}.items() if value is not None}
                 text = "".join(f"{name}={value}\n" for name, value in sorted(kept.items()))
-                replace_private_file(Path(_FILE), text.encode(), folder)
+                replace_private_file(Path(_FILE_NAME), text.encode(), folder)
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be written: {_reason(error)}") from error
         return True
@@ -90,22 +90,22 @@ class KeyStore:
             os.close(folder)
 
     def _read(self, folder: int) -> dict[str, str]:
-        file = open_regular(_FILE, folder=folder)
+        file = open_regular(_FILE_NAME, folder=folder)
         try:
             self._check(file, self.path, stat.S_IRWXG | stat.S_IRWXO)
-            lines = read_rest(file, _MOST_BYTES).decode("utf-8", "replace").splitlines()
+            lines = read_rest(file, _MAX_FILE_BYTES).decode("utf-8", "replace").splitlines()
         finally:
             os.close(file)
         pairs = (line.strip().partition("=") for line in lines)
         return {name: value for name, _, value in pairs if _NAME.fullmatch(name) and _VALUE.fullmatch(value)}
 
     def _check(self, handle: int, path: Path, forbidden: int) -> None:
-        found = os.fstat(handle)
+        status = os.fstat(handle)
         sudo = os.environ.get("SUDO_UID", "")
-        if found.st_uid != os.geteuid() and not (os.geteuid() == 0 and sudo == str(found.st_uid)):
+        if status.st_uid != os.geteuid() and not (os.geteuid() == 0 and sudo == str(status.st_uid)):
             raise UsageError(f"{path} belongs to another user, so no key is read from it: remove it")
-        if found.st_mode & forbidden:
-            mode = "700" if stat.S_ISDIR(found.st_mode) else "600"
+        if status.st_mode & forbidden:
+            mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
             raise UsageError(f"{path} is open to other users, so no key is read from it: chmod {mode} {path}")
 
 
@@ -113,5 +113,5 @@ def _reason(error: OSError) -> str:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         return "it or its folder is a link, or its folder is none; use the file itself"
     if isinstance(error, FileTooLarge):
-        return f"it has more than {_MOST_BYTES >> 10} KiB"
+        return f"it has more than {_MAX_FILE_BYTES >> 10} KiB"
     return (error.strerror or str(error)).lower()

@@ -34,7 +34,7 @@ from perstack.config.experts import (
     warn_of_runtime,
 )
 from perstack.config.project import check_owner, owner_of
-from perstack.config.source import LARGEST, NotRead, Reporter, Source, TomlTable, TomlValue, parse_toml
+from perstack.config.source import MAX_DEFINITION_BYTES, NotRead, Reporter, Source, TomlTable, TomlValue, parse_toml
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import Permissions
@@ -42,8 +42,8 @@ from perstack.core.definitions.project import Project, Workspace
 from perstack.dataclass import dataclass, replace
 from perstack.errors import DefinitionError, Problem, UsageError
 
-MOST_FILES = 1_000
-MOST_CHAINED = 50
+MAX_FILES = 1_000
+MAX_INCLUDE_DEPTH = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,14 @@ def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
             )
         if by_key.setdefault(expert.key, expert) is not expert:
             raise UsageError(f"two Experts are named {expert.key!r}: rename one")
-    given = Project(experts=by_key)
+    project = Project(experts=by_key)
     try:
-        found = DefinitionFile(folder / "perstack.toml", given.to_toml()).to_project(strict=True).project
+        checked = DefinitionFile(folder / "perstack.toml", project.to_toml()).to_project(strict=True).project
     except DefinitionError as error:
-        raise DefinitionError(tuple(replace(one, file="experts", line=None) for one in error.problems)) from None
-    return found.model_copy(update={"path": None, "files": ()})
+        raise DefinitionError(
+            tuple(replace(problem, file="experts", line=None) for problem in error.problems)
+        ) from None
+    return checked.model_copy(update={"path": None, "files": ()})
 
 
 class DefinitionFile:
@@ -157,19 +159,19 @@ class DefinitionFile:
 
     def in_order(self) -> tuple[Problem, ...]:
         """Return all problems by file, in the order of reading, and by line."""
-        places = {file: place for place, file in enumerate(self.files.values())}
-        return tuple(sorted(self.problems, key=lambda problem: (places.get(problem.file, -1), problem.line or 0)))
+        order = {file: index for index, file in enumerate(self.files.values())}
+        return tuple(sorted(self.problems, key=lambda problem: (order.get(problem.file, -1), problem.line or 0)))
 
     def _read_source(self, path: Path) -> tuple[Source, TomlTable] | None:
         text = self._text if path == self.path else None
         try:
-            source = Source.of(path, LARGEST) if text is None else Source(path, text)
+            source = Source.of(path, MAX_DEFINITION_BYTES) if text is None else Source(path, text)
             return source, parse_toml(source.text)
         except NotRead as error:
             self.problems.append(Problem(str(error), str(path), error.line))
         except OSError as error:
-            words = error.strerror or type(error).__name__
-            self.problems.append(Problem(f"cannot be read: {words}", str(path)))
+            reason = error.strerror or type(error).__name__
+            self.problems.append(Problem(f"cannot be read: {reason}", str(path)))
         return None
 
     def _take_experts(self, experts: TomlValue, report: Reporter) -> None:
@@ -208,15 +210,15 @@ class DefinitionFile:
         self.includes.append(normpath(folder.absolute() / pattern))
         is_pattern = has_magic(pattern)
         try:
-            found = matches(pattern, folder) if is_pattern else [pattern]
+            names = matches(pattern, folder) if is_pattern else [pattern]
         except TooMuch as error:
             report.error(at, f"`{pattern}` {error}")
             return
         if is_pattern:
             self.patterns.append((folder, pattern))
-        if not found:
+        if not names:
             report.warn(at, f"no file matches `{pattern}`, seen from {folder}")
-        for name in found:
+        for name in names:
             path = Path(normpath(folder / name))
             resolved = _file_at(path)
             if resolved is None:
@@ -226,10 +228,11 @@ class DefinitionFile:
             elif any(resolved == above.resolve() for above in chain):
                 way = " → ".join(map(str, (*chain, path)))
                 report.error(at, f"a file cannot include itself, not even by way of others: {way}")
-            elif resolved not in self.files and (len(self.files) >= MOST_FILES or len(chain) >= MOST_CHAINED):
+            elif resolved not in self.files and (len(self.files) >= MAX_FILES or len(chain) >= MAX_INCLUDE_DEPTH):
                 report.error(
                     at,
-                    f"more than {MOST_FILES} files, or {MOST_CHAINED} one inside the other, are included: include less",
+                    f"more than {MAX_FILES} files, or {MAX_INCLUDE_DEPTH} one inside the other, are included:"
+                    " include less",
                 )
                 return
             elif resolved not in self.files and self._is_own(path, at, report):
@@ -248,12 +251,12 @@ def _experts_with_errors(drafts: Mapping[str, Draft], errors: Sequence[Problem])
 
     An error outside of Experts that lets the rest be read concerns each Expert.
     """
-    own: dict[str, list[Problem]] = {}
+    errors_by_expert: dict[str, list[Problem]] = {}
     for error in errors:
         for key in drafts:
             if error.expert == key or (error.expert is None and error.only_new_jobs):
-                own.setdefault(key, []).append(error)
-    broken = {name: tuple(those) for name, those in own.items()}
+                errors_by_expert.setdefault(key, []).append(error)
+    broken = {name: tuple(own_errors) for name, own_errors in errors_by_expert.items()}
     callers: dict[str, list[Draft]] = {}
     for draft in drafts.values():
         for name in draft.delegates:
@@ -289,36 +292,36 @@ def _with_absolute_paths(project: Project, folder: Path) -> Project:
     if project.env_path:
         update["env_path"] = tuple(normpath(folder / name) for name in project.env_path)
     if project.folder is not None:
-        place = resolve(project.folder)
+        path = resolve(project.folder)
         table = project.workspace if isinstance(project.workspace, Workspace) else None
-        update["workspace"] = place if table is None else table.model_copy(update={"path": place})
+        update["workspace"] = path if table is None else table.model_copy(update={"path": path})
     if project.sandbox is not None:
         sandbox = project.sandbox
-        placed = {"writable": tuple(map(resolve, sandbox.writable)), "readable": tuple(map(resolve, sandbox.readable))}
-        update["sandbox"] = sandbox.model_copy(update=placed)
+        paths = {"writable": tuple(map(resolve, sandbox.writable)), "readable": tuple(map(resolve, sandbox.readable))}
+        update["sandbox"] = sandbox.model_copy(update=paths)
     if project.audit is not None:
-        places = {name: _resolve_file_address(value, resolve) for name, value in project.audit}
-        update["audit"] = project.audit.model_copy(update=places)
+        addresses = {name: _resolve_file_address(value, resolve) for name, value in project.audit}
+        update["audit"] = project.audit.model_copy(update=addresses)
     return project.model_copy(update=update)
 
 
-def _resolve_file_address(value: object, seen: Callable[[str], str]) -> object:
+def _resolve_file_address(value: object, resolve: Callable[[str], str]) -> object:
     # a final slash, which marks a folder, stays
     if not isinstance(value, str) or not value.startswith("file:"):
         return value
     path = value.removeprefix("file:")
-    return f"file:{seen(path)}{'/' if path.endswith('/') else ''}"
+    return f"file:{resolve(path)}{'/' if path.endswith('/') else ''}"
 
 
 # Files with one `[permissions]` table, which a person names to apply or to try its rules.
 
-_LARGEST = 1 << 20
+_MAX_PERMISSIONS_BYTES = 1 << 20
 
 
 def read_permissions(path: Path) -> Permissions:
     """Return a permissions file's table. Raises UsageError, or DefinitionError with all problems, unknown keys too."""
     try:
-        source = Source.of(path, _LARGEST)
+        source = Source.of(path, _MAX_PERMISSIONS_BYTES)
         raw = parse_toml(source.text)
     except NotRead as error:
         raise UsageError(f"{path} {error}") from None

@@ -35,7 +35,7 @@ from perstack.ports.skill import Toolset
 
 LOCK_NAME = "perstack.lock"
 VERSION = 1
-LARGEST = 64 << 20  # maximum bytes; it contains every tool of every server
+MAX_LOCK_BYTES = 64 << 20  # maximum bytes; it contains every tool of every server
 
 
 @cache
@@ -129,37 +129,37 @@ class Lock(Fact):
         if not self.skills:
             return None
         digest = digest_of_skill(definition)
-        found = next((one for one in self.skills if one.digest == digest), None)
+        entry = next((skill for skill in self.skills if skill.digest == digest), None)
         is_plugin = isinstance(definition, PluginSkill)
         return (
-            found if found is not None and all(_may_exempt(tool, is_plugin=is_plugin) for tool in found.tools) else None
+            entry if entry is not None and all(_may_exempt(tool, is_plugin=is_plugin) for tool in entry.tools) else None
         )
 
     def of_team(self, experts: Iterable[Expert]) -> "Lock | None":
         """Return the part about these Experts and skills, without folders (paths of one machine); None if empty."""
         team = {expert.key: expert for expert in experts}
         names = {skill.name for expert in team.values() for skill in with_tools(expert.skills)}
-        skills = tuple(one for one in self.skills if one.name in names)
-        known = {key: one for key, one in self.experts.items() if key in team}
-        return Lock(experts=known, skills=skills) if skills or known else None
+        skills = tuple(skill for skill in self.skills if skill.name in names)
+        locked_experts = {key: entry for key, entry in self.experts.items() if key in team}
+        return Lock(experts=locked_experts, skills=skills) if skills or locked_experts else None
 
     def names(self, definition: Skill) -> bool:
         """Return whether a skill of that name is locked, under any definition."""
-        return any(one.name == definition.name for one in self.skills)
+        return any(skill.name == definition.name for skill in self.skills)
 
     def to_toml(self) -> str:
         """Return the file's text, sorted so that equal content gives equal text."""
         from tomli_w import dumps
 
-        whole = self.model_copy(
+        ordered = self.model_copy(
             update={
                 "experts": dict(sorted(self.experts.items())),
-                "skills": tuple(sorted(self.skills, key=lambda one: (one.name, one.digest))),
-                "agent_skills": tuple(sorted(self.agent_skills, key=lambda one: one.path)),
+                "skills": tuple(sorted(self.skills, key=lambda skill: (skill.name, skill.digest))),
+                "agent_skills": tuple(sorted(self.agent_skills, key=lambda folder: folder.path)),
             }
         )
         head = "# What the skills offer; written by `perstack install`, and read by every run.\n"
-        return head + dumps(whole.model_dump(by_alias=True, exclude_none=True))
+        return head + dumps(ordered.model_dump(by_alias=True, exclude_none=True))
 
 
 def _may_exempt(tool: LockedTool, *, is_plugin: bool) -> bool:
@@ -175,17 +175,19 @@ def shared_definition(definition: Skill) -> Skill:
 
 def digest_of_skill(definition: Skill) -> str:
     """Return the digest of a skill's shared definition, without secrets."""
-    bare = without_secrets(Expert(key="x", instruction="", skills=(shared_definition(definition),)))
-    return _digest(bare.skills[0].to_json())
+    masked = without_secrets(Expert(key="x", instruction="", skills=(shared_definition(definition),)))
+    return _digest(masked.skills[0].to_json())
 
 
 def digest_of_expert(expert: Expert) -> str:
     """Return the digest of an Expert's definition, without secrets and without local paths of skills."""
-    bare = without_secrets(expert)
-    if agent_skills(bare.skills):
-        skills = (one.model_copy(update={"path": ""}) if isinstance(one, AgentSkill) else one for one in bare.skills)
-        bare = bare.model_copy(update={"skills": tuple(skills)})
-    return _digest(bare.to_json())
+    masked = without_secrets(expert)
+    if agent_skills(masked.skills):
+        skills = (
+            skill.model_copy(update={"path": ""}) if isinstance(skill, AgentSkill) else skill for skill in masked.skills
+        )
+        masked = masked.model_copy(update={"skills": tuple(skills)})
+    return _digest(masked.to_json())
 
 
 def digest_of_schema(schema: JsonObject) -> str:
@@ -208,7 +210,7 @@ def lock_path(config: str) -> Path:
 def read_lock(path: Path) -> Lock:
     """Read the lock; an empty one without a file. Raises UsageError if it is unreadable or of a newer perstack."""
     try:
-        table = parse_toml(read_bounded(path, LARGEST).decode())
+        table = parse_toml(read_bounded(path, MAX_LOCK_BYTES).decode())
     except FileNotFoundError:
         return NO_LOCK
     except OSError as error:
@@ -244,17 +246,21 @@ def write_lock(path: Path, lock: Lock) -> None:
 
 def merge_locks(old: Lock, new: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
     """Return the new lock with old entries of what is still declared equally (`folders`: of Agent Skills)."""
-    known = {expert.key: expert for expert in experts}
-    declared = {digest_of_skill(skill) for expert in known.values() for skill in with_tools(expert.skills)}
-    fresh = {one.digest for one in new.skills}
-    kept = tuple(one for one in old.skills if one.digest in declared - fresh)
-    others = {
-        key: one for key, one in old.experts.items() if key in known and one.digest == digest_of_expert(known[key])
+    by_key = {expert.key: expert for expert in experts}
+    declared = {digest_of_skill(skill) for expert in by_key.values() for skill in with_tools(expert.skills)}
+    fresh = {skill.digest for skill in new.skills}
+    kept_skills = tuple(skill for skill in old.skills if skill.digest in declared - fresh)
+    kept_experts = {
+        key: entry
+        for key, entry in old.experts.items()
+        if key in by_key and entry.digest == digest_of_expert(by_key[key])
     }
-    again = {one.path for one in new.agent_skills}
-    known_folders = tuple(one for one in old.agent_skills if one.path in folders and one.path not in again)
+    new_paths = {folder.path for folder in new.agent_skills}
+    kept_folders = tuple(
+        folder for folder in old.agent_skills if folder.path in folders and folder.path not in new_paths
+    )
     return Lock(
-        experts={**others, **new.experts},
-        skills=(*kept, *new.skills),
-        agent_skills=(*known_folders, *new.agent_skills),
+        experts={**kept_experts, **new.experts},
+        skills=(*kept_skills, *new.skills),
+        agent_skills=(*kept_folders, *new.agent_skills),
     )

@@ -51,25 +51,25 @@ def workspace_folder(project: Project, named: str | Path, folder: str | Path = "
 
 def find_config(start: Path) -> Path | None:
     """Return the nearest perstack.toml in `start` or above, or None. Raises UsageError if it may be another user's."""
-    found = _nearest_config(start)
-    if found is not None:
-        check_owner(found, "config")
-    return found
+    config = _nearest_config(start)
+    if config is not None:
+        check_owner(config, "config")
+    return config
 
 
 def _nearest_config(start: Path) -> Path | None:
     folder = start.absolute()
-    for place in (folder, *folder.parents):
-        found = place / CONFIG_NAME
-        if found.is_file():
-            return found
+    for directory in (folder, *folder.parents):
+        path = directory / CONFIG_NAME
+        if path.is_file():
+            return path
     return None
 
 
 def is_named(config: Path) -> bool:
     """Return whether the process's own PERSTACK_TRUST names this definition file, which is then trusted as a whole."""
-    named = map(Path, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep))
-    return any(path.is_absolute() and path.resolve() == config.resolve() for path in named)
+    trusted = map(Path, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep))
+    return any(path.is_absolute() and path.resolve() == config.resolve() for path in trusted)
 
 
 def check_owner(path: Path, option: Option | None = None, owners: Collection[int] = ()) -> None:
@@ -86,13 +86,13 @@ def check_owner(path: Path, option: Option | None = None, owners: Collection[int
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         ours.add(int(os.environ["SUDO_UID"]))
     try:
-        whose = {path.lstat().st_uid, path.stat().st_uid}
+        file_owners = {path.lstat().st_uid, path.stat().st_uid}
         folders = dict.fromkeys((path.parent, path.resolve().parent))
         owners_of_folders = {folder.stat().st_uid for folder in folders}
         is_open = any(map(_is_writable_by_others, folders))
     except OSError as error:
         raise UsageError(f"{path}: cannot be looked at: {error.strerror}") from error
-    if not whose <= ours:
+    if not file_owners <= ours:
         raise UsageError(f"{path} belongs to another user, so it is not read", next_steps=steps)
     if not owners_of_folders <= ours or is_open:
         raise UsageError(f"{path} is in a folder that another user can write, so it is not read", next_steps=steps)
@@ -124,10 +124,10 @@ def _is_private(group: int) -> bool:
     import pwd
 
     try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
-    return found.gr_gid == user.pw_gid and found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
+    return entry.gr_gid == user.pw_gid and entry.gr_name == user.pw_name and {*entry.gr_mem} <= {user.pw_name}
 
 
 def find_place(folder: str | Path, config: str | Path | None = None) -> ProjectPlace:
@@ -135,25 +135,25 @@ def find_place(folder: str | Path, config: str | Path | None = None) -> ProjectP
     start = Path(folder).resolve()
     if config is None:
         return ProjectPlace(start, find_config(start))
-    found = _nearest_config(start)
-    named = Path(config).absolute()
-    return ProjectPlace(start, named, is_shared=found is None or named.resolve() != found.resolve())
+    nearest = _nearest_config(start)
+    path = Path(config).absolute()
+    return ProjectPlace(start, path, is_shared=nearest is None or path.resolve() != nearest.resolve())
 
 
 def check_workspace(project: Project, workspace: Path) -> None:
     """Raise UsageError if the workspace does not exist."""
     if not workspace.is_dir():
-        said = f"workspace in {project.path}" if project.folder == str(workspace) else "workspace"
-        raise UsageError(f"{said}: there is no directory {workspace}; make it, or name another one")
+        subject = f"workspace in {project.path}" if project.folder == str(workspace) else "workspace"
+        raise UsageError(f"{subject}: there is no directory {workspace}; make it, or name another one")
 
 
 # Templates of new projects: folders of files, in each a perstack.toml with a placeholder for the model.
 
 DEFINITION = "perstack.toml"
 SCHEMA = ".perstack.schema.json"  # schema file for editors, next to perstack.toml; hidden, because only editors read it
-_FOLDER = Path(__file__).with_name("starters")
+_TEMPLATES_FOLDER = Path(__file__).with_name("starters")
 SHIPPED_SCHEMA = Path(__file__).with_name("perstack.schema.json")
-_TRY = "# Try it:"
+_COMMAND_PREFIX = "# Try it:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Template:
 
 def templates() -> Mapping[str, Template]:
     """Return all templates by name, the simplest first."""
-    names = sorted((path.name for path in _FOLDER.iterdir()), key=lambda name: (name != "writer", name))
+    names = sorted((path.name for path in _TEMPLATES_FOLDER.iterdir()), key=lambda name: (name != "writer", name))
     return {name: _read(name) for name in names}
 
 
@@ -190,8 +190,8 @@ def _text(name: str) -> str:
 
 
 def _read(name: str) -> Template:
-    folder = _FOLDER / name
+    folder = _TEMPLATES_FOLDER / name
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
     files = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in paths}
     about, attempt, *_ = files[DEFINITION].splitlines()
-    return Template(name, about.removeprefix("#").strip(), attempt.removeprefix(_TRY).strip(), files)
+    return Template(name, about.removeprefix("#").strip(), attempt.removeprefix(_COMMAND_PREFIX).strip(), files)

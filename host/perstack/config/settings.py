@@ -80,25 +80,25 @@ def with_recorded_choices(overrides: Overrides, start: StartRun) -> Overrides:
 
 @cache
 def _shared_keys() -> Mapping[str, Key]:
-    declared = ((name, part) for name, field in SharedKeys.model_fields.items() for part in field.metadata)
-    return {name: part for name, part in declared if isinstance(part, Key)}
+    pairs = ((name, part) for name, field in SharedKeys.model_fields.items() for part in field.metadata)
+    return {name: part for name, part in pairs if isinstance(part, Key)}
 
 
 def merge_levels(*levels: SharedKeys | Overrides) -> SharedKeys:
     """Return each shared key's value from the first level that has one, or its default; None for a lifted limit."""
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for name, key in _shared_keys().items():
         values = (value for level in levels if (value := getattr(level, name, None)) is not None)
         value = next(values, key.default)
-        found[name] = None if key.zero_lifts and value == 0 else value
-    return SharedKeys.model_construct(**found)
+        merged[name] = None if key.zero_lifts and value == 0 else value
+    return SharedKeys.model_construct(**merged)
 
 
 def _context_policy(keys: SharedKeys) -> ContextPolicy:
-    written = keys.compaction
-    expert = written.expert if isinstance(written, CompactionExpert) else None
-    is_wanted = written is not None and written != "off"
-    settings = fields_of(keys, ContextPolicy, window=keys.context_window, is_off=written == "off", expert=expert)
+    compaction = keys.compaction
+    expert = compaction.expert if isinstance(compaction, CompactionExpert) else None
+    is_wanted = compaction is not None and compaction != "off"
+    settings = fields_of(keys, ContextPolicy, window=keys.context_window, is_off=compaction == "off", expert=expert)
     return ContextPolicy(**settings, offers_pin=is_wanted)
 
 
@@ -115,16 +115,16 @@ def resolve_settings(
     """
     provider = resolve_provider(project, expert, overrides)
     levels = (overrides, expert, project)
-    found = merge_levels(*levels)
-    max_steps = found.max_steps
+    merged = merge_levels(*levels)
+    max_steps = merged.max_steps
     if max_steps is not None and all(level.max_steps is None for level in levels):
         max_steps += steps_before
     budget = overrides.budget_over(lower_budget(expert.budget, project.budget))
     return ChosenSettings(
         models=_models(project, expert, provider, overrides),
         provider=provider,
-        reasoning_budget=found.reasoning_budget,
-        limits=Limits(**fields_of(found, Limits, max_steps=max_steps, budget=budget, context=_context_policy(found))),
+        reasoning_budget=merged.reasoning_budget,
+        limits=Limits(**fields_of(merged, Limits, max_steps=max_steps, budget=budget, context=_context_policy(merged))),
     )
 
 
@@ -139,17 +139,17 @@ def resolve_sandbox(project: Project, expert: Expert, overrides: Overrides = NO_
 
 def rule_sets(project: Project, expert: Expert) -> tuple[RuleSet, ...]:
     """Return the rule sets of the project and of the Expert, if any. The caller adds those above."""
-    found: list[RuleSet] = []
+    sets: list[RuleSet] = []
     name = basename(project.path) if project.path else "perstack.toml"
     recorded = project.recorded_permissions
     if recorded is not None and recorded != project.permissions:
-        found.append(RuleSet(source=f"{name} [permissions], as recorded", permissions=recorded))
+        sets.append(RuleSet(source=f"{name} [permissions], as recorded", permissions=recorded))
     if project.permissions is not None:
-        found.append(RuleSet(source=f"{name} [permissions]", permissions=project.permissions))
+        sets.append(RuleSet(source=f"{name} [permissions]", permissions=project.permissions))
     if expert.permissions is not None:
         source = f"[experts.{expert.key}.permissions]"
-        found.append(RuleSet(source=source, expert=expert.key, permissions=expert.permissions))
-    return tuple(found)
+        sets.append(RuleSet(source=source, expert=expert.key, permissions=expert.permissions))
+    return tuple(sets)
 
 
 def exec_grant_of(
@@ -187,9 +187,9 @@ def asking_experts(project: Project) -> tuple[str, ...]:
 
 def chain_of(project: Project, expert: Expert, above: Iterable[Expert] = ()) -> tuple[RuleSet, ...]:
     """Return all rule sets of a Run that begins now, below Runs of the Experts in `above`."""
-    found = {one.source: one for each in (*above, expert) for one in rule_sets(project, each)}
-    asks = exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
-    return (*found.values(), rules_without_grant(expert)) if asks else tuple(found.values())
+    by_source = {rule_set.source: rule_set for member in (*above, expert) for rule_set in rule_sets(project, member)}
+    asks_exec = exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
+    return (*by_source.values(), rules_without_grant(expert)) if asks_exec else tuple(by_source.values())
 
 
 def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:
@@ -198,10 +198,10 @@ def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -
     return bool(shared if expert.agents_md is None else expert.agents_md)
 
 
-def masks_secrets(project: Project, expert: Expert, *held: StartRun | None) -> bool:
+def masks_secrets(project: Project, expert: Expert, *starts: StartRun | None) -> bool:
     """Return True if a new Run masks secrets: by its definition, or because a Run in `held` (parent, base) does."""
-    own = project.mask_secrets if expert.mask_secrets is None else expert.mask_secrets
-    return bool(own) or any(start is not None and start.mask_secrets for start in held)
+    masks = project.mask_secrets if expert.mask_secrets is None else expert.mask_secrets
+    return bool(masks) or any(start is not None and start.mask_secrets for start in starts)
 
 
 def _compaction_of(limits: Limits) -> Compaction:
@@ -233,16 +233,18 @@ def _models(
         if overrides.model:
             takes_others = overrides.provider is None or isinstance(overrides.model, tuple)
             return (Candidates(resolve_models(overrides.model, project.models), True, takes_others),)
-        found: list[Candidates] = []
+        candidates: list[Candidates] = []
         for models, written_for in (
             (expert.model, expert.provider or project.provider),
             (project.model, project.provider),
         ):
             if models is not None:
-                fits = written_for is None or provider is None or written_for.provider_name == provider.provider_name
-                takes_others = fits and overrides.provider is None
-                found.append(Candidates(resolve_models(models, project.models), fits, takes_others))
-        return tuple(found)
+                is_same_provider = (
+                    written_for is None or provider is None or written_for.provider_name == provider.provider_name
+                )
+                takes_others = is_same_provider and overrides.provider is None
+                candidates.append(Candidates(resolve_models(models, project.models), is_same_provider, takes_others))
+        return tuple(candidates)
     except UnknownName as error:
         raise UsageError(str(error)) from error
 

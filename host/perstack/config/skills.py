@@ -55,18 +55,18 @@ def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
             skill = skill.model_copy(update={"path": str(path)})
         skills[skill.name] = skill
     for index, pattern in enumerate(expert.agent_skills):
-        here = (*at, "agentSkills", index)
-        for path in _matching_folders(pattern, folder, here, report):
-            _take(AgentSkill(name=path.name, path=str(path)), skills, here, report)
+        key_path = (*at, "agentSkills", index)
+        for path in _matching_folders(pattern, folder, key_path, report):
+            _take(AgentSkill(name=path.name, path=str(path)), skills, key_path, report)
     return expert.model_copy(update={"skills": tuple(skills.values()), "agent_skills": ()})
 
 
 def _take(skill: AgentSkill, skills: dict[str, AnySkill], at: KeyPath, report: Reporter) -> None:
-    before = skills.setdefault(skill.name, skill)
-    wrong = wrong_skill_name(skill.name)
-    if wrong is not None:
-        report.error(at, f"means the folder {skill.path}, whose name {wrong}")
-    elif before != skill:
+    existing = skills.setdefault(skill.name, skill)
+    problem = wrong_skill_name(skill.name)
+    if problem is not None:
+        report.error(at, f"means the folder {skill.path}, whose name {problem}")
+    elif existing != skill:
         report.error(at, f"means the folder {skill.path}, and there is a skill `{skill.name}` already: rename one")
 
 
@@ -80,13 +80,13 @@ def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter)
         yield _resolve_from(folder, pattern)
         return
     try:
-        found = matches(_expand_pattern(pattern), folder)
+        names = matches(_expand_pattern(pattern), folder)
     except TooMuch as error:
         report.error(at, f"`{pattern}` {error}")
         return
-    if not found:
+    if not names:
         report.warn(at, f"no folder with a {SKILL_FILE} matches `{pattern}`, seen from {folder}")
-    for name in found:
+    for name in names:
         yield Path(normpath(folder / name)).parent
 
 
@@ -104,20 +104,20 @@ def _resolve_from(folder: Path, name: str) -> Path:
 
 def check_skills(expert: Expert, at: KeyPath, report: Reporter) -> None:
     """Report contradictions between keys of a skill, and between skills."""
-    asked: dict[str, KeyPath] = {}
+    tool_paths: dict[str, KeyPath] = {}
     for skill in expert.skills:
-        here = (*at, skill.name)
+        key_path = (*at, skill.name)
         match skill:
             case McpStdioSkill():
-                _check_command(skill, here, report)
+                _check_command(skill, key_path, report)
                 if skill.tools and is_base_skill(skill):
-                    report.error((*here, "tools"), "must be left out: what the base skill's arguments are is known")
+                    report.error((*key_path, "tools"), "must be left out: what the base skill's arguments are is known")
             case McpSseSkill():
-                _check_endpoint(skill, here, report)
+                _check_endpoint(skill, key_path, report)
                 if skill.oauth is not None:
-                    _check_oauth(skill.oauth, skill, (*here, "oauth"), report)
+                    _check_oauth(skill.oauth, skill, (*key_path, "oauth"), report)
             case InteractiveSkill():
-                _check_names(skill, (*here, "tools"), asked, report)
+                _check_names(skill, (*key_path, "tools"), tool_paths, report)
             case PluginSkill() | AgentSkill():
                 pass
             case _:
@@ -134,9 +134,9 @@ def _check_endpoint(skill: McpSseSkill, at: KeyPath, report: Reporter) -> None:
     endpoint = skill.endpoint
     if not endpoint or endpoint.startswith("${"):
         return  # reported already, or checked when the server is connected, because a variable has the address
-    words = _endpoint_complaint(endpoint, local=skill.allow_local_network)
-    if words is not None:
-        report.error((*at, "endpoint"), words)
+    complaint = _endpoint_complaint(endpoint, local=skill.allow_local_network)
+    if complaint is not None:
+        report.error((*at, "endpoint"), complaint)
 
 
 def _endpoint_complaint(endpoint: str, *, local: bool) -> str | None:
@@ -193,14 +193,16 @@ def _check_oauth(oauth: OAuth, skill: McpSseSkill, at: KeyPath, report: Reporter
         report.error((*at, "clientId"), "is missing: the client's id")
 
 
-def _check_names(skill: InteractiveSkill, at: KeyPath, asked: dict[str, KeyPath], report: Reporter) -> None:
+def _check_names(skill: InteractiveSkill, at: KeyPath, tool_paths: dict[str, KeyPath], report: Reporter) -> None:
     for tool in skill.tools:
-        here = (*at, tool.name)
-        before = asked.setdefault(tool.name, here)
-        if before != here:
-            report.error(here, f"this Expert has an interactive tool of that name already, at {report.place(before)}")
+        key_path = (*at, tool.name)
+        first = tool_paths.setdefault(tool.name, key_path)
+        if first != key_path:
+            report.error(
+                key_path, f"this Expert has an interactive tool of that name already, at {report.place(first)}"
+            )
         if "pattern" in str(tool.input_schema):
-            _warn_of_patterns(tool, (*here, "inputJsonSchema"), report)
+            _warn_of_patterns(tool, (*key_path, "inputJsonSchema"), report)
 
 
 def _warn_of_patterns(tool: InteractiveTool, at: KeyPath, report: Reporter) -> None:
@@ -213,33 +215,33 @@ def _warn_of_patterns(tool: InteractiveTool, at: KeyPath, report: Reporter) -> N
 
 # Warnings about secrets in a definition file where a variable should be used.
 
-_NOT_RECORDED = {"headers", "oauth"}
+_UNRECORDED_FIELDS = {"headers", "oauth"}
 REMEDY = "write `${VAR}` in its place, and set the variable in the environment or in .env"
 
 
 def warn_of_secrets(expert: Expert, at: KeyPath, report: Reporter) -> None:
     """Warn of each text that logs replace by a digest, except where they record nothing at all."""
-    recorded = without_secrets(expert)
-    for skill, masked in zip(expert.skills, recorded.skills, strict=True):
+    masked_expert = without_secrets(expert)
+    for skill, masked in zip(expert.skills, masked_expert.skills, strict=True):
         if masked != skill:
-            texts, others = (one.model_dump(mode="json", exclude=_NOT_RECORDED) for one in (skill, masked))
-            _compare(texts, others, (*at, "skills", skill.name), report, REMEDY)
-    if expert.iterate is not None and recorded.iterate is not None and recorded.iterate != expert.iterate:
+            texts, masked_texts = (item.model_dump(mode="json", exclude=_UNRECORDED_FIELDS) for item in (skill, masked))
+            _compare(texts, masked_texts, (*at, "skills", skill.name), report, REMEDY)
+    if expert.iterate is not None and masked_expert.iterate is not None and masked_expert.iterate != expert.iterate:
         is_program = isinstance(expert.iterate.evaluator, tuple)
         remedy = f"make it one line for the shell: {REMEDY}" if is_program else REMEDY
-        texts, others = (one.model_dump(mode="json") for one in (expert.iterate, recorded.iterate))
-        _compare(texts, others, (*at, "iterate"), report, remedy)
+        texts, masked_texts = (item.model_dump(mode="json") for item in (expert.iterate, masked_expert.iterate))
+        _compare(texts, masked_texts, (*at, "iterate"), report, remedy)
 
 
-def _compare(value: JsonValue, recorded: JsonValue, at: KeyPath, report: Reporter, remedy: str) -> None:
-    match value, recorded:
+def _compare(value: JsonValue, masked: JsonValue, at: KeyPath, report: Reporter, remedy: str) -> None:
+    match value, masked:
         case dict(), dict():
-            for name, inner in value.items():
-                _compare(inner, recorded[name], (*at, name), report, remedy)
+            for name, item in value.items():
+                _compare(item, masked[name], (*at, name), report, remedy)
         case list(), list():
-            for index, (inner, its) in enumerate(zip(value, recorded, strict=True)):
-                _compare(inner, its, (*at, index), report, remedy)
-        case str(), str() if value != recorded:
+            for index, (item, masked_item) in enumerate(zip(value, masked, strict=True)):
+                _compare(item, masked_item, (*at, index), report, remedy)
+        case str(), str() if value != masked:
             report.warn(at, f"holds what looks like a secret, of which logs have the digest: {remedy}")
         case _:
             return

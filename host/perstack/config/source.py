@@ -72,10 +72,10 @@ class Source:
         self.text = text
 
     @classmethod
-    def of(cls, path: Path, most: int) -> Source:
+    def of(cls, path: Path, max_bytes: int) -> Source:
         """Read a file. Raises NotRead if it is too large or not UTF-8, and OSError."""
         try:
-            return cls(path, read_bounded(path, most).decode("utf-8-sig"))
+            return cls(path, read_bounded(path, max_bytes).decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise NotRead(f"is not UTF-8 at byte {error.start}: save it as UTF-8") from error
 
@@ -118,14 +118,14 @@ class Reporter:
     def _add(self, path: KeyPath, message: str, severity: str, *, only_new_jobs: bool = False) -> None:
         line = self.source.lines.of(path)
         expert = str(path[1]) if len(path) > 1 and path[0] == "experts" else None
-        place = (str(self.source.path), line, spell(path) or None)
-        self._problems.append(Problem(message, *place, severity, expert, only_new_jobs))
+        location = (str(self.source.path), line, spell(path) or None)
+        self._problems.append(Problem(message, *location, severity, expert, only_new_jobs))
 
 
 # Untrusted TOML is bounded here, because `tomllib` has no limits.
 
-LARGEST = 8 << 20  # maximum bytes of one file
-DEEPEST = 64  # maximum levels of tables and arrays
+MAX_DEFINITION_BYTES = 8 << 20  # maximum bytes of one file
+MAX_TOML_DEPTH = 64  # maximum levels of tables and arrays
 
 _AT_LINE = r"\(at line (\d+), column \d+\)$"
 _QUOTED = r'"[^"\n]*"|\'[^\'\n]*\''
@@ -141,31 +141,31 @@ class NotRead(ValueError):
         self.line = line
 
 
-def read_bounded(path: Path, most: int = LARGEST) -> bytes:
+def read_bounded(path: Path, max_bytes: int = MAX_DEFINITION_BYTES) -> bytes:
     """Return a file's content. Raises NotRead if it is too large, and OSError, also if it is no regular file."""
     try:
-        return read_regular(path, most)
+        return read_regular(path, max_bytes)
     except FileTooLarge:
-        raise NotRead(f"is larger than {most >> 20} MiB: make it smaller") from None
+        raise NotRead(f"is larger than {max_bytes >> 20} MiB: make it smaller") from None
 
 
 def parse_toml(text: str) -> TomlTable:
     """Parse TOML. Raises NotRead, also for deep nesting or a number of thousands of digits."""
-    too_deep = NotRead(f"is nested more than {DEEPEST} levels deep: make it flatter")
-    if any(_has_endless_key(line) for line in text.splitlines() if line.count(".") > DEEPEST):
+    too_deep = NotRead(f"is nested more than {MAX_TOML_DEPTH} levels deep: make it flatter")
+    if any(_has_endless_key(line) for line in text.splitlines() if line.count(".") > MAX_TOML_DEPTH):
         raise too_deep
     try:
         table = tomllib.loads(text)
     except RecursionError:
         raise too_deep from None
     except tomllib.TOMLDecodeError as error:
-        found = re.search(_AT_LINE, str(error))
-        line = int(found[1]) if found is not None else text.count("\n") + 1
+        match = re.search(_AT_LINE, str(error))
+        line = int(match[1]) if match is not None else text.count("\n") + 1
         hint = ": a text in quotes must end on its line" if "Illegal character '\\n'" in str(error) else ""
         raise NotRead(f"is not TOML: {error}{hint}", line) from error
     except ValueError:  # from `int`, whose message is for programmers
         raise NotRead("has a number of thousands of digits: write a shorter one") from None
-    if any(level > DEEPEST for level, _ in enumerate(layers(table))):
+    if any(level > MAX_TOML_DEPTH for level, _ in enumerate(layers(table))):
         raise too_deep
     return table
 
@@ -175,17 +175,17 @@ def _has_endless_key(line: str) -> bool:
     for piece in re.split(_BETWEEN_KEYS, re.sub(_QUOTED, "q", line)):
         # words with blanks are prose in a text of several lines
         parts = (bool(part.strip()) and len(part.split()) == 1 for part in piece.split("."))
-        if any(is_key and len(list(run)) > DEEPEST for is_key, run in groupby(parts)):
+        if any(is_key and len(list(run)) > MAX_TOML_DEPTH for is_key, run in groupby(parts)):
             return True
     return False
 
 
 # Patterns of `include` and of Agent Skills, expanded without scanning a whole disk.
 
-MOST_LOOKED_AT = 500_000  # maximum number of names of files and folders
-MOST_LEVELS = 100  # maximum nesting of folders for `**`: a program may have created a thousand levels
+MAX_EXAMINED_NAMES = 500_000  # maximum number of names of files and folders
+MAX_FOLDER_DEPTH = 100  # maximum nesting of folders for `**`: a program may have created a thousand levels
 
-_HERE = ""
+_START_FOLDER = ""
 _WILDCARD = re.compile(r"[*?[]")
 
 
@@ -195,47 +195,53 @@ class TooMuch(ValueError):
 
 def matches(pattern: str, folder: Path) -> list[str]:
     """Return the files that a pattern matches as in `glob`, relative to `folder`, sorted. Raises TooMuch."""
-    looking = _Looking(folder)
-    found = set(looking.matches_below(_HERE, PurePath(pattern).parts))
-    return sorted(name for name in found if (folder / name).is_file())
+    search = _PatternSearch(folder)
+    names = set(search.matches_below(_START_FOLDER, PurePath(pattern).parts))
+    return sorted(name for name in names if (folder / name).is_file())
 
 
-class _Looking:
+class _PatternSearch:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._left = MOST_LOOKED_AT
+        self._remaining = MAX_EXAMINED_NAMES
 
-    def matches_below(self, place: str, parts: tuple[str, ...]) -> Generator[str]:
+    def matches_below(self, subfolder: str, parts: tuple[str, ...]) -> Generator[str]:
         """Yield the matches of the remaining parts of a pattern in a folder."""
         if not parts:
-            yield place
+            yield subfolder
             return
         first, rest = parts[0], parts[1:]
         if first == "**":
-            yield from self.matches_below(place, rest or ("*",))
-            is_deep = place.count(os.sep) >= MOST_LEVELS
-            for name, is_folder in () if is_deep else self._names(place):
+            yield from self.matches_below(subfolder, rest or ("*",))
+            is_deep = subfolder.count(os.sep) >= MAX_FOLDER_DEPTH
+            for name, is_folder in () if is_deep else self._names(subfolder):
                 if is_folder and not name.startswith("."):
-                    yield from self.matches_below(os.path.join(place, name), parts)  # noqa: PTH118 - seen from the folder
+                    yield from self.matches_below(os.path.join(subfolder, name), parts)  # noqa: PTH118 - seen from the folder
         elif _WILDCARD.search(first) is None:
-            found = os.path.join(place, first)  # noqa: PTH118
-            if os.path.lexists(self._folder / found):
-                yield from self.matches_below(found, rest)
+            path = os.path.join(subfolder, first)  # noqa: PTH118
+            if os.path.lexists(self._folder / path):
+                yield from self.matches_below(path, rest)
         else:
-            wanted = re.compile(translate(first)).match
-            for name, is_folder in self._names(place):
-                if wanted(name) and (first.startswith(".") or not name.startswith(".")) and (is_folder or not rest):
-                    yield from self.matches_below(os.path.join(place, name), rest)  # noqa: PTH118
+            matches_part = re.compile(translate(first)).match
+            for name, is_folder in self._names(subfolder):
+                if (
+                    matches_part(name)
+                    and (first.startswith(".") or not name.startswith("."))
+                    and (is_folder or not rest)
+                ):
+                    yield from self.matches_below(os.path.join(subfolder, name), rest)  # noqa: PTH118
 
-    def _names(self, place: str) -> list[tuple[str, bool]]:
-        found: list[tuple[str, bool]] = []
+    def _names(self, subfolder: str) -> list[tuple[str, bool]]:
+        names: list[tuple[str, bool]] = []
         try:
-            with os.scandir(self._folder / place) as entries:
+            with os.scandir(self._folder / subfolder) as entries:
                 for entry in entries:
-                    self._left -= 1
-                    if self._left < 0:
-                        raise TooMuch(f"looks at more than {MOST_LOOKED_AT} files and folders: name a smaller folder")
-                    found.append((entry.name, entry.is_dir()))
+                    self._remaining -= 1
+                    if self._remaining < 0:
+                        raise TooMuch(
+                            f"looks at more than {MAX_EXAMINED_NAMES} files and folders: name a smaller folder"
+                        )
+                    names.append((entry.name, entry.is_dir()))
         except OSError:
-            return found
-        return found
+            return names
+        return names

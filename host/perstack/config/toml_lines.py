@@ -30,24 +30,24 @@ class KeyLines:
 
     def __init__(self, text: str) -> None:
         """Index a text, which must be valid TOML."""
-        self._found: dict[KeyPath, int] = {(): 1}
+        self._line_by_path: dict[KeyPath, int] = {(): 1}
         # positions only grow, so each line break is counted once
-        line, counted = 1, 0
+        line, counted_to = 1, 0
         for path, position in _LineFinder(text).document():
-            line += text.count("\n", counted, position)
-            counted = position
+            line += text.count("\n", counted_to, position)
+            counted_to = position
             for length in range(1, len(path) + 1):
-                self._found.setdefault(path[:length], line)
+                self._line_by_path.setdefault(path[:length], line)
 
     def of(self, path: KeyPath) -> int:
         """Return the line of a key; of the nearest enclosing table if the text does not have it."""
-        while path not in self._found:
+        while path not in self._line_by_path:
             path = path[:-1]
-        return self._found[path]
+        return self._line_by_path[path]
 
     def paths(self) -> frozenset[KeyPath]:
         """Return all paths that have a line."""
-        return frozenset(self._found)
+        return frozenset(self._line_by_path)
 
 
 class _LineFinder:
@@ -71,11 +71,11 @@ class _LineFinder:
         return self.at >= len(self.text)
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
             raise ValueError(f"not TOML at character {self.at}")
-        self.at = found.end()
-        return found[0]
+        self.at = match.end()
+        return match[0]
 
     def _take(self, mark: str) -> bool:
         if not self.text.startswith(mark, self.at):
@@ -85,17 +85,17 @@ class _LineFinder:
 
     def _header(self) -> KeyPath:
         is_item = self._take("[")
-        written = self._key()
+        key = self._key()
         self._take("]]" if is_item else "]")
         if is_item:
-            array = self._resolve_header(written[:-1]) + written[-1:]
+            array = self._resolve_header(key[:-1]) + key[-1:]
             self.arrays[array] = self.arrays.get(array, -1) + 1
-        return self._resolve_header(written)
+        return self._resolve_header(key)
 
-    def _resolve_header(self, written: KeyPath) -> KeyPath:
+    def _resolve_header(self, key: KeyPath) -> KeyPath:
         """Return the path of a header, in which `a.b` means the last `[[a]]` so far."""
         path: KeyPath = ()
-        for part in written:
+        for part in key:
             path = (*path, part)
             if path in self.arrays:
                 path = (*path, self.arrays[path])

@@ -58,7 +58,7 @@ _EXEC = "exec"
 _LOCAL_SCHEMES = ("file:", "sqlite:", "memory:")
 _LOOPBACK = r"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?"
 _SOCKET = r"(?:%2F[\w%.~-]*)?(?::\d+)?"  # folder of a Unix socket, or no host, which means a database's default socket
-_LOCAL = (
+_LOCAL_ADDRESS = (
     rf"(?ai)(?:(?:https?|temporal)://{_LOOPBACK}|postgres(?:ql)?://(?:[\w.~%:-]*@)?"
     rf"(?:{_LOOPBACK}|{_SOCKET})(?:,(?:{_LOOPBACK}|{_SOCKET}))*)"
     r"(?:[/?#][^\s\\]*)?"
@@ -100,8 +100,8 @@ def items_to_trust(project: Project) -> tuple[Item, ...]:
 
 def addresses(env: Environment) -> tuple[Item, ...]:
     """Return the addresses that only a workspace's `.env` sets."""
-    found = (name for name in env.unconfirmed if is_address_name(name))
-    return tuple(_item("address", name, [name, env[name]], f"{name}={env[name]}") for name in sorted(found))
+    names = (name for name in env.unconfirmed if is_address_name(name))
+    return tuple(_item("address", name, [name, env[name]], f"{name}={env[name]}") for name in sorted(names))
 
 
 def confirming(env: Environment, digests: frozenset[str]) -> Environment:
@@ -120,9 +120,9 @@ def storage_items(project: Project) -> Iterator[Item]:
     """Yield the project's storage if it is outside of this machine, or has variables in it."""
     address, setting = project.storage, project.storage_setting
     if _is_outside(address) or _sets_outside(setting):
-        where = setting.get("endpoint")
-        more = f" at {masked_address(where, _hide)}" if isinstance(where, str) else ""
-        shown = f"{masked_address(address, _hide)}{more}"
+        endpoint = setting.get("endpoint")
+        suffix = f" at {masked_address(endpoint, _hide)}" if isinstance(endpoint, str) else ""
+        shown = f"{masked_address(address, _hide)}{suffix}"
         yield _item("storage", "storage", [address, setting], shown, is_outside=True)
 
 
@@ -166,9 +166,9 @@ def anchor_items(audit: Audit | None) -> Iterator[Item]:
     anchor = audit.anchor
     where = shlex.join(masked_args(anchor, _hide)) if isinstance(anchor, tuple) else anchor or "none"
     key = f" with the key {audit.signing_key}" if audit.signing_key else ""
-    said: JsonValue = [*anchor] if isinstance(anchor, tuple) else anchor
+    anchor_value: JsonValue = [*anchor] if isinstance(anchor, tuple) else anchor
     is_outside = isinstance(anchor, str) and _is_outside(anchor)
-    yield _item("anchor", "audit", [said, audit.signing_key], f"{where}{key}", is_outside=is_outside)
+    yield _item("anchor", "audit", [anchor_value, audit.signing_key], f"{where}{key}", is_outside=is_outside)
 
 
 def provider_items(provider: ProviderSetting | None, name: str) -> Iterator[Item]:
@@ -180,9 +180,9 @@ def provider_items(provider: ProviderSetting | None, name: str) -> Iterator[Item
         key: value for key, value in provider.setting.items() if not isinstance(value, bool | int | float)
     }
     address = setting.get("baseUrl")
-    more = f" at {masked_address(address, _hide)}" if isinstance(address, str) else ""
-    others = ", ".join(key for key in setting if key != "baseUrl")
-    shown = f"{provider.provider_name}{more}{f' with {others}' if others else ''}"
+    suffix = f" at {masked_address(address, _hide)}" if isinstance(address, str) else ""
+    other_keys = ", ".join(key for key in setting if key != "baseUrl")
+    shown = f"{provider.provider_name}{suffix}{f' with {other_keys}' if other_keys else ''}"
     is_outside = _sets_outside({key: value for key, value in setting.items() if key != "headers"})
     payload: JsonValue = [provider.provider_name, setting]
     yield _item("provider", f"provider of {name}", payload, shown, is_outside=is_outside)
@@ -233,7 +233,7 @@ def skill_item(skill: Skill, name: str) -> Iterator[Item]:
             places = filter(None, (skill.endpoint, issuer, provider))
             is_outside = any(map(_is_outside, places)) or bool(variables_in(texts_in(remote)))
             is_outside = is_outside or identity is not None  # any file could be named, and is sent
-            shown = masked_address(skill.endpoint, _hide) + sent
+            shown = masked_address(skill.endpoint, _hide) + suffix
             yield _item("endpoint", name, remote, shown, is_outside=is_outside)
         case PluginSkill():
             is_outside = bool(variables_in(texts_in(skill.settings))) or _sets_outside(skill.settings)
@@ -256,15 +256,15 @@ def _is_outside(address: str) -> bool:
         return True
     if address.startswith(_LOCAL_SCHEMES):
         return False
-    if re.fullmatch(_LOCAL, address) is None:
+    if re.fullmatch(_LOCAL_ADDRESS, address) is None:
         return True
     from urllib.parse import parse_qsl, urlsplit  # few definitions have such an address
 
     return any(
-        not _is_local_host(name, one)
+        not _is_local_host(name, host)
         for name, value in parse_qsl(urlsplit(address).query, keep_blank_values=True)
         if name.casefold() in _HOST_SETTINGS
-        for one in value.split(",")
+        for host in value.split(",")
     )
 
 
@@ -283,7 +283,7 @@ def _is_setting_outside(name: str, value: JsonValue) -> bool:
         case dict():
             return _sets_outside(value)
         case list():
-            return any(_is_setting_outside(name, one) for one in value)
+            return any(_is_setting_outside(name, item) for item in value)
         case str() if "://" in value:
             return _is_outside(value)
         case str():
@@ -298,10 +298,10 @@ def _hide(value: str) -> str:
 
 
 def _each_once(items: Iterable[Item]) -> tuple[Item, ...]:
-    found: dict[str, Item] = {}
+    by_digest: dict[str, Item] = {}
     for item in items:
-        found.setdefault(item.digest, item)
-    return tuple(found.values())
+        by_digest.setdefault(item.digest, item)
+    return tuple(by_digest.values())
 
 
 # Stored agreements, by folder, kept outside of every workspace.
@@ -315,7 +315,7 @@ class TrustRecord(Fact):
     items: tuple[StoredItem, ...] = ()
 
 
-_MOST_BYTES = 8 << 20
+_MAX_FILE_BYTES = 8 << 20
 
 
 class TrustStore:
@@ -337,15 +337,15 @@ class TrustStore:
     def read(self, folder: Path) -> TrustRecord | None:
         """Return a folder's agreements; None without any, or if the file is invalid."""
         try:
-            found = TrustRecord.model_validate_json(read_regular(self.path(folder), _MOST_BYTES))
+            record = TrustRecord.model_validate_json(read_regular(self.path(folder), _MAX_FILE_BYTES))
         except (OSError, ValidationError):
             return None
-        return found if found.folder == str(folder) else None
+        return record if record.folder == str(folder) else None
 
     def digests(self, folder: Path) -> frozenset[str]:
         """Return the digests of all items agreed to for a folder."""
-        found = self.read(folder)
-        return frozenset() if found is None else digests_of(found.items)
+        record = self.read(folder)
+        return frozenset() if record is None else digests_of(record.items)
 
     def write(self, folder: Path, items: Iterable[StoredItem]) -> None:
         """Replace the agreements of a folder. Raises StorageError."""
@@ -358,9 +358,9 @@ class TrustStore:
 
     def agree(self, folder: Path, items: Iterable[Item]) -> None:
         """Agree to a definition's items; agreed addresses of `.env` files stay. Raises StorageError."""
-        before = self.read(folder)
-        others = () if before is None else (one for one in before.items if one.kind == "address")
-        self.write(folder, (*(item.to_stored() for item in items), *others))
+        record = self.read(folder)
+        address_items = () if record is None else (item for item in record.items if item.kind == "address")
+        self.write(folder, (*(item.to_stored() for item in items), *address_items))
 
     def remove(self, folder: Path) -> bool:
         """Remove the agreements of a folder and return whether there were any. Raises StorageError."""
@@ -390,10 +390,10 @@ class Agreement:
             return
         folder = Path(self._path).parent.resolve()
         agreed = (self._store or TrustStore.of_user()).digests(folder)
-        named = digests_of(items_to_trust(self._project))
-        recorded = " (recorded, and no more in the file: put it back first)"
+        current = digests_of(items_to_trust(self._project))
+        suffix = " (recorded, and no more in the file: put it back first)"
         new = [
-            f"{item.shown} ({item.name}){'' if item.digest in named else recorded}"
+            f"{item.shown} ({item.name}){'' if item.digest in current else suffix}"
             for item in outside
             if item.digest not in agreed
         ]
@@ -410,7 +410,7 @@ def folder_of(project: Project, otherwise: Path) -> Path:
 
 
 def environment_of(
-    project: Project, place: ProjectPlace, named: Sequence[str] = (), *, confirm: bool = True
+    project: Project, place: ProjectPlace, env_files: Sequence[str] = (), *, confirm: bool = True
 ) -> Environment:
     """Return the environment with the user's keys and `.env` files, or files that a person named in place of those.
 
@@ -418,8 +418,8 @@ def environment_of(
     UsageError if a file cannot be read.
     """
     owners = () if project.path is None else owner_of(Path(project.path))
-    files, keys = named or project.env_path, KeyStore.of_user()
-    env = read_env(place.folder, files, is_confirmed=bool(named), owners=owners, stored=keys)
+    files, keys = env_files or project.env_path, KeyStore.of_user()
+    env = read_env(place.folder, files, is_confirmed=bool(env_files), owners=owners, stored=keys)
     if not confirm or not addresses(env):
         return env
     return confirming(env, TrustStore.of_user().digests(folder_of(project, place.folder)))

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from perstack.config.lock import LARGEST
+from perstack.config.lock import MAX_LOCK_BYTES
 from perstack.core.audit.receipts import (
     PAYLOAD_TYPE,
     AnchorRecord,
@@ -214,7 +214,7 @@ async def ends_now(storage: Storage, owner: Owner) -> list[LogEnd]:
 def lock_digest(path: Path | None) -> bytes | None:
     """Return the SHA-256 of perstack.lock; None if it cannot be read."""
     try:
-        return None if path is None else sha256(read_regular(path, LARGEST)).digest()
+        return None if path is None else sha256(read_regular(path, MAX_LOCK_BYTES)).digest()
     except OSError:
         return None
 
