@@ -22,7 +22,7 @@ from mcp_types import CallToolResult, JSONRPCResponse, Tool
 from mcp_types.methods import validate_server_result
 from pydantic import JsonValue, ValidationError
 
-from perstack.core.base.json_schema import FULL, Checker, Meter, schema_problem
+from perstack.core.base.json_schema import FULL_STEPS, Checker, Meter, schema_problem
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Effect, ToolSpec
 from perstack.errors import SkillError
@@ -167,7 +167,7 @@ class OutputSchemas:
         return f"the server's structured output breaks the tool's own output schema{place}: {found.message[:200]}"
 
 
-_MAX_SCHEMA_STEPS = 4 * FULL  # validation steps for all schemas of one list
+_MAX_SCHEMA_STEPS = 4 * FULL_STEPS  # validation steps for all schemas of one list
 _MAX_TOOLS = 2_000
 
 

@@ -16,14 +16,22 @@ from hypothesis import strategies as st
 from jsonschema.validators import validator_for
 from referencing import Registry
 
-from perstack.core.base.json_schema import FULL, QUICK, Checker, Meter, Violation, schema_problem, unchecked_parts
+from perstack.core.base.json_schema import (
+    FULL_STEPS,
+    QUICK_STEPS,
+    Checker,
+    Meter,
+    Violation,
+    schema_problem,
+    unchecked_parts,
+)
 from perstack.core.base.patterns import compile_pattern
 
 EVIL = "^(a+)+$"
 WORD = "a" * 40 + "!"
 
 
-def violation(schema: dict, value: object, steps: int = FULL) -> Violation | None:
+def violation(schema: dict, value: object, steps: int = FULL_STEPS) -> Violation | None:
     return Checker(schema).violation(value, Meter(steps))  # type: ignore[arg-type]
 
 
@@ -55,7 +63,7 @@ DOUBLING = {
 )
 def test_a_pattern_made_to_take_for_ever_is_matched_at_once(schema: dict, value: object) -> None:
     began = time.monotonic()
-    found = violation(schema, value, QUICK)
+    found = violation(schema, value, QUICK_STEPS)
     assert found is not None
     assert not found.is_unfinished
     assert time.monotonic() - began < 5
@@ -110,7 +118,7 @@ def test_no_schema_makes_a_check_raise(schema: dict) -> None:
     for value in ({}, 5, "\ud800", [10**400]):
         found = violation(schema, value)
         assert found is None or len(found.message.splitlines()) == 1
-    problem = schema_problem(schema, Meter(FULL))
+    problem = schema_problem(schema, Meter(FULL_STEPS))
     assert problem is None or len(problem.splitlines()) == 1
     assert all(len(one.splitlines()) == 1 for one in unchecked_parts(schema))
 
@@ -150,14 +158,14 @@ def test_a_pattern_that_cannot_be_matched_is_not_checked_and_is_named(pattern: s
 
 
 def test_a_schema_that_is_none_is_named_with_its_place() -> None:
-    problem = schema_problem({"properties": {"a": {"type": "nothing"}}}, Meter(FULL))
+    problem = schema_problem({"properties": {"a": {"type": "nothing"}}}, Meter(FULL_STEPS))
     assert problem is not None
     assert problem.startswith("its schema is invalid at properties/a/type: ")
-    assert schema_problem({"properties": {"a": {"pattern": "(?=a)"}}}, Meter(FULL)) is None
-    assert schema_problem(nested(5_000), Meter(FULL)) == "its schema is more than 64 levels deep"
+    assert schema_problem({"properties": {"a": {"pattern": "(?=a)"}}}, Meter(FULL_STEPS)) is None
+    assert schema_problem(nested(5_000), Meter(FULL_STEPS)) == "its schema is more than 64 levels deep"
     wide = {"properties": {str(i): {"type": "string"} for i in range(100_000)}}
-    assert schema_problem(wide, Meter(QUICK)) == "its schema is too large to be checked"
-    assert schema_problem({"$ref": "#/a"}, Meter(FULL)) == "its schema refers to #/a, which is not in it"
+    assert schema_problem(wide, Meter(QUICK_STEPS)) == "its schema is too large to be checked"
+    assert schema_problem({"$ref": "#/a"}, Meter(FULL_STEPS)) == "its schema refers to #/a, which is not in it"
 
 
 scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 1.5]) | st.sampled_from("ab1")
@@ -270,7 +278,7 @@ def test_the_public_suite_finds_no_tool_left_out_that_can_be_checked_nor_a_gap_w
 
 
 def _outcome(file: str, schema: dict, test: dict) -> str:
-    if schema_problem(schema, Meter(FULL)) is not None:
+    if schema_problem(schema, Meter(FULL_STEPS)) is not None:
         assert not _library_checks(schema, test["data"]), schema
         return "left out"
     fits = violation(schema, test["data"]) is None
@@ -310,7 +318,7 @@ def _library_checks(schema: dict, value: object) -> bool:
     ],
 )
 def test_what_a_schema_means_is_checked_and_not_left_out(schema: dict, wrong: object) -> None:
-    assert schema_problem(schema, Meter(FULL)) is None
+    assert schema_problem(schema, Meter(FULL_STEPS)) is None
     assert not unchecked_parts(schema)
     assert violation(schema, wrong) is not None
 
@@ -334,12 +342,12 @@ def test_a_dialect_that_is_unknown_is_named() -> None:
 )
 def test_addresses_made_to_be_long_are_not_joined_for_ever(schema: dict) -> None:
     began = time.process_time()
-    assert schema_problem(schema, Meter(FULL)) is not None
+    assert schema_problem(schema, Meter(FULL_STEPS)) is not None
     assert time.process_time() - began < 4
 
 
 def test_addresses_that_are_none_are_a_problem_in_one_line() -> None:
     for address in ("http://[::1/x", "http://["):
-        problem = schema_problem({"$id": address, "$ref": "x"}, Meter(FULL))
+        problem = schema_problem({"$id": address, "$ref": "x"}, Meter(FULL_STEPS))
         assert problem is not None
         assert len(problem.splitlines()) == 1

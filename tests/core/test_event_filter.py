@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.runs.event_filter import MAX_DEPTH, MAX_LENGTH, matches, parse_filter
+from perstack.core.runs.event_filter import MAX_CHARS, MAX_DEPTH, matches, parse_filter
 
 CALLS: dict[str, Any] = {
     "type": "callTools",
@@ -92,7 +92,7 @@ def test_the_names_of_the_original_are_names_of_the_event_here() -> None:
         (".a == 1 .b == 2", 9),
         (".a == 1 &&", 11),
         ("(" * (MAX_DEPTH + 1) + ".a == 1" + ")" * (MAX_DEPTH + 1), MAX_DEPTH + 2),
-        (" " * (MAX_LENGTH + 1), MAX_LENGTH + 1),
+        (" " * (MAX_CHARS + 1), MAX_CHARS + 1),
     ],
 )
 def test_a_malformed_expression_is_refused_with_its_column(text: str, column: int) -> None:

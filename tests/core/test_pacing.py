@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from perstack.core.definitions.models import ProviderLimits
 from perstack.core.queue.rate_limit import (
-    CLOSED_FOR,
-    MOST_FAILURES,
+    CIRCUIT_OPEN_S,
+    MAX_FAILURES,
     NO_LIMITS,
     CircuitOpen,
     Delay,
@@ -22,7 +22,7 @@ from perstack.core.queue.rate_limit import (
     after_success,
     failed,
 )
-from perstack.core.runs.retries_and_fallbacks import LONGEST_WAIT
+from perstack.core.runs.retries_and_fallbacks import MAX_WAIT_S
 
 
 @given(per_minute=st.integers(1, 6_000), asked=st.lists(st.floats(0, 0.5), min_size=2, max_size=200))
@@ -69,9 +69,9 @@ def test_only_so_many_are_under_way_and_one_that_ends_makes_room() -> None:
 
 
 def test_what_is_longer_than_a_run_would_wait_holds_nobody_else() -> None:
-    pace = after_rate_limit(after_start(Pace(), NO_LIMITS, 0, 1), 0, LONGEST_WAIT + 1)
+    pace = after_rate_limit(after_start(Pace(), NO_LIMITS, 0, 1), 0, MAX_WAIT_S + 1)
     assert admission(pace, NO_LIMITS, 0) == StartNow()
-    assert admission(after_rate_limit(pace, 0, LONGEST_WAIT), NO_LIMITS, 0) == Delay(LONGEST_WAIT, "rateLimit")
+    assert admission(after_rate_limit(pace, 0, MAX_WAIT_S), NO_LIMITS, 0) == Delay(MAX_WAIT_S, "rateLimit")
 
 
 def test_after_a_429_nobody_begins_before_the_time_is_over_and_then_as_many_as_were_not_refused() -> None:
@@ -91,23 +91,23 @@ def test_after_a_429_nobody_begins_before_the_time_is_over_and_then_as_many_as_w
 
 def test_the_circuit_opens_after_failures_in_a_row_lets_one_try_and_closes_when_that_goes_well() -> None:
     pace = Pace()
-    for number in range(MOST_FAILURES):
+    for number in range(MAX_FAILURES):
         assert admission(pace, NO_LIMITS, 0) == StartNow()
         pace = failed(after_start(pace, NO_LIMITS, 0, 1), 0, f"down {number}")
-    assert admission(pace, NO_LIMITS, 0) == CircuitOpen(CLOSED_FOR, MOST_FAILURES, f"down {MOST_FAILURES - 1}")
-    assert admission(pace, NO_LIMITS, CLOSED_FOR) == StartNow()
-    trying = after_start(pace, NO_LIMITS, CLOSED_FOR, 1)
-    assert admission(trying, NO_LIMITS, CLOSED_FOR) == Delay(None, "circuit")
-    again = failed(trying, CLOSED_FOR, "still down")
-    assert admission(again, NO_LIMITS, CLOSED_FOR) == CircuitOpen(CLOSED_FOR, MOST_FAILURES + 1, "still down")
-    assert admission(abandoned(trying), NO_LIMITS, CLOSED_FOR) == StartNow(), "another may try"
+    assert admission(pace, NO_LIMITS, 0) == CircuitOpen(CIRCUIT_OPEN_S, MAX_FAILURES, f"down {MAX_FAILURES - 1}")
+    assert admission(pace, NO_LIMITS, CIRCUIT_OPEN_S) == StartNow()
+    trying = after_start(pace, NO_LIMITS, CIRCUIT_OPEN_S, 1)
+    assert admission(trying, NO_LIMITS, CIRCUIT_OPEN_S) == Delay(None, "circuit")
+    again = failed(trying, CIRCUIT_OPEN_S, "still down")
+    assert admission(again, NO_LIMITS, CIRCUIT_OPEN_S) == CircuitOpen(CIRCUIT_OPEN_S, MAX_FAILURES + 1, "still down")
+    assert admission(abandoned(trying), NO_LIMITS, CIRCUIT_OPEN_S) == StartNow(), "another may try"
     closed = after_success(trying, NO_LIMITS, 0)
-    assert (closed.failures, closed.is_open, admission(closed, NO_LIMITS, CLOSED_FOR)) == (0, False, StartNow())
+    assert (closed.failures, closed.is_open, admission(closed, NO_LIMITS, CIRCUIT_OPEN_S)) == (0, False, StartNow())
 
 
 def test_an_answer_of_any_kind_ends_a_row_of_failures() -> None:
     pace = Pace()
-    for _ in range(MOST_FAILURES - 1):
+    for _ in range(MAX_FAILURES - 1):
         pace = failed(after_start(pace, NO_LIMITS, 0, 1), 0, "down")
     for answered in (after_refusal(pace), after_rate_limit(pace, 0, None), after_success(pace, NO_LIMITS, 0)):
         assert answered.failures == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perstack.core.base.secrets import SecretMasker, known_secrets
 from perstack.core.recordings.model import (
-    MOST_BYTES,
+    MAX_RECORDING_BYTES,
     CalledBy,
     RecordedCall,
     RecordedFile,
@@ -90,7 +90,7 @@ def changed(*path: str | int, to: object) -> bytes:
         (b'{"format": "perstack-recording/2"}', 'its `format` is "perstack-recording/2"'),
         (b'{"experts": {}}', "it has no `format`"),
         (b"3", "it has no `format`"),
-        (b" " * (MOST_BYTES + 1), "at most 32 MiB"),
+        (b" " * (MAX_RECORDING_BYTES + 1), "at most 32 MiB"),
         (changed("runs", 0, "replies", 0, "step", to=10**400), "runs.0.replies.0.step"),
         (changed("runs", 0, "replies", 0, "step", to="1e999"), "runs.0.replies.0.step"),
         (changed("runs", 0, "replies", 0, "stepp", to=1), "runs.0.replies.0.stepp: Extra inputs are not permitted"),

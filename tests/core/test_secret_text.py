@@ -137,7 +137,7 @@ def test_masking_what_is_masked_changes_nothing_and_leaves_no_secret(args: list[
     masked = masked_args(args)
     assert masked_args(masked) == masked
     assert masked_address(masked_address("".join(args))) == masked_address("".join(args))
-    for secret in secrets_in(lambda stand: masked_args(args, stand)):
+    for secret in secrets_in(lambda substitute: masked_args(args, substitute)):
         assert digest_of_secret(secret) in "".join(masked)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perstack.core.base.lifecycle import JobStatus, lifecycle_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import (
-    MOST_TAKEOVERS,
+    MAX_TAKEOVERS,
     Done,
     DriveOutcome,
     Requeue,
@@ -102,7 +102,7 @@ def test_takeovers_count_only_without_work_between_them() -> None:
     assert count_progress([*begun, "resumeRun", "startGeneration", "retry", "stopRunByInterrupt"]) == before
     assert count_progress([*begun, "finishGeneration"]) == before + 1
     takeovers = 0
-    for count in range(1, MOST_TAKEOVERS + 1):
+    for count in range(1, MAX_TAKEOVERS + 1):
         takeovers = takeovers_now(takeovers, before, before)
         assert takeovers == count
     assert takeovers_now(takeovers, before, before + 1) == 1

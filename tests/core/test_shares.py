@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.base.ids import OWN, block_of, may_be_remote, number_of_run
+from perstack.core.base.ids import OWN_NUMBERS, block_of, may_be_remote, number_of_run
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, budget_of, capped, grant_caps, short_account
 
@@ -110,7 +110,7 @@ def test_a_share_that_is_too_small_for_what_is_needed_goes_to_fewer() -> None:
 
 
 def test_no_two_drivers_give_one_number() -> None:
-    blocks = [OWN, *(block_of(number) for number in (2, 3, 19_999, 20_001, 29_999, 200_010_001))]
+    blocks = [OWN_NUMBERS, *(block_of(number) for number in (2, 3, 19_999, 20_001, 29_999, 200_010_001))]
     for one in blocks:
         for other in blocks:
             assert one is other or one.stop <= other.start or other.stop <= one.start

@@ -13,8 +13,8 @@ from walking import Walk
 from perstack.core.recordings import model
 from perstack.core.recordings.model import (
     FORMAT,
-    MOST_BLOB_BYTES,
-    MOST_BYTES,
+    MAX_BLOB_BYTES,
+    MAX_RECORDING_BYTES,
     Piece,
     RecordedCall,
     RecordedReply,
@@ -51,5 +51,5 @@ def test_the_page_has_every_key_of_the_file(piece: type[Piece]) -> None:
 
 def test_the_page_has_the_limits_and_the_format_of_the_code() -> None:
     assert f"`{FORMAT}`" in PAGE
-    assert f"{MOST_BLOB_BYTES >> 20} MiB at most, of {MOST_BYTES >> 20} MiB in all" in " ".join(PAGE.split())
+    assert f"{MAX_BLOB_BYTES >> 20} MiB at most, of {MAX_RECORDING_BYTES >> 20} MiB in all" in " ".join(PAGE.split())
     assert model.__doc__

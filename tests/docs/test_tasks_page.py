@@ -12,7 +12,7 @@ from pages import commands, fenced, first_cells, page, rows, run_line, section
 
 from perstack.config.load import load_project
 from perstack.core.base.lifecycle import PauseReason
-from perstack.core.tasks.arguments import MOST_STATE
+from perstack.core.tasks.arguments import MAX_STATE_BYTES
 from perstack.core.tasks.events import TaskConfig
 from perstack.core.tasks.operation_table import OPERATIONS
 from perstack.core.tasks.state import ALLOWED, TaskStatus
@@ -46,7 +46,7 @@ def test_the_config_is_that_of_the_code_with_its_defaults() -> None:
     named = {row[0].strip("`"): row[2].strip("`") for row in table}
     fields = TaskConfig.model_fields
     assert named == {one.alias: str(one.default).replace("None", "none") for one in fields.values()}
-    assert MOST_STATE == 1 << 20
+    assert MAX_STATE_BYTES == 1 << 20
 
 
 def test_the_requests_are_the_operations() -> None:

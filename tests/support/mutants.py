@@ -91,8 +91,8 @@ MUTANTS = (
     Mutant(
         "the first to close a Job is its closer",
         "perstack.core.jobs.job",
-        "return min((one for one in of_runs",
-        "return max((one for one in of_runs",
+        "return min((close for close in of_runs",
+        "return max((close for close in of_runs",
         "tests/engine/jobs/test_closing.py -k first_to_close",
     ),
     Mutant(
@@ -133,8 +133,8 @@ MUTANTS = (
     Mutant(
         "tokens promised to a generation that never reported are charged",
         "perstack.core.base.usage",
-        "left = self.promised if is_charged else replace(self, reserved=None).promised",
-        "left = replace(self, reserved=None).promised",
+        "unsettled = self.promised if is_charged else replace(self, reserved=None).promised",
+        "unsettled = replace(self, reserved=None).promised",
         "tests/engine/runs/test_budgets.py tests/engine/runs/test_budgets_and_crashes.py",
     ),
     Mutant(
@@ -189,8 +189,8 @@ MUTANTS = (
     Mutant(
         "an unfinished todo keeps a Run from completing",
         "perstack.core.runs.pending",
-        "left = remaining_todos(run.todos)",
-        "left = remaining_todos(())",
+        "remaining = remaining_todos(run.todos)",
+        "remaining = remaining_todos(())",
         "tests/engine/runs/test_loop.py -k unfinished_todos",
     ),
     Mutant(
@@ -217,7 +217,7 @@ MUTANTS = (
     Mutant(
         "an endpoint that asks to be left alone for long pauses the Job",
         "perstack.core.runs.retries_and_fallbacks",
-        "if retry_after is not None and retry_after > LONGEST_WAIT:",
+        "if retry_after is not None and retry_after > MAX_WAIT_S:",
         "if False:",
         "tests/engine/runs/test_errors_and_retries.py tests/project/test_clock.py",
     ),
@@ -245,8 +245,8 @@ MUTANTS = (
     Mutant(
         "what was under way when a process ended counts as spent",
         "perstack.core.jobs.budget",
-        "            spent, reserved = spent + reserved, NOTHING\n",
-        "            reserved = NOTHING\n",
+        "            spent, reserved = spent + reserved, NO_AMOUNT\n",
+        "            reserved = NO_AMOUNT\n",
         "tests/core/test_budget.py tests/engine/runs/test_budgets_and_crashes.py",
     ),
     Mutant(
@@ -280,7 +280,7 @@ MUTANTS = (
     Mutant(
         "a generation that could exceed the budget is not made",
         "perstack.core.jobs.budget",
-        "if most >= min(bound.least, bound.wanted):",
+        "if reply_tokens >= min(bound.least, bound.wanted):",
         "if True:",
         "tests/core/test_budget.py tests/engine/runs/test_budgets.py",
     ),

@@ -11,7 +11,7 @@ from perstack.core.base.usage import Charge, Exceeded, Usage, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget, Limits
-from perstack.core.jobs.budget import LEAST, Bound, Grant, Ledger, is_reported
+from perstack.core.jobs.budget import MIN_REPLY_TOKENS, Bound, Grant, Ledger, is_reported
 from perstack.core.runs.decide import budget_stop_event
 from perstack.core.runs.events import (
     FinishGeneration,
@@ -100,7 +100,11 @@ class Spenders:
     def _begin(self, run: Run) -> None:
         sent = 200 + self.choose(4_000)
         bound = Bound(
-            sent, 1_000 + self.choose(8_000), LEAST, nano(sent * PRICE.dearest_input / 1e6), nano(PRICE.output / 1e6)
+            sent,
+            1_000 + self.choose(8_000),
+            MIN_REPLY_TOKENS,
+            nano(sent * PRICE.dearest_input / 1e6),
+            nano(PRICE.output / 1e6),
         )
         decision = self.ledger.reserve(run.id, bound)
         if isinstance(decision, Grant):

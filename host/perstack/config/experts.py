@@ -14,7 +14,7 @@ from perstack.core.definitions.experts import Expert, ExpertEvaluator
 from perstack.core.definitions.keys import KeyPath, hint_for_scoped_key, key_and_version, spell
 from perstack.core.definitions.models import NAMED, Models, UnknownName, resolve_models
 from perstack.core.definitions.result_schemas import schema_fault
-from perstack.core.definitions.sandbox import OF_THE_ORIGINAL
+from perstack.core.definitions.sandbox import IGNORED_RUNTIMES
 from perstack.core.definitions.settings import CompactionExpert, ContextKeys
 from perstack.core.definitions.skills import AgentSkill
 from perstack.dataclass import dataclass
@@ -58,7 +58,7 @@ def check_results(expert: Expert, at: KeyPath, report: Reporter) -> None:
 
 def warn_of_runtime(runtime: str | None, at: KeyPath, report: Reporter) -> None:
     """Report a runtime of the original, which has no effect."""
-    if runtime in OF_THE_ORIGINAL:
+    if runtime in IGNORED_RUNTIMES:
         report.warn(at, f"`{runtime}` has no effect: programs run locally, without its isolation")
 
 

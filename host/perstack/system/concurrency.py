@@ -205,9 +205,9 @@ async def end(task: asyncio.Task[None] | None) -> None:
 
 async def violation_of(checker: Checker, value: JsonValue) -> Violation | None:
     """Return how a value violates a schema, or None; a check that would take many seconds is one too."""
-    from perstack.core.base.json_schema import FULL, QUICK, Meter
+    from perstack.core.base.json_schema import FULL_STEPS, QUICK_STEPS, Meter
 
-    found = checker.violation(value, Meter(QUICK))
+    found = checker.violation(value, Meter(QUICK_STEPS))
     if found is None or not found.is_unfinished:
         return found
-    return await asyncio.to_thread(checker.violation, value, Meter(FULL))
+    return await asyncio.to_thread(checker.violation, value, Meter(FULL_STEPS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from perstack.core.base.text import LATEST
+from perstack.core.base.text import MAX_TIME_MS
 from perstack.doors.shared.text import ago, count, duration, local_time, pad, shorten
 
 
@@ -48,8 +48,8 @@ def test_a_count_has_its_noun_in_singular_or_plural() -> None:
     assert (count(1, "step"), count(0, "step"), count(2000, "step")) == ("1 step", "0 steps", "2,000 steps")
 
 
-@pytest.mark.parametrize("moment", [-(10**30), -1, 0, LATEST, LATEST + 1, 10**30])
+@pytest.mark.parametrize("moment", [-(10**30), -1, 0, MAX_TIME_MS, MAX_TIME_MS + 1, 10**30])
 def test_every_number_is_shown_as_some_moment(moment: int) -> None:
     year = local_time(moment).year
     assert 1969 <= year <= 9999
-    assert (year > 9000) is (moment >= LATEST)
+    assert (year > 9000) is (moment >= MAX_TIME_MS)

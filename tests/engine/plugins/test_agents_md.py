@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from terminal import Terminal, reply
 
 from perstack.config.context_files import read_agents_md
-from perstack.core.definitions.instruction import MOST_BYTES, assemble_agents_md
+from perstack.core.definitions.instruction import MAX_AGENTS_MD_BYTES, assemble_agents_md
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 SCRIPTED = ("--provider", "scripted")
@@ -71,14 +71,14 @@ def test_of_too_much_the_nearest_is_kept_and_what_is_cut_is_said(tmp_path: Path)
     shown, (far, near) = read_agents_md(work)
     assert "Use spaces." in shown
     assert "of 40,000 bytes are left out.]" in shown
-    assert (far.shown, near.shown) == (MOST_BYTES - 11, None)
+    assert (far.shown, near.shown) == (MAX_AGENTS_MD_BYTES - 11, None)
 
 
-@given(st.lists(st.binary(max_size=200), max_size=5), st.binary(max_size=2 * MOST_BYTES))
+@given(st.lists(st.binary(max_size=200), max_size=5), st.binary(max_size=2 * MAX_AGENTS_MD_BYTES))
 def test_whatever_the_files_hold_the_text_is_bounded_and_each_is_recorded(small: list[bytes], large: bytes) -> None:
     found = [(f"{number}/AGENTS.md", data) for number, data in enumerate([*small, large])]
     shown, files = assemble_agents_md(found)
-    assert len(shown) < MOST_BYTES + 2_000
+    assert len(shown) < MAX_AGENTS_MD_BYTES + 2_000
     assert [one.path for one in files] == [path for path, _ in found]
 
 

@@ -15,7 +15,7 @@ from wire_anthropic import ANTHROPIC
 
 from perstack.core.definitions.models import ProviderLimits
 from perstack.core.definitions.settings import Budget, Overrides, ProviderSetting
-from perstack.core.queue.rate_limit import MOST_FAILURES
+from perstack.core.queue.rate_limit import MAX_FAILURES
 from perstack.engine.plugins.pacing import ticket_for
 from perstack.errors import ProviderError
 from perstack.host import Host
@@ -218,14 +218,14 @@ def test_after_failures_in_a_row_nothing_is_sent_and_the_error_and_a_notice_say_
     async def scenario() -> tuple[list[Any], int]:
         async with FakeEndpoint(ANTHROPIC.refused(503, "down for work")) as endpoint, asyncio.timeout(60):
             async with _down(endpoint.url, tmp_path / "x") as used:
-                jobs = [await used.run("a", "q") for _ in range(MOST_FAILURES + 2)]
+                jobs = [await used.run("a", "q") for _ in range(MAX_FAILURES + 2)]
             return jobs, len(endpoint.asked)
 
     jobs, asked = asyncio.run(scenario())
     assert {job.status for job in jobs} == {"stoppedByError"}
-    assert asked == MOST_FAILURES
-    assert jobs[MOST_FAILURES - 1].error == "down for work"
-    assert f"anthropic has failed {MOST_FAILURES} times in a row, so nothing is sent there" in jobs[-1].error
+    assert asked == MAX_FAILURES
+    assert jobs[MAX_FAILURES - 1].error == "down for work"
+    assert f"anthropic has failed {MAX_FAILURES} times in a row, so nothing is sent there" in jobs[-1].error
     assert "the latest: down for work" in jobs[-1].error
     assert capsys.readouterr().err.count("nothing is sent there for 30 s. The latest: down for work") == 1
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.tool_search import AUTO_BUDGET, SEARCH_TOOL, divide, search, tokens_of
+from perstack.core.runs.tool_search import AUTO_BUDGET_TOKENS, SEARCH_TOOL, divide, search, tokens_of
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 
@@ -29,7 +29,7 @@ def test_an_expert_with_two_hundred_tools_finds_and_calls_the_right_one(bench: B
     assert SEARCH_TOOL in first
     assert "deleteMuseum9" not in first
     shown = [spec for spec in provider.requests[0].tools if spec.skill_name == "city"]
-    assert sum(map(tokens_of, shown)) <= AUTO_BUDGET
+    assert sum(map(tokens_of, shown)) <= AUTO_BUDGET_TOKENS
     found = [one["name"] for one in json.loads(results(seen)[0])["tools"]]
     assert second == [*first, *found], "what is found is added at the end: the prefix stays"
     assert third == second

@@ -77,7 +77,7 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "urn:perstack:receipt:v1"
 
-MOST_BYTES = 64 << 20
+MAX_RECEIPT_BYTES = 64 << 20
 
 
 class Digest(Fact):
@@ -164,7 +164,7 @@ class AnchorRecord:
         """The digest, in hex, of the first log's first event, which tells reuses of an id apart; None if missing."""
         receipt = self.statement.predicate
         name = event_id_of(run_id_of(receipt.job_id, 1), 1)
-        return next((one.digest.sha256 for one in receipt.definitions if one.name == name), None)
+        return next((definition.digest.sha256 for definition in receipt.definitions if definition.name == name), None)
 
 
 def statement_of(
@@ -178,10 +178,10 @@ def statement_of(
     removed: bool = False,
 ) -> Statement:
     """Return the statement over these logs; `lock`, `store`: SHA-256 of perstack.lock and of the storage's place."""
-    taken = tuple(ends)
+    all_ends = tuple(ends)
     return Statement(
         subject=tuple(
-            LogSubject(name=end.run_id, digest=_digest(end.hash), annotations=Extent(seq=end.seq)) for end in taken
+            LogSubject(name=end.run_id, digest=_digest(end.hash), annotations=Extent(seq=end.seq)) for end in all_ends
         ),
         predicate=Receipt(
             job_id=owner.id,
@@ -189,7 +189,7 @@ def statement_of(
             removed=removed,
             created_on=created_on,
             runtime_version=runtime_version,
-            definitions=tuple(Resource(name=event_id_of(end.run_id, 1), digest=_digest(end.first)) for end in taken),
+            definitions=tuple(Resource(name=event_id_of(end.run_id, 1), digest=_digest(end.first)) for end in all_ends),
             lock=None if lock is None else Resource(name="perstack.lock", digest=Digest(sha256=lock.hex())),
             store=None if store is None else Digest(sha256=store.hex()),
         ),
@@ -198,8 +198,8 @@ def statement_of(
 
 def read_record(data: bytes) -> AnchorRecord:
     """Return the statement, or the envelope with one. Raises ValueError if it is not a receipt of perstack."""
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+    if len(data) > MAX_RECEIPT_BYTES:
+        raise ValueError(f"it has more than {MAX_RECEIPT_BYTES:,} bytes")
     try:
         envelope = Envelope.model_validate_json(data)
     except ValidationError:
@@ -215,41 +215,41 @@ def records_in_force(
     """Return an anchor's records that the owner's present logs must match; not those of an earlier owner of that id."""
     first = logs.get(run_id_of(owner.id, 1))
     now = None if first is None or not first.first else _digest(first.first).sha256
-    gone = ended_lives(records)
-    return [one for one in records if one.life not in gone or one.life == now]
+    ended = ended_lives(records)
+    return [record for record in records if record.life not in ended or record.life == now]
 
 
 def ended_lives(records: Sequence[AnchorRecord]) -> frozenset[str]:
     """Return the lives of an owner that ended with a removal. Duplicate records are ignored."""
-    last: dict[str, bool] = {}
-    known = set[bytes]()
+    removed_by_life: dict[str, bool] = {}
+    seen = set[bytes]()
     for record in records:
-        written = record.statement.to_json()
-        if record.life is not None and written not in known:
-            last[record.life] = record.statement.predicate.removed
-        known.add(written)
-    return frozenset(life for life, removed in last.items() if removed)
+        content = record.statement.to_json()
+        if record.life is not None and content not in seen:
+            removed_by_life[record.life] = record.statement.predicate.removed
+        seen.add(content)
+    return frozenset(life for life, removed in removed_by_life.items() if removed)
 
 
 def compare_with_receipt(statement: Statement, logs: Mapping[str, LogPlaces], source: str) -> list[Finding]:
     """Return the differences between the logs and a statement; `source` names its location."""
     findings: list[Finding] = []
     for subject in statement.subject:
-        places = logs.get(subject.name)
-        found = _compare_with_subject(subject, () if places is None else places.hashes, source)
-        findings += found
-        if places is not None and not found:
-            findings += _compare_with_definition(subject, statement.predicate, places, source)
+        log = logs.get(subject.name)
+        differences = _compare_with_subject(subject, () if log is None else log.hashes, source)
+        findings += differences
+        if log is not None and not differences:
+            findings += _compare_with_definition(subject, statement.predicate, log, source)
     return findings
 
 
 def count_events_after(statements: Iterable[Statement], logs: Mapping[str, LogPlaces]) -> int:
     """Return the number of events after the last covered one."""
-    known: dict[str, int] = {}
+    covered: dict[str, int] = {}
     for statement in statements:
         for subject in statement.subject:
-            known[subject.name] = max(known.get(subject.name, 0), subject.annotations.seq)
-    return sum(max(0, len(places.hashes) - known.get(run_id, 0)) for run_id, places in logs.items())
+            covered[subject.name] = max(covered.get(subject.name, 0), subject.annotations.seq)
+    return sum(max(0, len(log.hashes) - covered.get(run_id, 0)) for run_id, log in logs.items())
 
 
 def _compare_with_subject(subject: LogSubject, hashes: Sequence[str], source: str) -> list[Finding]:
@@ -261,9 +261,9 @@ def _compare_with_subject(subject: LogSubject, hashes: Sequence[str], source: st
     return []
 
 
-def _compare_with_definition(subject: LogSubject, receipt: Receipt, places: LogPlaces, source: str) -> list[Finding]:
+def _compare_with_definition(subject: LogSubject, receipt: Receipt, log: LogPlaces, source: str) -> list[Finding]:
     name = event_id_of(subject.name, 1)
-    if any(one.name == name and one.digest != _digest(places.first) for one in receipt.definitions):
+    if any(definition.name == name and definition.digest != _digest(log.first) for definition in receipt.definitions):
         return [Finding(subject.name, 1, f"the definition differs from the one in {source}")]
     return []
 
@@ -272,12 +272,12 @@ def _statement_in(data: bytes) -> Statement:
     try:
         return Statement.model_validate_json(data)
     except ValidationError as error:
-        place, message = first_problem(error)
-        raise ValueError(f"it is not a receipt of perstack: {f'{place}: ' if place else ''}{message}") from None
+        path, message = first_problem(error)
+        raise ValueError(f"it is not a receipt of perstack: {f'{path}: ' if path else ''}{message}") from None
 
 
-def _digest(chained: str) -> Digest:
+def _digest(chain_hash: str) -> Digest:
     try:
-        return Digest(sha256=urlsafe_b64decode(chained + "=").hex())
+        return Digest(sha256=urlsafe_b64decode(chain_hash + "=").hex())
     except binascii.Error as error:
         raise ValueError("it is not a hash of a chain") from error

@@ -55,15 +55,15 @@ def fields_to_blank(event: events.StoredEvent) -> tuple[str, ...]:
     return tuple(key for key in before if before[key] != after.get(key))
 
 
-def check_fields(event: events.StoredEvent, named: Iterable[str]) -> tuple[str, ...]:
+def check_fields(event: events.StoredEvent, names: Iterable[str]) -> tuple[str, ...]:
     """Return the fields whose texts are removed: always all, as one digest covers them. Raises UsageError."""
     fields = fields_to_blank(event)
     if not fields:
         raise UsageError(f"event {event.id} ({event.type}) has no text that could be taken out")
-    wrong = [name for name in named if name not in fields]
-    if wrong:
+    unknown = [name for name in names if name not in fields]
+    if unknown:
         raise UsageError(
-            f"{', '.join(wrong)}: event {event.id} ({event.type}) has no such text; what can be taken out of it:"
+            f"{', '.join(unknown)}: event {event.id} ({event.type}) has no such text; what can be taken out of it:"
             f" {', '.join(fields)}"
         )
     return fields
@@ -73,13 +73,13 @@ _SETTINGS = frozenset(("expert", "instruction", "definition", "permissions", "ou
 """Fields with texts of a definition, which are in every Run of an Expert."""
 
 
-def texts_to_blank(event: events.StoredEvent, named: Iterable[str] = ()) -> frozenset[str]:
+def texts_to_blank(event: events.StoredEvent, names: Iterable[str] = ()) -> frozenset[str]:
     """Return the texts that `blank` removes from the named fields, or from all but settings if none is named."""
     before, after = _json(event), _json(blank(event))
-    wanted = frozenset(named) or before.keys() - _SETTINGS
-    kept = frozenset(texts_in(after))
-    taken = (texts_in(value) for key, value in before.items() if key in wanted and value != after.get(key))
-    return frozenset(text for texts in taken for text in texts if text not in kept)
+    fields = frozenset(names) or before.keys() - _SETTINGS
+    kept_texts = frozenset(texts_in(after))
+    removed_texts = (texts_in(value) for key, value in before.items() if key in fields and value != after.get(key))
+    return frozenset(text for texts in removed_texts for text in texts if text not in kept_texts)
 
 
 class UnverifiedRedaction(ValueError):
@@ -87,16 +87,27 @@ class UnverifiedRedaction(ValueError):
 
 
 def stand_in(
-    left: RedactedRemains, digest: str, seq: int, redactions: Iterable[events.RedactEvent]
+    line_remains: RedactedRemains, digest: str, seq: int, redactions: Iterable[events.RedactEvent]
 ) -> events.StoredEvent:
     """Return the replacement of the redacted event at `seq` by a log's redactEvents. Raises UnverifiedRedaction."""
-    event = next((one for one in redactions if one.event_id == left.id and place_of(one.id)[2] > seq), None)
-    if event is None or left.id != event_id_of(event.run_id, seq):
+    event = next(
+        (
+            redaction
+            for redaction in redactions
+            if redaction.event_id == line_remains.id and place_of(redaction.id)[2] > seq
+        ),
+        None,
+    )
+    if event is None or line_remains.id != event_id_of(event.run_id, seq):
         raise UnverifiedRedaction("its content was taken out, and no redactEvent says by whom")
-    if (event.event_type, event.digest) != (left.type, digest):
+    if (event.event_type, event.digest) != (line_remains.type, digest):
         raise UnverifiedRedaction(f"its content was taken out, and {event.id}, which says so, means another")
     remains = parse_remains(event)
-    if remains is None or remains.type != left.type or not events.is_at_home(remains, event.job_id, event.run_id, seq):
+    if (
+        remains is None
+        or remains.type != line_remains.type
+        or not events.is_at_home(remains, event.job_id, event.run_id, seq)
+    ):
         raise UnverifiedRedaction(f"{event.id} puts something in its place that a redaction does not leave")
     return remains
 
@@ -112,8 +123,8 @@ def parse_remains(event: events.RedactEvent) -> events.StoredEvent | None:
 
 def redaction_of(event: events.RedactEvent, seq: int) -> Redaction:
     """Return the redaction for people; `seq`: position of the redacted event."""
-    said = event.run_id, seq, event.event_type, str(event.by), event.reason, event.timestamp
-    return Redaction(*said, event.fields, event.blobs, event.copies)
+    values = event.run_id, seq, event.event_type, str(event.by), event.reason, event.timestamp
+    return Redaction(*values, event.fields, event.blobs, event.copies)
 
 
 def remains_of(event: events.StoredEvent) -> JsonObject:
@@ -122,5 +133,5 @@ def remains_of(event: events.StoredEvent) -> JsonObject:
 
 
 def _json(event: events.StoredEvent) -> JsonObject:
-    found: JsonObject = json.loads(event.to_json())
-    return found
+    fields: JsonObject = json.loads(event.to_json())
+    return fields

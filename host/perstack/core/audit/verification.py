@@ -106,59 +106,61 @@ class Report:
             "complete": self.is_complete,
             "runs": self.runs,
             "events": self.events,
-            "findings": [{"runId": one.run_id, "seq": one.seq, "message": one.message} for one in self.findings],
+            "findings": [
+                {"runId": finding.run_id, "seq": finding.seq, "message": finding.message} for finding in self.findings
+            ],
             "unchecked": [
-                {"kind": one.kind, "runId": one.run_id, "count": one.count, "message": one.message}
-                for one in self.unchecked
+                {"kind": item.kind, "runId": item.run_id, "count": item.count, "message": item.message}
+                for item in self.unchecked
             ],
             "checked": asdict(self.checked),
-            "redactions": [one.to_json() for one in self.redactions],
+            "redactions": [redaction.to_json() for redaction in self.redactions],
         }
 
 
-_KNOWN = {
+_KNOWN_KEYS = {
     field.alias or name
     for model in (JobSummary, RunSummary, OpenQuestion, Usage)
     for name, field in model.model_fields.items()
 }
-_FREE = ("labels", "usageByExpert")  # paths whose keys are not names of fields
-_EVER = frozenset((
+_FREE_FORM_PATHS = ("labels", "usageByExpert")  # paths whose keys are not names of fields
+_REQUIRED_KEYS = frozenset((
     "text", "error", "question", "pauseReason", "runs", "steps", "totalSteps", "maxSteps", "usage", "inputTokens",
     "outputTokens", "totalTokens", "startedAt", "updatedAt", "finishedAt", "delegatedBy", "continuedFrom",
 ))  # fmt: skip
 """Fields that every version has written if they have a value: if one is missing, it would read as empty."""
 
 
-def compare_summary_with_logs(written: bytes, job: Job) -> list[str]:
+def compare_summary_with_logs(summary: bytes, job: Job) -> list[str]:
     """Return the differences between a stopped Job's summary and its logs. Raises ValueError if it is no summary."""
-    JobSummary.model_validate_json(written)
-    found: JsonValue = json.loads(written)
-    return list(_differences("", found, json.loads(summarize(job, is_driven=False).to_json())))
+    JobSummary.model_validate_json(summary)
+    actual: JsonValue = json.loads(summary)
+    return list(_differences("", actual, json.loads(summarize(job, is_driven=False).to_json())))
 
 
-def _differences(place: str, found: JsonValue, expected: JsonValue) -> Iterator[str]:
-    if isinstance(found, dict) and isinstance(expected, dict):
-        is_free = place in _FREE or place.startswith("asking")
-        missing = sorted(key for key in expected.keys() - found.keys() if is_free or key in _EVER)
-        for key in [*found, *missing]:
-            if is_free or key in _KNOWN:
-                yield from _differences(f"{place}.{key}".lstrip("."), found.get(key), expected.get(key))
-    elif isinstance(found, list) and isinstance(expected, list) and place == "runs":
-        yield from _different_runs(found, expected)
-    elif found != expected and not (expected is None and not found):
-        yield f"says {place} is {_short(found)}, the logs say {_short(expected)}"
+def _differences(path: str, actual: JsonValue, expected: JsonValue) -> Iterator[str]:
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        is_free = path in _FREE_FORM_PATHS or path.startswith("asking")
+        missing = sorted(key for key in expected.keys() - actual.keys() if is_free or key in _REQUIRED_KEYS)
+        for key in [*actual, *missing]:
+            if is_free or key in _KNOWN_KEYS:
+                yield from _differences(f"{path}.{key}".lstrip("."), actual.get(key), expected.get(key))
+    elif isinstance(actual, list) and isinstance(expected, list) and path == "runs":
+        yield from _different_runs(actual, expected)
+    elif actual != expected and not (expected is None and not actual):
+        yield f"says {path} is {_short(actual)}, the logs say {_short(expected)}"
 
 
-def _different_runs(found: list[JsonValue], expected: list[JsonValue]) -> Iterator[str]:
+def _different_runs(actual: list[JsonValue], expected: list[JsonValue]) -> Iterator[str]:
     """Compare by id: Runs that ran concurrently may be listed in another order."""
-    there = {_as_dict(run).get("id"): run for run in expected}
-    for run in found:
+    expected_by_id = {_as_dict(run).get("id"): run for run in expected}
+    for run in actual:
         run_id = _as_dict(run).get("id")
-        if run_id not in there:
+        if run_id not in expected_by_id:
             yield f"lists a Run {_short(run_id)}, which has no log"
         else:
-            yield from _differences(str(run_id), run, there.pop(run_id))
-    yield from (f"does not list the Run {run_id}" for run_id in there)
+            yield from _differences(str(run_id), run, expected_by_id.pop(run_id))
+    yield from (f"does not list the Run {run_id}" for run_id in expected_by_id)
 
 
 def _as_dict(value: JsonValue) -> Mapping[str, JsonValue]:
@@ -170,28 +172,28 @@ def _short(value: JsonValue) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def cache_contradictions(written: bytes, expected: Fact) -> list[str]:
+def cache_contradictions(cached: bytes, expected: Fact) -> list[str]:
     """Return how a cache contradicts its log; missing fields do not. Raises ValueError for a cache of another kind."""
-    type(expected).model_validate_json(written)
-    found: JsonValue = json.loads(written)
+    type(expected).model_validate_json(cached)
+    actual: JsonValue = json.loads(cached)
     derived: JsonValue = json.loads(expected.to_json())
-    known = {field.alias or name for name, field in type(expected).model_fields.items()}
-    added = [key for key, value in _as_dict(found).items() if key in known and value and key not in _as_dict(derived)]
+    names = {field.alias or name for name, field in type(expected).model_fields.items()}
+    added = [key for key, value in _as_dict(actual).items() if key in names and value and key not in _as_dict(derived)]
     return [
-        *_contradictions("", found, derived),
-        *(f"says {key} is {_short(_as_dict(found)[key])}, the log says nothing" for key in added),
+        *_contradictions("", actual, derived),
+        *(f"says {key} is {_short(_as_dict(actual)[key])}, the log says nothing" for key in added),
     ]
 
 
-def _contradictions(place: str, found: JsonValue, derived: JsonValue) -> Iterator[str]:
-    if isinstance(found, dict) and isinstance(derived, dict):
-        for key in found.keys() & derived.keys():
-            yield from _contradictions(f"{place}.{key}".lstrip("."), found[key], derived[key])
-    elif isinstance(found, list) and isinstance(derived, list) and len(found) == len(derived):
-        for index, (one, other) in enumerate(zip(found, derived, strict=True)):
-            yield from _contradictions(f"{place}.{index}", one, other)
-    elif found != derived:
-        yield f"says {place} is {_short(found)}, the log says {_short(derived)}"
+def _contradictions(path: str, actual: JsonValue, derived: JsonValue) -> Iterator[str]:
+    if isinstance(actual, dict) and isinstance(derived, dict):
+        for key in actual.keys() & derived.keys():
+            yield from _contradictions(f"{path}.{key}".lstrip("."), actual[key], derived[key])
+    elif isinstance(actual, list) and isinstance(derived, list) and len(actual) == len(derived):
+        for index, (item, derived_item) in enumerate(zip(actual, derived, strict=True)):
+            yield from _contradictions(f"{path}.{index}", item, derived_item)
+    elif actual != derived:
+        yield f"says {path} is {_short(actual)}, the log says {_short(derived)}"
 
 
 def with_head(summary: bytes, head: Head) -> bytes:
@@ -202,11 +204,11 @@ def with_head(summary: bytes, head: Head) -> bytes:
 def head_in(summary: bytes) -> Head | None:
     """Return the end of the log that a summary names; None if it names none, as older versions did not."""
     try:
-        found: JsonValue = from_json(summary)
+        value: JsonValue = from_json(summary)
     except ValueError:
         return None
-    seq, chained = _as_dict(found).get("headSeq"), _as_dict(found).get("headHash")
-    return Head(seq, chained) if isinstance(seq, int) and isinstance(chained, str) and seq > 0 else None
+    seq, chain_hash = _as_dict(value).get("headSeq"), _as_dict(value).get("headHash")
+    return Head(seq, chain_hash) if isinstance(seq, int) and isinstance(chain_hash, str) and seq > 0 else None
 
 
 def compare_with_head(run_id: str, anchor: Head, chain: Mapping[int, str]) -> list[Finding]:

@@ -24,10 +24,10 @@ _SEAL = re.compile(rb',"digest":"([A-Za-z0-9_-]{43})","hash":"([A-Za-z0-9_-]{43}
 _SEAL_SIZE = len(',"digest":"","hash":""}') + 2 * 43
 _BATCH = re.compile(rb',"batch":([1-9][0-9]*)\Z')
 
-_TO_URL = bytes.maketrans(b"+/", b"-_")
+_TO_BASE64URL = bytes.maketrans(b"+/", b"-_")
 
 _REDACTED = re.compile(rb'\{"type":"(?P<type>[A-Za-z]{1,64})","id":"(?P<id>[A-Za-z0-9_-]{1,160})","redacted":true\}')
-_SAYS_REDACTED = b',"redacted":true}'
+_REDACTED_ENDING = b',"redacted":true}'
 
 
 class BrokenSeal(ValueError):
@@ -67,10 +67,10 @@ def link(head: Head, payload: bytes) -> tuple[str, Head]:
     return digest, Head(head.seq + 1, _b64_sha256((head.hash + digest).encode()))
 
 
-def line_of(payload: bytes, digest: str, chained: str, batch: int = 1) -> bytes:
+def line_of(payload: bytes, digest: str, chain_hash: str, batch: int = 1) -> bytes:
     """Return a line without newline; `batch`: number of lines appended together, for the first of them."""
     mark = b',"batch":%d' % batch if batch > 1 else b""
-    return b'%b%b,"digest":"%b","hash":"%b"}' % (payload[:-1], mark, digest.encode(), chained.encode())
+    return b'%b%b,"digest":"%b","hash":"%b"}' % (payload[:-1], mark, digest.encode(), chain_hash.encode())
 
 
 class SealedBatch(list[bytes]):
@@ -101,15 +101,15 @@ def open_line(line: bytes) -> Sealed:
         raise BrokenSeal("no digest and hash at its end")
     batch = _BATCH.search(line, max(0, end - 50), end)
     payload = line[: end if batch is None else batch.start()] + b"}"
-    digest, chained = seal.groups()
-    return Sealed(payload, digest.decode(), chained.decode(), 1 if batch is None else int(batch[1]))
+    digest, chain_hash = seal.groups()
+    return Sealed(payload, digest.decode(), chain_hash.decode(), 1 if batch is None else int(batch[1]))
 
 
 def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
     """Open the line that follows `head`, and check digest (not of a redacted line) and hash. Raises BrokenSeal."""
     sealed = open_line(line)
     if _b64_sha256(sealed.payload) != sealed.digest and read_remains(sealed.payload) is None:
-        if sealed.payload.endswith(_SAYS_REDACTED):
+        if sealed.payload.endswith(_REDACTED_ENDING):
             raise BrokenSeal("it says that its content was redacted, and has content")
         raise BrokenSeal("its content is not what its digest says")
     if _b64_sha256((head.hash + sealed.digest).encode()) != sealed.hash:
@@ -140,25 +140,25 @@ def read_remains(payload: bytes) -> RedactedRemains | None:
 def remove_payload(line: bytes, event_type: str, event_id: str) -> bytes:
     """Return the line that remains of `line` after a redaction. Raises BrokenSeal."""
     sealed = open_line(line)
-    left = b'{"type":"%b","id":"%b","redacted":true}' % (event_type.encode(), event_id.encode())
-    return line_of(left, sealed.digest, sealed.hash, sealed.batch)
+    remains = b'{"type":"%b","id":"%b","redacted":true}' % (event_type.encode(), event_id.encode())
+    return line_of(remains, sealed.digest, sealed.hash, sealed.batch)
 
 
 def is_redaction_of(line: bytes, new: bytes) -> bool:
     """Return True if `new` may replace `line`: same digest, hash and batch, and no content."""
     try:
-        old, left = open_line(line), open_line(new)
+        old, replacement = open_line(line), open_line(new)
     except BrokenSeal:
         return False
-    same = (old.digest, old.hash, old.batch) == (left.digest, left.hash, left.batch)
-    return same and read_remains(left.payload) is not None
+    is_same = (old.digest, old.hash, old.batch) == (replacement.digest, replacement.hash, replacement.batch)
+    return is_same and read_remains(replacement.payload) is not None
 
 
 def _b64_sha256(data: bytes) -> str:
     # Same as `encode_digest`, inlined because it runs twenty times per step.
-    return b2a_base64(sha256(data).digest(), newline=False).translate(_TO_URL)[:43].decode()
+    return b2a_base64(sha256(data).digest(), newline=False).translate(_TO_BASE64URL)[:43].decode()
 
 
 def encode_digest(digest: bytes) -> str:
     """Return a SHA-256 digest as unpadded base64url: 43 characters."""
-    return b2a_base64(digest, newline=False).translate(_TO_URL)[:43].decode()
+    return b2a_base64(digest, newline=False).translate(_TO_BASE64URL)[:43].decode()

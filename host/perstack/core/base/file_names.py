@@ -13,28 +13,28 @@ from fnmatch import fnmatchcase
 
 Parts = tuple[str, ...]
 
-_DEFINITIONS = frozenset({"perstack.toml", "perstack.lock"})
-_OF_GIT = frozenset({"hooks", "config", "config.worktree"})
+_DEFINITION_NAMES = frozenset({"perstack.toml", "perstack.lock"})
+_GIT_CONFIG_NAMES = frozenset({"hooks", "config", "config.worktree"})
 _GIT_LINKS = frozenset({".git", "git~1"})  # `.git`, and its short name on Windows
 GIT_CONTENT = frozenset({"objects", "refs", "commondir"})
 """Names next to a file `HEAD`: with the first two, or the last, git treats the folder as a repository and executes what
 its `config` says."""
-_SAMPLES = frozenset({"example", "sample", "template", "dist"})
+_SAMPLE_SUFFIXES = frozenset({"example", "sample", "template", "dist"})
 """Suffixes of sample files of variables, which are there to be copied and contain no keys."""
 
 
-def protected_by_name(way: Parts, *, change: bool = False) -> str | None:
+def protected_by_name(parts: Parts, *, change: bool = False) -> str | None:
     """Return what a path leads to or into if its names alone protect it; None otherwise. The names must be folded.
 
     `change`: include what may be read but not changed. Nothing inside `.git` may be: a new `commondir` or `objects`
     makes git execute what another folder says.
     """
-    for place, name in enumerate(way):
+    for index, name in enumerate(parts):
         if _holds_variables(name):
             return "a file of environment variables"
-        if name in _DEFINITIONS:
+        if name in _DEFINITION_NAMES:
             return "the definition of Experts"
-        if name in _GIT_LINKS and not _OF_GIT.isdisjoint(way[place + 1 :]):
+        if name in _GIT_LINKS and not _GIT_CONFIG_NAMES.isdisjoint(parts[index + 1 :]):
             return "what git executes"
         if change and name in _GIT_LINKS:
             return "git's own"
@@ -48,7 +48,7 @@ def is_variables(name: str) -> bool:
 
 def is_definition(name: str) -> bool:
     """Return True if a file of this name defines Experts."""
-    return fold_case((name,))[0] in _DEFINITIONS
+    return fold_case((name,))[0] in _DEFINITION_NAMES
 
 
 def is_git_link(name: str) -> bool:
@@ -67,15 +67,19 @@ def is_git_content(name: str) -> bool:
 
 
 def _holds_variables(name: str) -> bool:
-    return name == ".env" or (name.startswith(".env.") and name.rpartition(".")[2] not in _SAMPLES)
+    return name == ".env" or (name.startswith(".env.") and name.rpartition(".")[2] not in _SAMPLE_SUFFIXES)
 
 
-def matches_pattern(way: Sequence[str], pattern: Sequence[str]) -> bool:
+def matches_pattern(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     """Return True if the parts of a path match the parts of an `include` pattern; `**` is any number of folders."""
-    reached = {0}
-    for part in fold_case(tuple(way)):
-        reached = {after for at in _skip_double_stars(reached, pattern) for after in _steps(part, pattern, at)}
-    return len(pattern) in _skip_double_stars(reached, pattern)
+    positions = {0}
+    for part in fold_case(tuple(parts)):
+        positions = {
+            next_position
+            for position in _skip_double_stars(positions, pattern)
+            for next_position in _steps(part, pattern, position)
+        }
+    return len(pattern) in _skip_double_stars(positions, pattern)
 
 
 def fold_case(parts: Parts) -> Parts:
@@ -87,36 +91,36 @@ def folded_name(name: str) -> str:
     """Return a name without case, compatibility forms and invisible characters."""
     if name.isascii():
         return name.casefold()
-    seen = "".join(each for each in unicodedata.normalize("NFKC", name) if unicodedata.category(each) != "Cf")
-    return unicodedata.normalize("NFKC", seen.casefold())
+    folded = "".join(char for char in unicodedata.normalize("NFKC", name) if unicodedata.category(char) != "Cf")
+    return unicodedata.normalize("NFKC", folded.casefold())
 
 
-def _skip_double_stars(reached: set[int], pattern: Sequence[str]) -> set[int]:
+def _skip_double_stars(positions: set[int], pattern: Sequence[str]) -> set[int]:
     """Return the pattern positions reachable without consuming a part, because `**` may match none."""
-    found: set[int] = set()
-    for place in reached:
-        at = place
-        found.add(at)
-        while at < len(pattern) and pattern[at] == "**":
-            at += 1
-            found.add(at)
-    return found
+    reachable: set[int] = set()
+    for start in positions:
+        position = start
+        reachable.add(position)
+        while position < len(pattern) and pattern[position] == "**":
+            position += 1
+            reachable.add(position)
+    return reachable
 
 
-def _steps(part: str, pattern: Sequence[str], at: int) -> tuple[int, ...]:
-    if at == len(pattern):
+def _steps(part: str, pattern: Sequence[str], position: int) -> tuple[int, ...]:
+    if position == len(pattern):
         return ()
-    if pattern[at] == "**":
-        return (at,)
-    return (at + 1,) if fnmatchcase(part, fold_case((pattern[at],))[0]) else ()
+    if pattern[position] == "**":
+        return (position,)
+    return (position + 1,) if fnmatchcase(part, fold_case((pattern[position],))[0]) else ()
 
 
 # File names are arbitrary bytes. A tree spells a name as UTF-8 text; a byte that is not valid UTF-8 is `\xHH`, and a
 # backslash is `\\`: every name has one spelling, and every spelling means one name.
 
-LONGEST_NAME = 255
-LONGEST_PATH = 4096
-DEEPEST = 128  # maximum nesting of folders; deeper ones are not recorded
+MAX_NAME_BYTES = 255
+MAX_PATH_BYTES = 4096
+MAX_FOLDER_DEPTH = 128  # maximum nesting of folders; deeper ones are not recorded
 
 _ESCAPE = re.compile(rb"\\(\\|x[0-9a-f]{2})")
 
@@ -134,14 +138,14 @@ def parse_spelling(text: str) -> bytes:
     return name
 
 
-STAGING = ".perstack-rewind-"
+STAGING_PREFIX = ".perstack-rewind-"
 """Prefix of the folder in which a rewind prepares files. It is in the workspace because files are moved within one
 file system."""
 
 
 def is_name(name: bytes) -> bool:
     """Return True if a file may have this name: it cannot refer to another folder."""
-    return 0 < len(name) <= LONGEST_NAME and name not in (b".", b"..") and b"/" not in name and b"\0" not in name
+    return 0 < len(name) <= MAX_NAME_BYTES and name not in (b".", b"..") and b"/" not in name and b"\0" not in name
 
 
 def is_never_recorded(name: bytes) -> bool:
@@ -153,9 +157,9 @@ def is_never_recorded(name: bytes) -> bool:
 
 def _is_private(name: str) -> bool:
     (plain,) = fold_case((name,))
-    return plain == ".git" or plain.startswith((".env", STAGING))
+    return plain == ".git" or plain.startswith((".env", STAGING_PREFIX))
 
 
-def _unescape(found: re.Match[bytes]) -> bytes:
-    escape = found[1]
+def _unescape(match: re.Match[bytes]) -> bytes:
+    escape = match[1]
     return escape if escape == b"\\" else bytes((int(escape[1:], 16),))

@@ -5,71 +5,75 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 
-def find_cycle(task_id: str, depends_on: Sequence[str], waits: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
+def find_cycle(
+    task_id: str, depends_on: Sequence[str], dependencies: Mapping[str, Sequence[str]]
+) -> tuple[str, ...] | None:
     """Return the cycle that a task would close by waiting for `depends_on`; None if there is none."""
     came_from: dict[str, str] = {}
     to_do = list(depends_on)
     came_from.update(dict.fromkeys(depends_on, task_id))
     while to_do:
-        one = to_do.pop()
-        if one == task_id:
+        current = to_do.pop()
+        if current == task_id:
             return _way_back(task_id, came_from)
-        for other in waits.get(one, ()):
-            if other not in came_from:
-                came_from[other] = one
-                to_do.append(other)
+        for dependency in dependencies.get(current, ()):
+            if dependency not in came_from:
+                came_from[dependency] = current
+                to_do.append(dependency)
     return None
 
 
-def tasks_on_cycles(waits: Mapping[str, Sequence[str]]) -> frozenset[str]:
+def tasks_on_cycles(dependencies: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return the tasks on cycles, which two tasks can close at one moment, and tasks that wait for these."""
-    left = {task_id: [one for one in wanted if one in waits] for task_id, wanted in waits.items()}
-    _drop_ends(left)
-    return frozenset(left)
+    remaining = {
+        task_id: [target for target in targets if target in dependencies] for task_id, targets in dependencies.items()
+    }
+    _drop_ends(remaining)
+    return frozenset(remaining)
 
 
 def _way_back(task_id: str, came_from: Mapping[str, str]) -> tuple[str, ...]:
-    way = [task_id]
-    while (before := came_from[way[-1]]) != task_id:
-        way.append(before)
-    return (task_id, *reversed(way))
+    path = [task_id]
+    while (previous := came_from[path[-1]]) != task_id:
+        path.append(previous)
+    return (task_id, *reversed(path))
 
 
 def cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
     """Yield cycles without common nodes, at least one if there is any; edges to nodes that are not keys are ignored."""
-    left = {node: [target for target in targets if target in edges] for node, targets in edges.items()}
+    remaining = {node: [target for target in targets if target in edges] for node, targets in edges.items()}
     while True:
-        _drop_ends(left)
-        if not left:
+        _drop_ends(remaining)
+        if not remaining:
             return
-        order = {node: place for place, node in enumerate(left)}
-        way: dict[str, None] = {}
-        node = next(iter(left))
-        while node not in way:
-            way[node] = None
-            node = left[node][0]
-        found = list(way)[list(way).index(node) :]
-        first = found.index(min(found, key=order.__getitem__))
-        yield found[first:] + found[:first]
-        gone = set(found)
-        for node in found:
-            del left[node]
-        for other, targets in left.items():
-            left[other] = [target for target in targets if target not in gone]
+        order = {node: index for index, node in enumerate(remaining)}
+        path: dict[str, None] = {}
+        node = next(iter(remaining))
+        while node not in path:
+            path[node] = None
+            node = remaining[node][0]
+        cycle = list(path)[list(path).index(node) :]
+        first = cycle.index(min(cycle, key=order.__getitem__))
+        yield cycle[first:] + cycle[:first]
+        removed = set(cycle)
+        for node in cycle:
+            del remaining[node]
+        for source, targets in remaining.items():
+            remaining[source] = [target for target in targets if target not in removed]
 
 
-def _drop_ends(left: dict[str, list[str]]) -> None:
+def _drop_ends(remaining: dict[str, list[str]]) -> None:
     """Remove nodes that lead nowhere, until every remaining node leads to a cycle."""
     sources: dict[str, list[str]] = {}
-    for node, targets in left.items():
+    for node, targets in remaining.items():
         for target in targets:
             sources.setdefault(target, []).append(node)
-    ends = [node for node, targets in left.items() if not targets]
-    while ends:
-        end = ends.pop()
-        del left[end]
-        for source in sources.get(end, ()):
-            if source in left:
-                left[source].remove(end)
-                if not left[source]:
-                    ends.append(source)
+    leaves = [node for node, targets in remaining.items() if not targets]
+    while leaves:
+        leaf = leaves.pop()
+        del remaining[leaf]
+        for source in sources.get(leaf, ()):
+            if source in remaining:
+                remaining[source].remove(leaf)
+                if not remaining[source]:
+                    leaves.append(source)

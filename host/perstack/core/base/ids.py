@@ -18,23 +18,25 @@ from perstack.core.base.records import Fact, falsy
 from perstack.errors import UsageError
 from perstack.next_steps import Inspect
 
-BLOCK = 10_000  # size of a block of Run numbers, plus one
-OWN = range(1, 2 * BLOCK)  # Run numbers that a Job's own driver assigns once other workers drive some of its Runs
-_LAST = (1 << 63) - 1  # highest number: storages sort by 63 bits
+BLOCK_SIZE = 10_000  # size of a block of Run numbers, plus one
+OWN_NUMBERS = range(
+    1, 2 * BLOCK_SIZE
+)  # Run numbers that a Job's own driver assigns once other workers drive some of its Runs
+_MAX_NUMBER = (1 << 63) - 1  # highest number: storages sort by 63 bits
 
-_LEGAL = re.compile(r"[A-Za-z0-9_-]+")
-_MAX_JOB_ID = 128
-_MAX_DERIVED_ID = 160
+_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
+_MAX_JOB_ID_CHARS = 128
+_MAX_DERIVED_ID_CHARS = 160
 
 
 def check_job_id(job_id: str) -> str:
     """Return the id. Raises UsageError if it could be a path, is empty, or is longer than 128 characters."""
-    return _check(job_id, "job", _MAX_JOB_ID)
+    return _check(job_id, "job", _MAX_JOB_ID_CHARS)
 
 
-def check_id(value: str, what: str) -> str:
+def check_id(value: str, kind: str) -> str:
     """Return the id of a Run, checkpoint or event. Raises UsageError, calling it `what`, if it is invalid."""
-    return _check(value, what, _MAX_DERIVED_ID)
+    return _check(value, kind, _MAX_DERIVED_ID_CHARS)
 
 
 def job_id_of(ulid: str) -> str:
@@ -57,10 +59,10 @@ def job_of_run(run_id: str) -> str:
     return _split(run_id, "run")[0]
 
 
-def place_of(checkpoint_id: str, what: str = "checkpoint") -> tuple[str, str, int]:
+def place_of(checkpoint_id: str, kind: str = "checkpoint") -> tuple[str, str, int]:
     """Return the Job id, Run id and log position in the id of a checkpoint or other `what`. Raises UsageError."""
-    run_id, seq = _split(checkpoint_id, what)
-    return _split(run_id, what)[0], run_id, seq
+    run_id, seq = _split(checkpoint_id, kind)
+    return _split(run_id, kind)[0], run_id, seq
 
 
 def is_place(checkpoint_id: str) -> bool:
@@ -77,32 +79,32 @@ def number_of_run(run_id: str) -> int:
 
 def block_of(number: int) -> range:
     """Return the numbers that the driver of this Run assigns to Runs below it; 0 is the Job's driver."""
-    return range(number * BLOCK + 1, (number + 1) * BLOCK) if number else OWN
+    return range(number * BLOCK_SIZE + 1, (number + 1) * BLOCK_SIZE) if number else OWN_NUMBERS
 
 
 def may_be_remote(run_id: str) -> bool:
     """Return True if the Run may have a separate driver: there is a block for it, and its id may name a lease."""
     number = number_of_run(run_id)
-    return number > 1 and (number + 1) * BLOCK <= _LAST and len(run_id) <= _MAX_JOB_ID
+    return number > 1 and (number + 1) * BLOCK_SIZE <= _MAX_NUMBER and len(run_id) <= _MAX_JOB_ID_CHARS
 
 
-def _check(value: str, what: str, longest: int) -> str:
-    if not _LEGAL.fullmatch(value) or len(value) > longest:
+def _check(value: str, kind: str, max_chars: int) -> str:
+    if not _ID_PATTERN.fullmatch(value) or len(value) > max_chars:
         shown = value if len(value) <= 40 else value[:37] + "…"
-        raise UsageError(f"{shown!r} is not a valid {what} id: use 1 to {longest} of the characters A-Z a-z 0-9 _ -")
+        raise UsageError(f"{shown!r} is not a valid {kind} id: use 1 to {max_chars} of the characters A-Z a-z 0-9 _ -")
     return value
 
 
-def _split(value: str, what: str) -> tuple[str, int]:
-    check_id(value, what)
+def _split(value: str, kind: str) -> tuple[str, int]:
+    check_id(value, kind)
     head, separator, tail = value.rpartition("-")
     if not separator or not head or not tail.isdigit():
-        raise UsageError(f"{value!r} is not the id of {_a(what)} of this host", next_steps=(Inspect("log"),))
+        raise UsageError(f"{value!r} is not the id of {_a(kind)} of this host", next_steps=(Inspect("log"),))
     return head, int(tail)
 
 
-def _a(what: str) -> str:
-    return f"an {what}" if what[:1] in "aeiou" else f"a {what}"
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"
 
 
 # Owners of logs. A Job, a task, a series of iterations and a schedule may have one id.
@@ -117,7 +119,7 @@ class Owner(NamedTuple):
     id: str
 
 
-_LONGEST = 200
+_MAX_NAME_CHARS = 200
 
 
 class By(Fact):
@@ -149,5 +151,5 @@ class By(Fact):
 
 def cleaned(text: str) -> str:
     """Return the text as one short line without characters that affect how a terminal or page shows the rest."""
-    kept = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text[: 10 * _LONGEST])
-    return " ".join(kept.split())[:_LONGEST]
+    visible = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text[: 10 * _MAX_NAME_CHARS])
+    return " ".join(visible.split())[:_MAX_NAME_CHARS]

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     _Keyword = Callable[[Validator, JsonValue, JsonValue, JsonObject], Iterable[ValidationError] | None]
 
 
-_LONGEST_MESSAGE = 600
-_ERROR = 3  # steps for creating an error with its path and message
-_BIG_VALUES = (list, dict)
+_MAX_MESSAGE_CHARS = 600
+_ERROR_STEPS = 3  # steps for creating an error with its path and message
+_CONTAINERS = (list, dict)
 
 
 class Unfinished(Exception):
@@ -70,17 +70,17 @@ def objects(value: JsonValue) -> Iterator[JsonObject]:
     """Yield all objects in a value, including itself, in any order."""
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            yield one
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
+        item = waiting.pop()
+        if isinstance(item, dict):
+            yield item
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
 
 
-def shorten(text: str, most: int = _LONGEST_MESSAGE) -> str:
+def shorten(text: str, max_chars: int = _MAX_MESSAGE_CHARS) -> str:
     """Return the text, or its beginning and end if it is too long."""
-    return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-(most // 3) :]}"
+    return text if len(text) <= max_chars else f"{text[: max_chars * 2 // 3]} … {text[-(max_chars // 3) :]}"
 
 
 @lru_cache(maxsize=16)
@@ -88,22 +88,22 @@ def limit_steps(base: type[Validator]) -> type[Validator]:
     """Return the draft with keywords that spend steps."""
     extend = cast("Callable[..., type[Validator]]", import_module("jsonschema.validators").extend)  # untyped
     keywords = cast("Mapping[str, _Keyword]", base.VALIDATORS)
-    own = {name: keyword for name, keyword in _bounded_keywords(keywords).items() if name in keywords}
-    metered = {name: _count_steps(keyword) for name, keyword in {**_older_keywords(), **keywords, **own}.items()}
-    made = extend(base, metered)
-    evolve = cast("Callable[..., Validator]", getattr(made, "evolve"))  # noqa: B009 - its type is partly unknown
+    bounded = {name: keyword for name, keyword in _bounded_keywords(keywords).items() if name in keywords}
+    metered = {name: _count_steps(keyword) for name, keyword in {**_older_keywords(), **keywords, **bounded}.items()}
+    draft = extend(base, metered)
+    evolve = cast("Callable[..., Validator]", getattr(draft, "evolve"))  # noqa: B009 - its type is partly unknown
 
     def spending(validator: Validator, **changes: object) -> Validator:
         CHECK.get().meter.spend()
         schema = changes.get("schema")
         if isinstance(schema, dict) and "$schema" in schema:
             # A nested `$schema` would select keywords that spend no steps.
-            whole = cast("JsonObject", schema)
-            changes["schema"] = {name: value for name, value in whole.items() if name != "$schema"}
+            table = cast("JsonObject", schema)
+            changes["schema"] = {name: value for name, value in table.items() if name != "$schema"}
         return evolve(validator, **changes)
 
-    setattr(made, "evolve", spending)  # noqa: B010 - the class has it, but no type says that it may be replaced
-    return made
+    setattr(draft, "evolve", spending)  # noqa: B010 - the class has it, but no type says that it may be replaced
+    return draft
 
 
 def _older_keywords() -> dict[str, _Keyword]:
@@ -120,7 +120,7 @@ def _count_steps(keyword: _Keyword) -> _Keyword:
         meter = CHECK.get().meter
         meter.spend(1 + (_length(value) + _length(instance)) // 8)
         for error in keyword(validator, value, instance, schema) or ():
-            meter.spend(_ERROR + len(error.message) // 200)
+            meter.spend(_ERROR_STEPS + len(error.message) // 200)
             error.message = shorten(error.message)
             yield error
 
@@ -128,7 +128,7 @@ def _count_steps(keyword: _Keyword) -> _Keyword:
 
 
 def _length(value: JsonValue) -> int:
-    return len(value) if isinstance(value, _BIG_VALUES) else 0
+    return len(value) if isinstance(value, _CONTAINERS) else 0
 
 
 def _bounded_keywords(keywords: Mapping[str, _Keyword]) -> dict[str, _Keyword]:
@@ -151,11 +151,11 @@ def _bounded_keywords(keywords: Mapping[str, _Keyword]) -> dict[str, _Keyword]:
 
 def _matches(pattern: str, text: str) -> bool | None:
     """Return True if the pattern is found in the text; None if it cannot be matched."""
-    found = compile_pattern(pattern)
-    if isinstance(found, str):
+    compiled = compile_pattern(pattern)
+    if isinstance(compiled, str):
         return None
-    CHECK.get().meter.spend(1 + len(text) * found.programsize // 1000)
-    return found.search(text.encode("utf-8", "replace")) is not None
+    CHECK.get().meter.spend(1 + len(text) * compiled.programsize // 1000)
+    return compiled.search(text.encode("utf-8", "replace")) is not None
 
 
 def _pattern(
@@ -173,9 +173,9 @@ def _pattern_properties(
     if not isinstance(instance, dict) or not isinstance(value, dict):
         return
     for pattern, subschema in value.items():
-        for name, inner in instance.items():
+        for name, item in instance.items():
             if _matches(pattern, name):
-                yield from _descend(validator, inner, subschema, path=name, schema_path=pattern)
+                yield from _descend(validator, item, subschema, path=name, schema_path=pattern)
 
 
 def _additional_properties(keyword: _Keyword) -> _Keyword:
@@ -188,19 +188,21 @@ def _additional_properties(keyword: _Keyword) -> _Keyword:
         if not isinstance(patterns, dict) or not isinstance(instance, dict):
             yield from keyword(validator, value, instance, schema) or ()
             return
-        known = schema.get("properties")
-        named = known if isinstance(known, dict) else {}
-        more = [
+        properties = schema.get("properties")
+        declared = properties if isinstance(properties, dict) else {}
+        additional = [
             name
             for name in instance
-            if name not in named and not any(_matches(pattern, name) is not False for pattern in patterns)
+            if name not in declared and not any(_matches(pattern, name) is not False for pattern in patterns)
         ]
         if isinstance(value, dict):
-            for name in more:
+            for name in additional:
                 yield from _descend(validator, instance[name], value, path=name)
-        elif value is False and more:
+        elif value is False and additional:
             allowed = ", ".join(repr(pattern) for pattern in sorted(patterns))
-            yield ValidationError(f"{', '.join(map(repr, more))}: no such properties, nor do they match {allowed}")
+            yield ValidationError(
+                f"{', '.join(map(repr, additional))}: no such properties, nor do they match {allowed}"
+            )
 
     return run
 
@@ -248,7 +250,7 @@ def _compared(keyword: _Keyword) -> _Keyword:
     def run(
         validator: Validator, value: JsonValue, instance: JsonValue, schema: JsonObject
     ) -> Iterable[ValidationError]:
-        if isinstance(instance, _BIG_VALUES):
+        if isinstance(instance, _CONTAINERS):
             # Each value of `enum` may be compared with everything in the instance.
             size = sum(_sizes(instance))
             CHECK.get().meter.spend(size * (1 + _length(value)) // 8)
@@ -260,10 +262,10 @@ def _compared(keyword: _Keyword) -> _Keyword:
 def _sizes(value: JsonValue) -> Iterator[int]:
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, _BIG_VALUES):
-            yield 1 + len(one)
-            waiting += one.values() if isinstance(one, dict) else one
+        item = waiting.pop()
+        if isinstance(item, _CONTAINERS):
+            yield 1 + len(item)
+            waiting += item.values() if isinstance(item, dict) else item
 
 
 def _priced_reference(keyword: _Keyword) -> _Keyword:
@@ -286,12 +288,12 @@ def _descend(
 
 # Limits of checks.
 
-QUICK = 5_000  # steps that an event loop can wait for: about 20 ms
-FULL = 400_000  # steps that are worth a thread: one or two seconds of CPU time
-DEEPEST = 100  # maximum levels of a value; more would exhaust the stack of its readers
-DEEPEST_SCHEMA = 64
+QUICK_STEPS = 5_000  # steps that an event loop can wait for: about 20 ms
+FULL_STEPS = 400_000  # steps that are worth a thread: one or two seconds of CPU time
+MAX_VALUE_DEPTH = 100  # maximum levels of a value; more would exhaust the stack of its readers
+MAX_SCHEMA_DEPTH = 64
 
-_MOST_ERRORS = 100
+_MAX_ERRORS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +333,12 @@ class _ScalarObject:
         if not (isinstance(properties, dict) and isinstance(required, list)):
             return None
         types: dict[str, tuple[type, ...]] = {}
-        for name, one in properties.items():
-            kind = one.get("type") if isinstance(one, dict) and one.keys() <= _ANNOTATIONS | {"type"} else None
+        for name, subschema in properties.items():
+            kind = (
+                subschema.get("type")
+                if isinstance(subschema, dict) and subschema.keys() <= _ANNOTATIONS | {"type"}
+                else None
+            )
             if not isinstance(kind, str) or kind not in _SCALARS:
                 return None
             types[name] = _SCALARS[kind]
@@ -343,12 +349,12 @@ class _ScalarObject:
         """Return True if the value certainly fits; the validator knows about all others, such as the integer 1.0."""
         if not isinstance(value, dict) or not self.required <= value.keys():
             return False
-        for name, one in value.items():
+        for name, item in value.items():
             types = self.types.get(name)
             if types is None:
-                if not self.is_open or isinstance(one, _BIG_VALUES):
+                if not self.is_open or isinstance(item, _CONTAINERS):
                     return False
-            elif not isinstance(one, types) or (isinstance(one, bool) and bool not in types):
+            elif not isinstance(item, types) or (isinstance(item, bool) and bool not in types):
                 return False
         return True
 
@@ -382,14 +388,14 @@ class Checker:
             return Violation(f"the schema is invalid, nothing can be checked: {shorten(str(error), 200)}")
 
     def _find_violation(self, value: JsonValue, meter: Meter) -> Violation | None:
-        if _is_deeper(value, DEEPEST, meter):
-            return Violation(f"more than {DEEPEST} levels deep")
+        if _is_deeper(value, MAX_VALUE_DEPTH, meter):
+            return Violation(f"more than {MAX_VALUE_DEPTH} levels deep")
         if self._validator is None:
             self._measure(meter)
             self._validator = _validator(self._schema)
         token = CHECK.set(CheckContext(meter, self._reference_price, self._has_pattern_properties))
         try:
-            errors = islice(self._validator.iter_errors(value), _MOST_ERRORS)
+            errors = islice(self._validator.iter_errors(value), _MAX_ERRORS)
             first = min(errors, key=lambda error: [str(part) for part in error.path], default=None)
         finally:
             CHECK.reset(token)
@@ -399,11 +405,11 @@ class Checker:
 
     def _measure(self, meter: Meter) -> None:
         size, is_named = 0, False
-        for one in objects(self._schema):
-            size += 1 + len(one)
+        for subschema in objects(self._schema):
+            size += 1 + len(subschema)
             meter.spend()
-            is_named = is_named or any(name in one for name in ("$id", "id", "$anchor", "$dynamicAnchor"))
-            self._has_pattern_properties = self._has_pattern_properties or "patternProperties" in one
+            is_named = is_named or any(name in subschema for name in ("$id", "id", "$anchor", "$dynamicAnchor"))
+            self._has_pattern_properties = self._has_pattern_properties or "patternProperties" in subschema
         # Each reference to a named subschema searches the whole schema again.
         self._reference_price = 1 + (size // 4 if is_named else 0)
 
@@ -413,43 +419,43 @@ def schema_problem(schema: JsonValue, meter: Meter) -> str | None:
     if not isinstance(schema, dict):
         return None
     try:
-        if _is_deeper(schema, DEEPEST_SCHEMA, meter):
-            return f"its schema is more than {DEEPEST_SCHEMA} levels deep"
+        if _is_deeper(schema, MAX_SCHEMA_DEPTH, meter):
+            return f"its schema is more than {MAX_SCHEMA_DEPTH} levels deep"
         meter.spend(_reference_steps(schema))
     except Unfinished:
         return "its schema is too large to be checked"
-    found = _metachecker(json.dumps(schema.get("$schema"))[:1000]).violation(schema, meter)
-    if found is not None and found.is_unfinished:
+    violation = _metachecker(json.dumps(schema.get("$schema"))[:1000]).violation(schema, meter)
+    if violation is not None and violation.is_unfinished:
         return "its schema is too large to be checked"
-    if found is not None:
-        return f"its schema is invalid at {found.place or 'the top'}: {shorten(found.message, 200)}"
+    if violation is not None:
+        return f"its schema is invalid at {violation.place or 'the top'}: {shorten(violation.message, 200)}"
     try:
-        broken = _find_unresolved(schema, meter)
+        reference = _find_unresolved(schema, meter)
     except Unfinished:
         return "its schema is too large to be checked"
     except Exception as error:  # noqa: BLE001 - the schema is untrusted, and its addresses may be none
         return f"its schema is invalid: {shorten(str(error), 200)}"
-    return None if broken is None else f"its schema refers to {broken[:200]}, which is not in it"
+    return None if reference is None else f"its schema refers to {reference[:200]}, which is not in it"
 
 
 def unchecked_parts(schema: JsonValue) -> list[str]:
     """Return the parts of a schema that are not checked, each with the reason, one per line."""
-    found: dict[str, None] = {}
-    named = schema.get("$schema") if isinstance(schema, dict) else None
-    if isinstance(named, str) and not _is_known_dialect(named):
-        found[f"the dialect {shorten(named, 100)} is unknown: the schema is checked as one of draft 2020-12"] = None
+    parts: dict[str, None] = {}
+    dialect = schema.get("$schema") if isinstance(schema, dict) else None
+    if isinstance(dialect, str) and not _is_known_dialect(dialect):
+        parts[f"the dialect {shorten(dialect, 100)} is unknown: the schema is checked as one of draft 2020-12"] = None
     has_pattern_properties, has_unevaluated = False, False
-    for inner in objects(schema):
-        properties = inner.get("patternProperties")
+    for subschema in objects(schema):
+        properties = subschema.get("patternProperties")
         has_pattern_properties = has_pattern_properties or isinstance(properties, dict)
-        has_unevaluated = has_unevaluated or "unevaluatedProperties" in inner
-        for pattern in _patterns(inner):
-            why = compile_pattern(pattern)
-            if isinstance(why, str):
-                found[f"pattern {shorten(pattern, 100)} is not checked: {why}"] = None
+        has_unevaluated = has_unevaluated or "unevaluatedProperties" in subschema
+        for pattern in _patterns(subschema):
+            compiled = compile_pattern(pattern)
+            if isinstance(compiled, str):
+                parts[f"pattern {shorten(pattern, 100)} is not checked: {compiled}"] = None
     if has_pattern_properties and has_unevaluated:
-        found["unevaluatedProperties is not checked beside patternProperties"] = None
-    return list(found)
+        parts["unevaluatedProperties is not checked beside patternProperties"] = None
+    return list(parts)
 
 
 def _is_deeper(value: JsonValue, levels: int, meter: Meter) -> bool:
@@ -472,15 +478,15 @@ def _patterns(schema: JsonObject) -> Iterator[str]:
 def _draft(schema: JsonObject) -> type[Validator]:
     from jsonschema.validators import Draft202012Validator, validator_for  # imports take 35 ms
 
-    named = schema.get("$schema")
-    return validator_for(schema, Draft202012Validator) if isinstance(named, str) else Draft202012Validator
+    dialect = schema.get("$schema")
+    return validator_for(schema, Draft202012Validator) if isinstance(dialect, str) else Draft202012Validator
 
 
-def _is_known_dialect(named: str) -> bool:
+def _is_known_dialect(dialect: str) -> bool:
     from referencing import Specification
     from referencing.jsonschema import specification_with
 
-    return specification_with(named, default=Specification.OPAQUE) is not Specification.OPAQUE
+    return specification_with(dialect, default=Specification.OPAQUE) is not Specification.OPAQUE
 
 
 def _validator(schema: JsonObject) -> Validator:
@@ -490,23 +496,23 @@ def _validator(schema: JsonObject) -> Validator:
 
 
 @lru_cache(maxsize=16)
-def _metachecker(named: str) -> Checker:
+def _metachecker(dialect: str) -> Checker:
     from jsonschema.validators import Draft202012Validator, validator_for
 
-    name = named[1:-1] if named.startswith('"') else ""
+    name = dialect[1:-1] if dialect.startswith('"') else ""
     base = validator_for({"$schema": name}, Draft202012Validator) if name else Draft202012Validator
     return Checker(cast("JsonObject", base.META_SCHEMA))
 
 
-_REFERENCES = ("$ref", "$dynamicRef")
-_LONGEST_REFERENCE = 2_000
+_REFERENCE_KEYWORDS = ("$ref", "$dynamicRef")
+_MAX_REFERENCE_CHARS = 2_000
 
 
 def _reference_steps(schema: JsonObject) -> int:
     """Return the steps for resolving all references once. Raises Unfinished if one is too long to be joined often."""
-    named = [one.get(name) for one in objects(schema) for name in (*_REFERENCES, "$id", "id")]
-    lengths = [len(one) for one in named if isinstance(one, str)]
-    if max(lengths, default=0) > _LONGEST_REFERENCE:
+    references = [subschema.get(name) for subschema in objects(schema) for name in (*_REFERENCE_KEYWORDS, "$id", "id")]
+    lengths = [len(reference) for reference in references if isinstance(reference, str)]
+    if max(lengths, default=0) > _MAX_REFERENCE_CHARS:
         raise Unfinished
     return len(lengths) * (1 + max(lengths, default=0) // 10)
 
@@ -529,14 +535,14 @@ def _find_unresolved(schema: JsonObject, meter: Meter) -> str | None:
             continue
         meter.spend()
         seen.add(id(contents))
-        for reference in map(contents.get, _REFERENCES):
+        for reference in map(contents.get, _REFERENCE_KEYWORDS):
             if isinstance(reference, str):
                 try:
-                    found = resolver.lookup(reference)
+                    target = resolver.lookup(reference)
                 except Unresolvable:
                     return reference
-                waiting.append((dialect.create_resource(found.contents), found.resolver))
-        waiting += ((inner, resolver.in_subresource(inner)) for inner in resource.subresources())
+                waiting.append((dialect.create_resource(target.contents), target.resolver))
+        waiting += ((child, resolver.in_subresource(child)) for child in resource.subresources())
     return None
 
 
@@ -546,14 +552,14 @@ def resolve_reference(reference: str, schema: JsonObject) -> tuple[JsonValue] | 
         return (schema,)
     if not reference.startswith("#/"):
         return None
-    found: JsonValue = schema
+    target: JsonValue = schema
     for part in reference[2:].split("/"):
         key = unquote(part).replace("~1", "/").replace("~0", "~")
-        inner = _child(found, key)
-        if inner is None:
+        child = _child(target, key)
+        if child is None:
             return None
-        found = inner[0]
-    return (found,)
+        target = child[0]
+    return (target,)
 
 
 def _child(value: JsonValue, key: str) -> tuple[JsonValue] | None:

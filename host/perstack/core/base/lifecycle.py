@@ -90,10 +90,10 @@ def transition(*places: W, to: tuple[W, ...] = ()) -> Transition[W]:
     return Transition(frozenset(places), frozenset(to))
 
 
-def check_follows(table: Mapping[str, Transition[W]], fact: str, what: str, place: W) -> None:
+def check_follows(table: Mapping[str, Transition[W]], fact: str, subject: str, state: W) -> None:
     """Raise IllegalFact if the event cannot follow while `what` is in this state."""
-    known = table.get(fact)
-    if known is None:
+    rule = table.get(fact)
+    if rule is None:
         raise IllegalFact(f"a second {fact}")
-    if place not in known.places:
-        raise IllegalFact(f"{fact} cannot follow where {what} is {place}")
+    if state not in rule.places:
+        raise IllegalFact(f"{fact} cannot follow where {subject} is {state}")

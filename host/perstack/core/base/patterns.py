@@ -12,9 +12,9 @@ from perstack.dataclass import dataclass
 
 # Untrusted regular expressions run in RE2, whose time grows only with the text.
 
-LONGEST = 10_000  # maximum characters of a pattern
+MAX_PATTERN_CHARS = 10_000  # maximum characters of a pattern
 
-_MOST_MEMORY = 1 << 20  # bytes that a compiled pattern may use, including the engine's cache
+_MAX_MEMORY_BYTES = 1 << 20  # bytes that a compiled pattern may use, including the engine's cache
 
 _SYNTAX = (
     r"(?s)\\(?:u(?P<first>[0-9a-fA-F]{4})(?:\\u(?P<second>[dD][c-fC-F][0-9a-fA-F]{2}))?"
@@ -65,17 +65,17 @@ class _Engine(Protocol):
 @lru_cache(maxsize=256)
 def compile_pattern(pattern: str) -> Pattern | str:
     """Return an ECMA-262 pattern compiled, or why it cannot be matched in linear time (such as look-around)."""
-    if len(pattern) > LONGEST:
-        return f"it has more than {LONGEST} characters"
+    if len(pattern) > MAX_PATTERN_CHARS:
+        return f"it has more than {MAX_PATTERN_CHARS} characters"
     engine = cast("_Engine", import_module("re2"))  # the import takes 10 ms
     options = engine.Options()
     options.log_errors = False
-    options.max_mem = _MOST_MEMORY
+    options.max_mem = _MAX_MEMORY_BYTES
     try:
         return engine.compile(_re2_pattern(pattern), options)
     except engine.error as error:
-        said = error.args[0] if error.args else ""
-        return said.decode("utf-8", "replace")[:200] if isinstance(said, bytes) else str(said)[:200]
+        message = error.args[0] if error.args else ""
+        return message.decode("utf-8", "replace")[:200] if isinstance(message, bytes) else str(message)[:200]
     except ValueError:
         return "it holds half of a surrogate pair"
 
@@ -85,7 +85,7 @@ def compiled_bytes(pattern: bytes) -> Pattern | None:
     engine = cast("_Engine", import_module("re2"))
     options = engine.Options()
     options.log_errors = False
-    options.max_mem = _MOST_MEMORY
+    options.max_mem = _MAX_MEMORY_BYTES
     options.encoding = options.Encoding.LATIN1
     try:
         return engine.compile(pattern, options)
@@ -97,15 +97,15 @@ def _re2_pattern(pattern: str) -> str:
     """Return an ECMA-262 pattern in RE2's syntax, where the two write one thing differently."""
     is_in_class = False
 
-    def translate(found: re.Match[str]) -> str:
+    def translate(match: re.Match[str]) -> str:
         nonlocal is_in_class
-        text = found.group()
-        if found["space"] is not None:
-            ranges = _SPACE if found["space"] == "s" else _NOT_SPACE
+        text = match.group()
+        if match["space"] is not None:
+            ranges = _SPACE if match["space"] == "s" else _NOT_SPACE
             # a dash after a class is literal in ECMA-262; after these ranges, RE2 would read one more range
-            return f"{ranges}{found['dash'] and chr(92) + '-'}" if is_in_class else f"[{ranges}]{found['dash']}"
-        if found["first"] is not None or found["braced"] is not None:
-            return _code_point(found)
+            return f"{ranges}{match['dash'] and chr(92) + '-'}" if is_in_class else f"[{ranges}]{match['dash']}"
+        if match["first"] is not None or match["braced"] is not None:
+            return _code_point(match)
         if not is_in_class and text in _EMPTY_CLASSES:
             return _EMPTY_CLASSES[text]
         if text.startswith("[") and is_in_class:
@@ -118,8 +118,8 @@ def _re2_pattern(pattern: str) -> str:
     return re.sub(_SYNTAX, translate, pattern)
 
 
-def _code_point(found: re.Match[str]) -> str:
-    code, second = int(found["first"] or found["braced"], 16), found["second"]
+def _code_point(match: re.Match[str]) -> str:
+    code, second = int(match["first"] or match["braced"], 16), match["second"]
     if second is None:
         return f"\\x{{{code:x}}}"
     if 0xD800 <= code < 0xDC00:
@@ -164,12 +164,12 @@ class Glob:
         *middle, last = rest
         if not text.startswith(first) or len(text) < len(first) + len(last) or not text.endswith(last):
             return False
-        at, end = len(first), len(text) - len(last)
+        start, end = len(first), len(text) - len(last)
         for piece in middle:
-            found = text.find(piece, at, end)
-            if found < 0:
+            position = text.find(piece, start, end)
+            if position < 0:
                 return False
-            at = found + len(piece)
+            start = position + len(piece)
         return True
 
     def matches_line(self, line: str) -> bool:
@@ -187,11 +187,11 @@ class Glob:
     def matches_path(self, path: str, *, is_strict: bool) -> bool:
         """Return True if a path matches. `is_strict`: ignore case, and match all in a folder that the glob names."""
         names = self.text.strip()
-        seen = folded_path(path) if is_strict else path
+        folded = folded_path(path) if is_strict else path
         engine = compile_pattern(_path_pattern(folded_path(names) if is_strict else names, is_strict=is_strict))
         if isinstance(engine, str):
             return is_strict  # an invalid glob allows nothing, and always denies
-        return engine.search(seen.encode("utf-8", "replace")) is not None
+        return engine.search(folded.encode("utf-8", "replace")) is not None
 
     def is_around(self, folder: str) -> bool:
         """Return True if the glob names something inside the folder, which changes with the folder."""
@@ -233,8 +233,8 @@ def _path_pattern(glob: str, *, is_strict: bool) -> str:
     names_folder = is_strict and not re.search(r"(?<!\0)[*?\[]", last)
     if is_strict and body.endswith("/.*"):
         body = f"{body.removesuffix('/.*')}(?:/.*)?"
-    below = "(?:/.*)?" if names_folder else ""
-    return f"(?s)\\A{'(?:.*/)?' if is_anywhere else ''}{body}{below}\\z"
+    descendants = "(?:/.*)?" if names_folder else ""
+    return f"(?s)\\A{'(?:.*/)?' if is_anywhere else ''}{body}{descendants}\\z"
 
 
 _PART = (
@@ -244,19 +244,19 @@ _PART = (
 
 
 def _translated(pattern: str) -> list[str]:
-    found: list[str] = []
+    parts: list[str] = []
     for token in re.finditer(_PART, pattern):
         if token["start"] is not None:
-            found.append("(?:.*/)?")
+            parts.append("(?:.*/)?")
         elif token["any"] is not None:
-            found.append(".*")
+            parts.append(".*")
         elif token["star"] is not None:
-            found.append("[^/]*")
+            parts.append("[^/]*")
         elif token["one"] is not None:
-            found.append("[^/]")
+            parts.append("[^/]")
         elif token["set"] is not None:
-            inside = token["set"].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace("^", "\\^")
-            found.append(f"[{'^/' if token['not'] else ''}{inside}]")
+            members = token["set"].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace("^", "\\^")
+            parts.append(f"[{'^/' if token['not'] else ''}{members}]")
         else:
-            found.append(re.escape(token["literal"] or token["text"]))
-    return found
+            parts.append(re.escape(token["literal"] or token["text"]))
+    return parts

@@ -38,5 +38,5 @@ def _embedded_ipv4(address: IPv4Address | IPv6Address) -> tuple[IPv4Address, ...
     if address in _NAT64:
         return (IPv4Address(int(address) & 0xFFFFFFFF),)
     teredo = address.teredo
-    found = (address.ipv4_mapped, address.sixtofour, None if teredo is None else teredo[1])
-    return tuple(one for one in found if one is not None)
+    embedded = (address.ipv4_mapped, address.sixtofour, None if teredo is None else teredo[1])
+    return tuple(item for item in embedded if item is not None)

@@ -34,7 +34,7 @@ from perstack.errors import UsageError
 if not TYPE_CHECKING:
     from pydantic_core import ArgsKwargs
 
-_HALF = "[\ud800-\udfff]"
+_LONE_SURROGATE = "[\ud800-\udfff]"
 
 JsonObject = dict[str, JsonValue]
 
@@ -51,24 +51,26 @@ class StrictCalls(type):
 
     if not TYPE_CHECKING:  # a type checker takes the signature from the fields
 
-        def __call__(cls, *args, **named):
+        def __call__(cls, *args, **kwargs):
             """Create an instance. Raises UsageError for an unknown argument, or values of a wrong type."""
-            made = cls.__new__(cls)
+            instance = cls.__new__(cls)
             try:  # as pydantic's own `__init__`, without its frame
                 cls.__pydantic_validator__.validate_python(
-                    ArgsKwargs(args, named) if args or not isinstance(made, BaseModel) else named,
-                    self_instance=made,
+                    ArgsKwargs(args, kwargs) if args or not isinstance(instance, BaseModel) else kwargs,
+                    self_instance=instance,
                     extra="forbid",
                 )
             except ValidationError as error:
-                named = _known_arguments(cls, error, named)
+                kwargs = _known_arguments(cls, error, kwargs)
             else:
-                return made
+                return instance
             try:
-                return super().__call__(*args, **named)
+                return super().__call__(*args, **kwargs)
             except ValidationError as error:
-                wrong = error
-            raise UsageError(_in_words(cls, wrong, args, named))  # not in the handler, whose error would be shown, too
+                problem = error
+            raise UsageError(
+                _in_words(cls, problem, args, kwargs)
+            )  # not in the handler, whose error would be shown, too
 
 
 if TYPE_CHECKING:
@@ -82,43 +84,43 @@ else:
         pass
 
 
-_STRAY = ("extra_forbidden", "unexpected_keyword_argument")
+_UNKNOWN_ARGUMENT = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def _known_arguments(cls: type, error: ValidationError, named: Mapping[str, object]) -> dict[str, object]:
+def _known_arguments(cls: type, error: ValidationError, kwargs: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments under the names of their fields. Raises UsageError for an unknown name."""
-    others, fields = _names(cls)
-    for one in error.errors(include_url=False, include_input=False):
-        *place, name = map(str, one["loc"] or ("",))
+    aliases, fields = _names(cls)
+    for detail in error.errors(include_url=False, include_input=False):
+        *path, name = map(str, detail["loc"] or ("",))
         # a field that is given by both of its names is an extra one to pydantic
-        if one["type"] not in _STRAY or (not place and (name in others or name in fields)):
+        if detail["type"] not in _UNKNOWN_ARGUMENT or (not path and (name in aliases or name in fields)):
             continue
-        remedy = "leave it out" if place else did_you_mean(name, list(fields.values()))
-        raise UsageError(f"{cls.__name__}: there is no argument `{'.'.join([*place, name])}`; {remedy}") from None
-    return {others.get(name, name): value for name, value in named.items()}
+        remedy = "leave it out" if path else did_you_mean(name, list(fields.values()))
+        raise UsageError(f"{cls.__name__}: there is no argument `{'.'.join([*path, name])}`; {remedy}") from None
+    return {aliases.get(name, name): value for name, value in kwargs.items()}
 
 
-def _in_words(cls: type, error: ValidationError, args: tuple[object, ...], named: Mapping[str, object]) -> str:
+def _in_words(cls: type, error: ValidationError, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
     from perstack.core.base.validation_errors import in_words
 
     fields = _names(cls)[1]
-    shown: dict[str | int, str] = dict(enumerate(fields.values()))
+    names: dict[str | int, str] = dict(enumerate(fields.values()))
     for field, name in fields.items():
-        shown[field] = shown[to_camel(field)] = name
-    given = {**dict(zip(fields.values(), args, strict=False)), **{shown.get(one, one): named[one] for one in named}}
+        names[field] = names[to_camel(field)] = name
+    values = {**dict(zip(fields.values(), args, strict=False)), **{names.get(key, key): kwargs[key] for key in kwargs}}
     errors = error.errors(include_url=False, include_input=False)
-    for one in errors:
-        place, *rest = one["loc"] or ("",)
-        one["loc"] = (shown.get(place, place), *rest)
-    return f"{cls.__name__}: {' '.join(in_words(errors, given).split())}"
+    for detail in errors:
+        first, *rest = detail["loc"] or ("",)
+        detail["loc"] = (names.get(first, first), *rest)
+    return f"{cls.__name__}: {' '.join(in_words(errors, values).split())}"
 
 
 def _names(cls: type) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the fields of a class by their other names, and the names of its arguments by the fields."""
-    others = cast("Mapping[str, str]", getattr(cls, "argument_names", {}))
-    of_field = {field: other for other, field in others.items()}
+    aliases = cast("Mapping[str, str]", getattr(cls, "argument_names", {}))
+    of_field = {field: alias for alias, field in aliases.items()}
     fields = cast("Mapping[str, object]", getattr(cls, "__pydantic_fields__", {}))
-    return others, {field: of_field.get(field, field) for field in fields}
+    return aliases, {field: of_field.get(field, field) for field in fields}
 
 
 class Fact(_Record):
@@ -169,24 +171,24 @@ Text = Annotated[str, TEXT]
 def blank(record: F) -> F:
     """Return the record, and those in it, with the remains of each field that has a mark. Idempotent."""
     fields = {name: (field, getattr(record, name)) for name, field in type(record).model_fields.items()}
-    changed = {name: left for name, (field, value) in fields.items() if (left := _remains(field, value)) != value}
+    changed = {name: remains for name, (field, value) in fields.items() if (remains := _remains(field, value)) != value}
     return record.model_copy(update=changed) if changed else record
 
 
 def _remains(field: FieldInfo, value: object) -> object:
-    mark = next((one for one in field.metadata if isinstance(one, Written)), None)
+    mark = next((item for item in field.metadata if isinstance(item, Written)), None)
     if mark is not None:
         default = field.get_default(call_default_factory=True)
         return default if mark.remains is None or value == default else mark.remains(value)
     if isinstance(value, tuple):
-        return tuple(blank(one) if isinstance(one, Fact) else one for one in cast("tuple[object, ...]", value))
+        return tuple(blank(item) if isinstance(item, Fact) else item for item in cast("tuple[object, ...]", value))
     return blank(value) if isinstance(value, Fact) else value
 
 
-def fields_of(record: BaseModel, other: type[BaseModel], **changed: object) -> dict[str, Any]:
+def fields_of(record: BaseModel, target: type[BaseModel], **changes: object) -> dict[str, Any]:
     """Return the values of a record's fields that another class has by the same name, some of them changed."""
-    shared = [name for name in other.model_fields if name in type(record).model_fields]
-    return {**{name: getattr(record, name) for name in shared}, **changed}
+    shared = [name for name in target.model_fields if name in type(record).model_fields]
+    return {**{name: getattr(record, name) for name in shared}, **changes}
 
 
 def encoded(fact: F) -> tuple[F, bytes]:
@@ -199,21 +201,21 @@ def encoded(fact: F) -> tuple[F, bytes]:
         # the same as `model_dump_json`, which makes a text of it in between
         return fact, fact.__pydantic_serializer__.to_json(fact, by_alias=True, exclude_none=True)
     except ValueError:
-        whole = type(fact).model_validate(_replace_surrogates(fact.model_dump()))
-        return whole, whole.model_dump_json(by_alias=True, exclude_none=True).encode()
+        cleaned = type(fact).model_validate(_replace_surrogates(fact.model_dump()))
+        return cleaned, cleaned.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 def _replace_surrogates(value: object) -> object:
     match value:
         case str():
-            return re.sub(_HALF, "\ufffd", value)
+            return re.sub(_LONE_SURROGATE, "\ufffd", value)
         case dict():
             return {
-                _replace_surrogates(name): _replace_surrogates(inner)
-                for name, inner in cast("dict[object, object]", value).items()
+                _replace_surrogates(name): _replace_surrogates(item)
+                for name, item in cast("dict[object, object]", value).items()
             }
         case list() | tuple():
-            return [_replace_surrogates(inner) for inner in cast("Sequence[object]", value)]
+            return [_replace_surrogates(item) for item in cast("Sequence[object]", value)]
         case _:
             return value
 
@@ -233,11 +235,12 @@ class EventParser(Generic[F]):
         return self._adapter.validate_json(payload)
 
 
-def snake_cased(given: Mapping[str, _Value]) -> dict[str, _Value]:
+def snake_cased(values: Mapping[str, _Value]) -> dict[str, _Value]:
     """Return the values with names in camelCase changed to snake_case; a name that is there in both forms stays."""
-    names = {name: to_snake(name) for name in given}
+    names = {name: to_snake(name) for name in values}
     return {
-        snake if to_camel(snake) == name and snake not in given else name: given[name] for name, snake in names.items()
+        snake if to_camel(snake) == name and snake not in values else name: values[name]
+        for name, snake in names.items()
     }
 
 
@@ -284,13 +287,13 @@ def layers(value: object) -> Iterator[list[object]]:
     layer = [value]
     while layer:
         yield layer
-        inner: list[object] = []
-        for one in layer:
-            if isinstance(one, dict):
-                inner += cast("dict[str, object]", one).values()
-            elif isinstance(one, list):
-                inner += cast("list[object]", one)
-        layer = inner
+        children: list[object] = []
+        for item in layer:
+            if isinstance(item, dict):
+                children += cast("dict[str, object]", item).values()
+            elif isinstance(item, list):
+                children += cast("list[object]", item)
+        layer = children
 
 
 # JSON from outside is accepted only if it can be stored and read again completely.
@@ -311,13 +314,13 @@ def read_json(data: bytes) -> JsonValue:
 
 
 def _has_infinity(value: JsonValue) -> bool:
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, float) and math.isinf(one):
+    remaining = [value]
+    while remaining:
+        item = remaining.pop()
+        if isinstance(item, float) and math.isinf(item):
             return True
-        if isinstance(one, (list, dict)):
-            left.extend(cast("Iterable[JsonValue]", one.values() if isinstance(one, dict) else one))
+        if isinstance(item, (list, dict)):
+            remaining.extend(cast("Iterable[JsonValue]", item.values() if isinstance(item, dict) else item))
     return False
 
 
@@ -333,8 +336,8 @@ def texts_in(value: JsonValue, *, keys: bool = False) -> Iterator[str]:
         case str():
             yield value
         case list():
-            for inner in value:
-                yield from texts_in(inner, keys=keys)
+            for item in value:
+                yield from texts_in(item, keys=keys)
         case dict():
             for name, inner in value.items():
                 if keys:
@@ -346,7 +349,7 @@ def texts_in(value: JsonValue, *, keys: bool = False) -> Iterator[str]:
 
 def with_texts(table: JsonObject, change: Callable[[str], str]) -> JsonObject:
     """Return the object with each text changed."""
-    return {name: _map_texts(inner, change) for name, inner in table.items()}
+    return {name: _map_texts(item, change) for name, item in table.items()}
 
 
 def _map_texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
@@ -354,7 +357,7 @@ def _map_texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
         case str():
             return change(value)
         case list():
-            return [_map_texts(inner, change) for inner in value]
+            return [_map_texts(item, change) for item in value]
         case dict():
             return with_texts(value, change)
         case _:

@@ -19,34 +19,44 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import REDACTED, is_line, line_of
 
-Stand = Callable[[str], str]  # a function that returns the replacement of a secret
+Substitute = Callable[[str], str]  # a function that returns the replacement of a secret
 
-_STANDS = "secret-sha256:"
-_STAND = rf"{_STANDS}[0-9a-f]{{64}}"
+_DIGEST_PREFIX = "secret-sha256:"
+_DIGEST = rf"{_DIGEST_PREFIX}[0-9a-f]{{64}}"
 _PLACEHOLDER = r"\[redacted\]|\[secret:\d{1,9}\]"  # in recordings, and in Runs that mask secrets
 _VARIABLE = r"\$\{[A-Za-z_]\w*\}"
-_OF_THE_SHELL = r"(?s)[\"']?(?:\$[A-Za-z_]\w*[\"']?|(?:\$\(|`).*)"  # variable or command substitution
+_SHELL_EXPANSION = r"(?s)[\"']?(?:\$[A-Za-z_]\w*[\"']?|(?:\$\(|`).*)"  # variable or command substitution
 
-_WORDS = frozenset(
+_SECRET_WORDS = frozenset(
     ("token", "secret", "password", "passwd", "passphrase", "passcode", "pass", "pwd", "pw", "psk", "apikey",
      "authorization", "bearer", "credential", "credentials", "cookie", "pat")
 )  # fmt: skip
-_ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "secretkey", "accesskey", "privatekey")
-_KINDS_OF_KEY = frozenset(
+_SECRET_ENDINGS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "apikey",
+    "secretkey",
+    "accesskey",
+    "privatekey",
+)
+_KEY_QUALIFIERS = frozenset(
     ("api", "access", "account", "app", "auth", "encryption", "hmac", "license", "master", "preshared", "private",
      "secret", "service", "shared", "signing", "subscription", "x")
 )  # fmt: skip
 
 _OPTION = r"--?[A-Za-z][\w.-]*"
-_ASSIGNED = r"(?s)(-{0,2}[A-Za-z][\w.-]*)(=|: ?)(.+)"
-_USER = r"(?i)([a-z][a-z0-9+.-]{0,40}://)((?:\[secret:\d{1,9}\]|[^/?#\s@:])*+)(?::([^/?#\s]*))?@"
-_QUERY = r"([?&#;])([\w.-]+)=([^&#;\s'\"]+)"
-_IN_QUERIES = frozenset(("key", "sig", "signature", "code"))
-_SEGMENT = r"(?<=/)[\w.~+=-]{20,}(?=[/?#'\"]|$)"
+_ASSIGNMENT = r"(?s)(-{0,2}[A-Za-z][\w.-]*)(=|: ?)(.+)"
+_URL_USER = r"(?i)([a-z][a-z0-9+.-]{0,40}://)((?:\[secret:\d{1,9}\]|[^/?#\s@:])*+)(?::([^/?#\s]*))?@"
+_URL_QUERY = r"([?&#;])([\w.-]+)=([^&#;\s'\"]+)"
+_SECRET_QUERY_NAMES = frozenset(("key", "sig", "signature", "code"))
+_PATH_SEGMENT = r"(?<=/)[\w.~+=-]{20,}(?=[/?#'\"]|$)"
 _URL = r"(?i)[a-z][a-z0-9+.-]*://[^\s'\"<>]+"
 # Patterns are tried at each position of a text of any size. To stay linear, each starts where a run of its
 # characters starts, is bounded, or never backtracks (`*+`).
-_SHAPES = (
+_KEY_FORMATS = (
     r"(?<![A-Za-z0-9])(?:"
     r"sk-(?=[A-Za-z_-]{0,200}+[0-9])[\w-]{16,}+|sk-[A-Za-z]{20,}+(?![\w-])|[srp]k_(?:live|test|prod)_\w{10,}+|whsec_[\w+/=]{16,}+"
     r"|gh[pousr]_\w{20,}+|github_pat_\w{20,}+|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|oas|ffct)-[\w.-]{16,}+"
@@ -85,16 +95,18 @@ _QUOTE = r"(?:\\{0,3}[\"'])"
 _START = r"(?:(?<![\w.-])|(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<=\x1b\[\d;\d\dm))"  # start of a word, even a coloured one
 _NAME = rf"{_START}(-{{0,2}}[A-Za-z_][\w.-]*+(?:[ ][A-Za-z][\w-]*+){{0,2}})"
 _BLANK = r"(?:[ \t\xa0]|\x1b\[[0-9;]{0,9}m)"
-_TYPED = r":[ \t]{1,9}[A-Za-z_][\w.|]{0,40}+(?:\[[\w., |]{0,40}+\])?[ \t]{1,9}=(?=[ \t]{0,9}[\"'])"
-_SET = rf"{_NAME}{_QUOTE}?\]?{_BLANK}{{0,9}}(?:{_TYPED}|:=|=>?|[:\uff1a]){_BLANK}{{0,9}}"
+_TYPE_ANNOTATION = r":[ \t]{1,9}[A-Za-z_][\w.|]{0,40}+(?:\[[\w., |]{0,40}+\])?[ \t]{1,9}=(?=[ \t]{0,9}[\"'])"
+_ASSIGNED_NAME = rf"{_NAME}{_QUOTE}?\]?{_BLANK}{{0,9}}(?:{_TYPE_ANNOTATION}|:=|=>?|[:\uff1a]){_BLANK}{{0,9}}"
 """A name and its assignment, as printed by programs and written in files: `API_KEY=`, `secret key: `, `"token": `."""
-_PAIR = (  # an assignment in two fields: `- name: DB_PASSWORD`, `value: `
+_NAME_AND_VALUE_FIELDS = (  # an assignment in two fields: `- name: DB_PASSWORD`, `value: `
     r"(?i)(?<![\w.-])(?:name|key)[\"']?\s{0,3}[:=]\s{0,3}[\"']?([\w.-]{1,100}+)[\"']?[,;\s]{1,40}+"
     r"[\"']?value[\"']?\s{0,3}[:=]\s{0,3}"
 )
-_ELEMENT = r"<([A-Za-z_][\w.:-]{0,99})>"
-_GIVEN = rf"(?<![\w.-])(-{{1,2}}[A-Za-z][\w.-]*+){_QUOTE}?,?[ \t]{{1,9}}"  # an option whose value is the next word
-_VARIABLE_SET = r"(?<![\w.-])(?:setx|setenv|set -[gxU]{1,3})[ \t]{1,9}([A-Za-z_]\w{0,99}+)[ \t]{1,9}"
+_XML_ELEMENT = r"<([A-Za-z_][\w.:-]{0,99})>"
+_OPTION_WITH_VALUE = (
+    rf"(?<![\w.-])(-{{1,2}}[A-Za-z][\w.-]*+){_QUOTE}?,?[ \t]{{1,9}}"  # an option whose value is the next word
+)
+_SET_COMMAND = r"(?<![\w.-])(?:setx|setenv|set -[gxU]{1,3})[ \t]{1,9}([A-Za-z_]\w{0,99}+)[ \t]{1,9}"
 _VALUE = (
     r"(?:\\{1,3}([\"'])(?P<escaped>[^\"'\\\n]{4,}+)"
     r'|"(?P<double>(?:[^"\\\n]|\\.){4,}+)'
@@ -108,27 +120,29 @@ _HEADER = (
 )
 _HEADER_NAME = r"(?i)-{0,2}(?:(?:proxy-|x-)?authorization|(?:set-)?cookie)"
 _SCHEME = r"(?i)(?<![\w-])(basic|bearer)[ \t]{1,9}([\w+/.~-]{8,}+=*+)"
-_ENCODED = r"(?<![\w.-])_?auth[\"']?[ \t]{0,9}[:=][ \t]{0,9}[\"']?([A-Za-z0-9+/]{8,}+=*+)"
+_ENCODED_AUTH = r"(?<![\w.-])_?auth[\"']?[ \t]{0,9}[:=][ \t]{0,9}[\"']?([A-Za-z0-9+/]{8,}+=*+)"
 _NETRC = (
     r"(?<!\w)(?:machine\s{1,20}[^\s:,]{1,255}|default)\s{1,20}login\s{1,20}[^\s:,]{1,255}\s{1,20}"
     r"(?:account\s{1,20}[^\s]{1,255}\s{1,20})?password\s{1,20}(\S{1,500}+)"
 )
 _PGPASS = r"(?m)^[ \t]{0,20}+[\w.*-]{1,255}+:(?:\d{4,5}|\*):[^:\s]{1,64}+:[^:\s]{1,64}+:(\S{4,200}+)$"
-_SAID = r"(?i)(?<!\w)(?:password|passphrase|passcode) (?:is|was) [\"']?([^\s\"']{8,200}+)"  # a sentence with a password
+_STATED_IN_SENTENCE = (
+    r"(?i)(?<!\w)(?:password|passphrase|passcode) (?:is|was) [\"']?([^\s\"']{8,200}+)"  # a sentence with a password
+)
 _DSN = r"(?<![\w.-])[\w.-]{1,64}+:([^\s:@/]{1,128}+)@(?:tcp|unix)\("
 
 _PROGRAM = (
     r"(?<![\w.-])(?:mysql|mariadb|sshpass|curl|7z|rar|unrar|redis-cli|ldap|mongo|docker|podman|openssl|sqlcmd|smb|zip"
     r"|unzip|ssh-keygen)"
 )
-_GLUED = {
+_ATTACHED_PASSWORD_OPTIONS = {
     "-p": ("mysql", "mariadb", "sshpass", "7z", "rar", "unrar", "mongo"),
     "-a": ("redis-cli",),
     "-w": ("ldap",),
     "-P": ("sqlcmd", "zip", "unzip"),
     "-N": ("ssh-keygen",),
 }
-_NEXT = {
+_PASSWORD_OPTIONS = {
     "-p": ("sshpass", "mongo", "docker", "podman"),
     "-a": ("redis-cli",),
     "-w": ("ldap",),
@@ -140,14 +154,16 @@ _NEXT = {
     "--proxy-user": ("curl",),
 }
 """Options whose value is a password for programs with these name prefixes: in the same word (above) or in the next."""
-_OF_A_PAIR = frozenset(("-u", "-U", "--user", "--proxy-user"))  # options whose value is `NAME:PASSWORD`
-_GLUED_PAIRS = {"-u": ("curl",), "--user=": ("curl",), "--proxy-user=": ("curl",), "-U": ("smb",)}
+_USER_PASSWORD_OPTIONS = frozenset(("-u", "-U", "--user", "--proxy-user"))  # options whose value is `NAME:PASSWORD`
+_ATTACHED_PAIR_OPTIONS = {"-u": ("curl",), "--user=": ("curl",), "--proxy-user=": ("curl",), "-U": ("smb",)}
 
-_FOLDERS = frozenset(("PWD", "OLDPWD"))  # variables for the current and previous folder, which are not passwords
-_PAGES = frozenset(("page", "next", "continuation", "sync", "start", "pagination", "nextpage"))
-_NAMED = r"\$(?:[A-Z_][A-Z0-9_]*(?!\w)|[{(])"  # variable or output of a command; `$` may start a password too
-_OF_CODE = r"[A-Za-z_][A-Za-z_.]*"  # a reference to another name in a program, rather than a value
-_TYPES = frozenset(
+_FOLDER_VARIABLES = frozenset(
+    ("PWD", "OLDPWD")
+)  # variables for the current and previous folder, which are not passwords
+_PAGINATION_WORDS = frozenset(("page", "next", "continuation", "sync", "start", "pagination", "nextpage"))
+_REFERENCE = r"\$(?:[A-Z_][A-Z0-9_]*(?!\w)|[{(])"  # variable or output of a command; `$` may start a password too
+_IDENTIFIER = r"[A-Za-z_][A-Za-z_.]*"  # a reference to another name in a program, rather than a value
+_NO_SECRETS = frozenset(
     ("string", "bytes", "none", "null", "true", "false", "bool", "boolean", "optional", "number", "unknown",
      "undefined", "required", "missing", "invalid", "expired", "empty", "hidden", "masked", "text", "value",
      "file", "option", "that", "this", "with", "from", "must", "when", "which", "used", "have", "will",
@@ -158,7 +174,7 @@ _TYPES = frozenset(
 
 def digest_of_secret(value: str) -> str:
     """Return the recorded replacement of a secret: it only shows whether two are equal."""
-    return _STANDS + sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+    return _DIGEST_PREFIX + sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_secret_name(name: str) -> bool:
@@ -168,163 +184,171 @@ def is_secret_name(name: str) -> bool:
         return False
     if words[-2:] == ["key", "base"]:  # of Rails: SECRET_KEY_BASE
         words = words[:-1]
-    is_key = words[-1] == "key" and len(words) > 1 and words[-2] in _KINDS_OF_KEY
-    return is_key or words[-1] in _WORDS or words[-1].endswith(_ENDINGS)
+    is_key = words[-1] == "key" and len(words) > 1 and words[-2] in _KEY_QUALIFIERS
+    return is_key or words[-1] in _SECRET_WORDS or words[-1].endswith(_SECRET_ENDINGS)
 
 
-def masked_args(args: Sequence[str], stand: Stand = digest_of_secret) -> tuple[str, ...]:
+def masked_args(args: Sequence[str], substitute: Substitute = digest_of_secret) -> tuple[str, ...]:
     """Return a program's arguments with each secret replaced."""
     masked: list[str] = []
     expected = False
     for arg in args:
-        masked.append(_stand(arg, stand) if expected and not re.fullmatch(_OPTION, arg) else masked_text(arg, stand))
+        masked.append(
+            _mask(arg, substitute) if expected and not re.fullmatch(_OPTION, arg) else masked_text(arg, substitute)
+        )
         expected = re.fullmatch(_OPTION, arg) is not None and is_secret_name(arg)
     return tuple(masked)
 
 
-def masked_line(line: str, stand: Stand = digest_of_secret) -> str:
+def masked_line(line: str, substitute: Substitute = digest_of_secret) -> str:
     """Return a shell line with each secret replaced."""
     pieces = re.split(r"(\s+)", line)
-    pieces[::2] = masked_args(pieces[::2], stand)
+    pieces[::2] = masked_args(pieces[::2], substitute)
     return "".join(pieces)
 
 
-def masked_command(argv: Sequence[str], stand: Stand = digest_of_secret) -> str:
+def masked_command(argv: Sequence[str], substitute: Substitute = digest_of_secret) -> str:
     """Return a program and its arguments, or its `sh` line, for people, with each secret replaced."""
-    return masked_line(line_of(argv), stand) if is_line(argv) else " ".join(masked_args(argv, stand))
+    return masked_line(line_of(argv), substitute) if is_line(argv) else " ".join(masked_args(argv, substitute))
 
 
 def is_secret_in(argv: Sequence[str]) -> bool:
     """Return True if a program's arguments, or its `sh` line, contain a secret."""
-    return bool(secrets_in(lambda stand: masked_command(argv, stand)))
+    return bool(secrets_in(lambda substitute: masked_command(argv, substitute)))
 
 
-def masked_variables(values: Mapping[str, str], stand: Stand = digest_of_secret) -> dict[str, str]:
+def masked_variables(values: Mapping[str, str], substitute: Substitute = digest_of_secret) -> dict[str, str]:
     """Return the variables with each secret replaced."""
     return {
-        name: _stand(value, stand) if is_secret_name(name) else masked_text(value, stand)
+        name: _mask(value, substitute) if is_secret_name(name) else masked_text(value, substitute)
         for name, value in values.items()
     }
 
 
-def masked_address(address: str, stand: Stand = digest_of_secret) -> str:
+def masked_address(address: str, substitute: Substitute = digest_of_secret) -> str:
     """Return a server's address with each secret replaced, also in its path."""
-    segments = [found.span() for found in re.finditer(_SEGMENT, address) if _is_random(found[0])]
-    return _replace(address, [*_places(address), *segments], stand)
+    segments = [match.span() for match in re.finditer(_PATH_SEGMENT, address) if _is_random(match[0])]
+    return _replace(address, [*_places(address), *segments], substitute)
 
 
-def masked_settings(settings: JsonObject, stand: Stand = digest_of_secret) -> JsonObject:
+def masked_settings(settings: JsonObject, substitute: Substitute = digest_of_secret) -> JsonObject:
     """Return settings with each secret replaced; lists may be arguments, and texts addresses."""
-    return {name: _masked_setting(value, stand, is_secret=is_secret_name(name)) for name, value in settings.items()}
+    return {
+        name: _masked_setting(value, substitute, is_secret=is_secret_name(name)) for name, value in settings.items()
+    }
 
 
-def masked_words(text: str, stand: Stand = digest_of_secret) -> str:
+def masked_words(text: str, substitute: Substitute = digest_of_secret) -> str:
     """Return a text for a person, such as an error, with everything replaced that is a secret in any text."""
-    return _replace(text, _places(text), stand)
+    return _replace(text, _places(text), substitute)
 
 
 def masked_error(text: str) -> str:
     """Return an error about a server, which may quote its address, with each secret replaced."""
-    return masked_words(re.sub(_URL, lambda found: masked_address(found[0]), text))
+    return masked_words(re.sub(_URL, lambda match: masked_address(match[0]), text))
 
 
-def masked_output(text: str, stand: Stand, known: Sequence[str] = ()) -> str:
+def masked_output(text: str, substitute: Substitute, known: Sequence[str] = ()) -> str:
     """Return any text with each secret, and all of `known`, replaced, in linear time."""
-    places = [*_places(text), *_set_places(text), *_header_places(text), *_program_places(text)]
+    spans = [*_places(text), *_set_places(text), *_header_places(text), *_program_places(text)]
     for secret in known:
         start = text.find(secret)
         while start >= 0:
-            places.append((start, start + len(secret)))
+            spans.append((start, start + len(secret)))
             start = text.find(secret, start + len(secret))
-    return _replace(text, places, stand)
+    return _replace(text, spans, substitute)
 
 
-def masked_text(text: str, stand: Stand = digest_of_secret) -> str:
+def masked_text(text: str, substitute: Substitute = digest_of_secret) -> str:
     """Return one argument, or any text, with each secret replaced."""
-    assigned = re.fullmatch(_ASSIGNED, text)
+    assigned = re.fullmatch(_ASSIGNMENT, text)
     if assigned is not None and is_secret_name(assigned[1]):
-        return f"{assigned[1]}{assigned[2]}{_stand(assigned[3], stand)}"
-    return masked_words(text, stand)
+        return f"{assigned[1]}{assigned[2]}{_mask(assigned[3], substitute)}"
+    return masked_words(text, substitute)
 
 
-def secrets_in(mask: Callable[[Stand], object]) -> list[str]:
-    """Return the secrets that a function masks: `secrets_in(lambda stand: masked_args(args, stand))`."""
-    found: list[str] = []
+def secrets_in(mask: Callable[[Substitute], object]) -> list[str]:
+    """Return the secrets that a function masks: `secrets_in(lambda substitute: masked_args(args, substitute))`."""
+    secrets: list[str] = []
 
     def note(value: str) -> str:
-        found.append(value)
+        secrets.append(value)
         return digest_of_secret(value)
 
     mask(note)
-    return found
+    return secrets
 
 
 def has_masked(texts: Iterable[str]) -> bool:
     """Return True if one of the texts contains the replacement of a secret."""
-    return any(re.search(_STAND, text) for text in texts)
+    return any(re.search(_DIGEST, text) for text in texts)
 
 
 def unmask(recorded: str, secrets: Mapping[str, str]) -> str:
     """Return a recorded text with known secrets restored; `secrets` maps replacements to them."""
-    return re.sub(_STAND, lambda found: secrets.get(found[0], found[0]), recorded)
+    return re.sub(_DIGEST, lambda match: secrets.get(match[0], match[0]), recorded)
 
 
 def shape(recorded: Iterable[str]) -> tuple[str, ...]:
     """Return recorded texts without the digests that distinguish secrets."""
-    return tuple(re.sub(_STAND, _STANDS, text) for text in recorded)
+    return tuple(re.sub(_DIGEST, _DIGEST_PREFIX, text) for text in recorded)
 
 
-def _masked_setting(value: JsonValue, stand: Stand, *, is_secret: bool = False) -> JsonValue:
+def _masked_setting(value: JsonValue, substitute: Substitute, *, is_secret: bool = False) -> JsonValue:
     match value:
         case dict():
-            return masked_settings(value, stand)
+            return masked_settings(value, substitute)
         case list():
-            args = [one for one in value if isinstance(one, str)]
+            args = [item for item in value if isinstance(item, str)]
             if len(args) == len(value) and not is_secret:
-                return [*masked_args(args, stand)]
-            return [_masked_setting(one, stand, is_secret=is_secret) for one in value]
+                return [*masked_args(args, substitute)]
+            return [_masked_setting(item, substitute, is_secret=is_secret) for item in value]
         case str():
             if is_secret:
-                return _stand(value, stand)
-            return masked_address(value, stand) if re.fullmatch(_URL, value) else masked_text(value, stand)
+                return _mask(value, substitute)
+            return masked_address(value, substitute) if re.fullmatch(_URL, value) else masked_text(value, substitute)
         case _:
             return value
 
 
-def _stand(value: str, stand: Stand) -> str:
-    return _replace(value, ((0, len(value)),), stand)
+def _mask(value: str, substitute: Substitute) -> str:
+    return _replace(value, ((0, len(value)),), substitute)
 
 
 def _is_secret(value: str) -> bool:
-    named = re.search(_VARIABLE, value) or re.fullmatch(_OF_THE_SHELL, value)
-    return bool(value) and not named and not re.search(_STAND, value)
+    reference = re.search(_VARIABLE, value) or re.fullmatch(_SHELL_EXPANSION, value)
+    return bool(value) and not reference and not re.search(_DIGEST, value)
 
 
 def _places(text: str) -> Iterator[tuple[int, int]]:
     if "://" in text:  # without this check each position of a long text would be searched
-        for found in re.finditer(_USER, text):
-            yield from _of_a_user(found)
-    yield from (found.span(3) for found in re.finditer(_QUERY, text) if _is_secret_query(found[2]))
-    for known in (_SHAPES, _PEM):
-        yield from (found.span() for found in re.finditer(known, text))
-    yield from (found.span() for found in re.finditer(_PEM_ENCODED, text) if _is_private_key(found[0]))
-    yield from (found.span(1) for found in re.finditer(_WEBHOOK, text))
+        for match in re.finditer(_URL_USER, text):
+            yield from _of_a_user(match)
+    yield from (match.span(3) for match in re.finditer(_URL_QUERY, text) if _is_secret_query(match[2]))
+    for pattern in (_KEY_FORMATS, _PEM):
+        yield from (match.span() for match in re.finditer(pattern, text))
+    yield from (match.span() for match in re.finditer(_PEM_ENCODED, text) if _is_private_key(match[0]))
+    yield from (match.span(1) for match in re.finditer(_WEBHOOK, text))
 
 
 def _set_places(text: str) -> Iterator[tuple[int, int]]:
-    done = 0  # a value is read once, because it may contain many names
-    for pattern in (_SET, _PAIR, _ELEMENT, _GIVEN, _VARIABLE_SET):
-        done = 0
-        for found in re.finditer(pattern, text):
-            name = _own_name(found[1])
-            if found.end() < done or not is_set_secret(name) or re.fullmatch(_HEADER_NAME, name):
+    value_end = 0  # a value is read once, because it may contain many names
+    for pattern in (_ASSIGNED_NAME, _NAME_AND_VALUE_FIELDS, _XML_ELEMENT, _OPTION_WITH_VALUE, _SET_COMMAND):
+        value_end = 0
+        for match in re.finditer(pattern, text):
+            name = _own_name(match[1])
+            if match.end() < value_end or not is_set_secret(name) or re.fullmatch(_HEADER_NAME, name):
                 continue
-            value = re.compile(_VALUE).match(text, found.end())
+            value = re.compile(_VALUE).match(text, match.end())
             if value is None or value.lastgroup is None:
                 continue
-            done = value.end()
+            value_end = value.end()
             if _is_value(
-                name, found[0][len(found[1]) :], value[value.lastgroup], value.lastgroup, text[done : done + 2]
+                name,
+                match[0][len(match[1]) :],
+                value[value.lastgroup],
+                value.lastgroup,
+                text[value_end : value_end + 2],
             ):
                 yield value.span(value.lastgroup)
 
@@ -338,14 +362,14 @@ def _own_name(name: str) -> str:
 def is_set_secret(name: str) -> bool:
     """Return True if what a program or file assigns to this name is a secret."""
     words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name[-100:])]
-    if name in _FOLDERS or (len(words) > 1 and words[-1] == "token" and words[-2] in _PAGES):
+    if name in _FOLDER_VARIABLES or (len(words) > 1 and words[-1] == "token" and words[-2] in _PAGINATION_WORDS):
         return False
     return is_secret_name(name[-100:]) or (name.isupper() and name.endswith("_AUTH"))
 
 
 def _is_value(name: str, between: str, value: str, kind: str, after: str) -> bool:
     """Return True if an assigned value may be a secret: no variable, type, name in a program, or sentence."""
-    if re.match(_NAMED, value) or (kind == "bare" and value.casefold() in _TYPES):
+    if re.match(_REFERENCE, value) or (kind == "bare" and value.casefold() in _NO_SECRETS):
         return False
     if kind != "bare":
         return True
@@ -357,7 +381,7 @@ def _is_value(name: str, between: str, value: str, kind: str, after: str) -> boo
         return not value.startswith("-") and not (is_name and value.isupper())
     if name.casefold() == "pass" and not name.startswith("-"):  # perhaps the verdict of a test
         return not name.isupper() and _has_digits_and_letters(value) and "test" not in value.casefold()
-    if name.isupper() or name.startswith("-") or ":" in between or re.fullmatch(_OF_CODE, value) is None:
+    if name.isupper() or name.startswith("-") or ":" in between or re.fullmatch(_IDENTIFIER, value) is None:
         return True
     return value.isalpha() and after[:1] in ("", "\n", "\r", ";", "&")  # a line of a settings file
 
@@ -373,27 +397,27 @@ def _repeats(name: str, value: str) -> bool:
 
 
 def _header_places(text: str) -> Iterator[tuple[int, int]]:
-    for found in re.finditer(_HEADER, text):
-        is_cookie = found[1].casefold().endswith("cookie")
-        if found[3].startswith("$") or (is_cookie and "=" not in found[3]):
+    for match in re.finditer(_HEADER, text):
+        is_cookie = match[1].casefold().endswith("cookie")
+        if match[3].startswith("$") or (is_cookie and "=" not in match[3]):
             continue
-        if is_cookie or found[2]:
-            yield found.span(3)
+        if is_cookie or match[2]:
+            yield match.span(3)
         else:
-            word = found[3].split()[0]
-            is_code = "=" in found[0][: found.start(3) - found.start()] and re.fullmatch(r"[A-Za-z_.(]+", word)
-            if len(word) > 3 and word.casefold() not in _TYPES and not is_code:
-                yield found.start(3), found.start(3) + len(word)
-    for found in re.finditer(_SCHEME, text):
-        if _is_pair(found[2]) if found[1].casefold() == "basic" else _is_mixed(found[2]):
-            yield found.span(2)
-    yield from (found.span(1) for found in re.finditer(_ENCODED, text) if _is_pair(found[1]))
+            word = match[3].split()[0]
+            is_code = "=" in match[0][: match.start(3) - match.start()] and re.fullmatch(r"[A-Za-z_.(]+", word)
+            if len(word) > 3 and word.casefold() not in _NO_SECRETS and not is_code:
+                yield match.start(3), match.start(3) + len(word)
+    for match in re.finditer(_SCHEME, text):
+        if _is_pair(match[2]) if match[1].casefold() == "basic" else _is_mixed(match[2]):
+            yield match.span(2)
+    yield from (match.span(1) for match in re.finditer(_ENCODED_AUTH, text) if _is_pair(match[1]))
     for pattern in (_NETRC, _DSN, _PGPASS):
-        yield from (found.span(1) for found in re.finditer(pattern, text))
-    for found in re.finditer(_SAID, text):
-        value = found[1].rstrip(".,;:!?)")
+        yield from (match.span(1) for match in re.finditer(pattern, text))
+    for match in re.finditer(_STATED_IN_SENTENCE, text):
+        value = match[1].rstrip(".,;:!?)")
         if _has_digits_and_letters(value):
-            yield found.start(1), found.start(1) + len(value)
+            yield match.start(1), match.start(1) + len(value)
 
 
 def _is_pair(encoded: str) -> bool:
@@ -422,28 +446,34 @@ def _program_places(text: str) -> Iterator[tuple[int, int]]:
     if re.search(_PROGRAM, text) is None:
         return
     program, expects = "", ""
-    for found in re.finditer(r"\n|[|;&]+|(?:[^\s|;&\"']+|\"[^\"\n]*\"|'[^'\n]*')+|[\"']", text):
-        word = found[0]
+    for match in re.finditer(r"\n|[|;&]+|(?:[^\s|;&\"']+|\"[^\"\n]*\"|'[^'\n]*')+|[\"']", text):
+        word = match[0]
         if word[0] in "\n|;&\"'" and len(word.strip("\n|;&")) < 2:
             program, expects = "", ""
         elif re.match(_PROGRAM, name := word.strip("\"'")[-200:].rpartition("/")[2]):
             program, expects = name, ""
         elif program:
             for start, end in _option_places(program, expects, word):
-                yield found.start() + start, found.start() + end
-            expects = word if word in _NEXT else ""
+                yield match.start() + start, match.start() + end
+            expects = word if word in _PASSWORD_OPTIONS else ""
 
 
 def _option_places(program: str, expects: str, word: str) -> Iterator[tuple[int, int]]:
     """Yield the position of the password in one word of the arguments; `expects`: the option before it."""
     start = 0
-    if expects and program.startswith(_NEXT[expects]):
-        start = word.find(":") + 1 or word.find("%") + 1 if expects in _OF_A_PAIR else 0
-        if (expects in _OF_A_PAIR and not start) or word.startswith("-"):
+    if expects and program.startswith(_PASSWORD_OPTIONS[expects]):
+        start = word.find(":") + 1 or word.find("%") + 1 if expects in _USER_PASSWORD_OPTIONS else 0
+        if (expects in _USER_PASSWORD_OPTIONS and not start) or word.startswith("-"):
             return
-    elif program.startswith(_GLUED.get(word.lstrip("\"'")[:2], ("\0",))) and len(word.strip("\"'")) > 2:
+    elif (
+        program.startswith(_ATTACHED_PASSWORD_OPTIONS.get(word.lstrip("\"'")[:2], ("\0",)))
+        and len(word.strip("\"'")) > 2
+    ):
         start = len(word) - len(word.lstrip("\"'")) + 2
-    elif glued := next((one for one, programs in _GLUED_PAIRS.items() if _is_glued(program, programs, word, one)), ""):
+    elif glued := next(
+        (option for option, programs in _ATTACHED_PAIR_OPTIONS.items() if _is_glued(program, programs, word, option)),
+        "",
+    ):
         start = (word.find(":", len(glued)) + 1) or (word.find("%", len(glued)) + 1)
         if not start:
             return
@@ -463,25 +493,25 @@ def _is_glued(program: str, programs: tuple[str, ...], word: str, option: str) -
     return program.startswith(programs) and word.startswith(option) and len(word) > len(option)
 
 
-def _replace(text: str, places: Iterable[tuple[int, int]], stand: Stand) -> str:
+def _replace(text: str, spans: Iterable[tuple[int, int]], substitute: Substitute) -> str:
     """Return the text with secrets replaced; overlapping ones are merged, so that no replacement is within one."""
-    masked = [found.span() for found in re.finditer(_STAND, text)]
+    masked = [match.span() for match in re.finditer(_DIGEST, text)]
     secret = [
         (start, end)
-        for start, end in places
+        for start, end in spans
         if _is_secret(text[start:end]) and not (masked and _overlaps(start, end, masked))
     ]
     pieces: list[str] = []
-    done = 0
+    position = 0
     for start, end in _without_placeholders(text, _merge_spans(secret)):
-        pieces += [text[done:start], stand(text[start:end])]
-        done = end
-    return "".join([*pieces, text[done:]])
+        pieces += [text[position:start], substitute(text[start:end])]
+        position = end
+    return "".join([*pieces, text[position:]])
 
 
-def _merge_spans(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
-    for start, end in sorted(places):
+    for start, end in sorted(spans):
         if merged and start < merged[-1][1]:
             merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
@@ -491,43 +521,45 @@ def _merge_spans(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _overlaps(start: int, end: int, masked: Sequence[tuple[int, int]]) -> bool:
     index = bisect_right(masked, (start, start))
-    return any(start < after and before < end for before, after in masked[max(0, index - 1) : index + 1])
+    return any(
+        start < masked_end and masked_start < end for masked_start, masked_end in masked[max(0, index - 1) : index + 1]
+    )
 
 
-def _without_placeholders(text: str, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _without_placeholders(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the sorted positions without placeholders: what is masked already stays unchanged."""
-    masked = [found.span() for found in re.finditer(_PLACEHOLDER, text)] if places else []
+    masked = [match.span() for match in re.finditer(_PLACEHOLDER, text)] if spans else []
     index = 0
-    for start, end in places:
+    for start, end in spans:
         while index < len(masked) and masked[index][1] <= start:
             index += 1
-        last, inner = start, index
-        while inner < len(masked) and masked[inner][0] < end:
-            if text[last : masked[inner][0]].strip():
-                yield last, masked[inner][0]
-            last = max(last, masked[inner][1])
-            inner += 1
-        if text[last:end].strip():
-            yield last, end
+        position, masked_index = start, index
+        while masked_index < len(masked) and masked[masked_index][0] < end:
+            if text[position : masked[masked_index][0]].strip():
+                yield position, masked[masked_index][0]
+            position = max(position, masked[masked_index][1])
+            masked_index += 1
+        if text[position:end].strip():
+            yield position, end
 
 
 def _is_secret_query(name: str) -> bool:
-    return is_secret_name(name) or name.casefold() in _IN_QUERIES or name.casefold().endswith("-signature")
+    return is_secret_name(name) or name.casefold() in _SECRET_QUERY_NAMES or name.casefold().endswith("-signature")
 
 
-def _of_a_user(found: re.Match[str]) -> Iterator[tuple[int, int]]:
-    scheme, password = found[1], found[3]
+def _of_a_user(match: re.Match[str]) -> Iterator[tuple[int, int]]:
+    scheme, password = match[1], match[3]
     if password is not None:
         if _is_secret(password):
-            yield found.span(2)  # services accept a token as the user, with any password
-        yield found.span(3)
+            yield match.span(2)  # services accept a token as the user, with any password
+        yield match.span(3)
     elif scheme.casefold().startswith("http"):
         # `git` in ssh://git@host is no secret; over HTTP a lone user is a token.
-        yield found.span(2)
+        yield match.span(2)
 
 
 def _is_random(text: str) -> bool:
-    if re.search(_STAND, text) or text.startswith(_STANDS.rstrip(":")):
+    if re.search(_DIGEST, text) or text.startswith(_DIGEST_PREFIX.rstrip(":")):
         return False
     digits = sum(char.isdigit() for char in text)
     if re.fullmatch(r"[0-9a-fA-F-]{32,}", text):
@@ -535,12 +567,12 @@ def _is_random(text: str) -> bool:
     return digits > 1 and any(char.islower() for char in text) and any(char.isupper() for char in text)
 
 
-_SHORTEST = 8  # minimum characters of a secret value; shorter ones may occur in any text by chance
+_MIN_SECRET_CHARS = 8  # minimum characters of a secret value; shorter ones may occur in any text by chance
 
 
 def known_secrets(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of variables whose names mark them as secret, the longest first."""
-    values = {value for name, value in env.items() if is_set_secret(name) and len(value) >= _SHORTEST}
+    values = {value for name, value in env.items() if is_set_secret(name) and len(value) >= _MIN_SECRET_CHARS}
     return tuple(sorted(values, key=lambda value: (-len(value), value)))
 
 
@@ -551,14 +583,14 @@ def _redact(secret: str) -> str:
 class SecretMasker:
     """Masker of known secrets, and of texts that look like secrets."""
 
-    def __init__(self, known: Iterable[str] = (), stand: Stand = _redact) -> None:
-        """Set the known secrets; `stand` returns the replacement of a secret."""
+    def __init__(self, known: Iterable[str] = (), substitute: Substitute = _redact) -> None:
+        """Set the known secrets; `substitute` returns the replacement of a secret."""
         self._known = tuple(known)
-        self._stand = stand
+        self._substitute = substitute
 
     def text(self, text: str) -> str:
         """Mask a text; if it is JSON, mask the values in it."""
-        return masked_output(self._json(text), self._stand, self._known)
+        return masked_output(self._json(text), self._substitute, self._known)
 
     def _json(self, text: str) -> str:
         if not text.lstrip().startswith(("{", "[")):
@@ -567,17 +599,21 @@ class SecretMasker:
             value = read_json(text.encode())
         except ValueError:
             return text
-        hidden = self._value(value)
-        return text if hidden == value else json.dumps(hidden, ensure_ascii=False, separators=(",", ":"))
+        masked = self._value(value)
+        return text if masked == value else json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
 
     def args(self, args: JsonObject) -> JsonObject:
         """Mask an object such as a call's arguments, also by names of keys and by options of a program."""
-        hidden = {name: self._value(value, name) for name, value in args.items()}
+        masked = {name: self._value(value, name) for name, value in args.items()}
         command, options = args.get("command"), args.get("args")
-        if isinstance(command, str) and isinstance(options, list) and all(isinstance(one, str) for one in options):
-            words = masked_args([command, *map(str, options)], self._stand)
-            hidden["args"] = [self.text(one) for one in words[1:]]
-        return hidden
+        if (
+            isinstance(command, str)
+            and isinstance(options, list)
+            and all(isinstance(option, str) for option in options)
+        ):
+            words = masked_args([command, *map(str, options)], self._substitute)
+            masked["args"] = [self.text(word) for word in words[1:]]
+        return masked
 
     def is_in(self, data: bytes) -> bool:
         """Return whether the bytes contain a known secret."""
@@ -587,13 +623,13 @@ class SecretMasker:
         match value:
             case str():
                 return self.text(
-                    masked_variables({"secret": value}, self._stand)["secret"] if is_set_secret(name) else value
+                    masked_variables({"secret": value}, self._substitute)["secret"] if is_set_secret(name) else value
                 )
             case list():
-                texts = [one for one in value if isinstance(one, str)]
+                texts = [item for item in value if isinstance(item, str)]
                 if len(texts) == len(value):
-                    return [self.text(one) for one in masked_args(texts, self._stand)]
-                return [self._value(one, name) for one in value]
+                    return [self.text(text) for text in masked_args(texts, self._substitute)]
+                return [self._value(item, name) for item in value]
             case dict():
                 return self.args(value)
             case _:

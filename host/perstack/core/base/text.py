@@ -13,28 +13,30 @@ from typing import TypeVar
 
 REDACTED = "[redacted]"
 
-LATEST = 253_402_000_000_000  # latest time, in milliseconds since 1970, that can be shown: days before the year 10000
+MAX_TIME_MS = (
+    253_402_000_000_000  # latest time, in milliseconds since 1970, that can be shown: days before the year 10000
+)
 
 
-_HIDDEN = (
+_HIDDEN_CHARS = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, but for tab and newline
     r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction
     r"\u2028\u2029"  # line and paragraph ends
     r"\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"  # invisible
     r"\ud800-\udfff"  # lone surrogates, which no stream can write
 )
-_UNSAFE = f"[{_HIDDEN}]"
-_BLANK = (
+_UNSAFE = f"[{_HIDDEN_CHARS}]"
+_BLANK_CHARS = (
     r"\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"  # spaces
     r"\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c\u200d\u2800\u3164\ufe00-\ufe0f\uffa0"  # and invisible
     r"\u070f\ufff0-\ufff8\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"  # of some scripts
     r"\ue000-\uf8ff\U000f0000-\U0010ffff"  # private use: shown as a font likes, also as nothing
 )
-_INVISIBLE = f"[{_BLANK}{_HIDDEN}]"
-_LONG_BLANKS = rf"[ \t{_BLANK}{_HIDDEN}]{{21,}}"
-_WHITE_SPACE = rf"[ \t\n{_BLANK}{_HIDDEN}]{{6,}}"
-_MOST_LINE_ENDS = 5
-_UNSAFE_BREAKS = rf"[\s{_HIDDEN}]+"
+_INVISIBLE = f"[{_BLANK_CHARS}{_HIDDEN_CHARS}]"
+_LONG_BLANKS = rf"[ \t{_BLANK_CHARS}{_HIDDEN_CHARS}]{{21,}}"
+_WHITE_SPACE = rf"[ \t\n{_BLANK_CHARS}{_HIDDEN_CHARS}]{{6,}}"
+_MAX_LINE_ENDS = 5
+_UNSAFE_BREAKS = rf"[\s{_HIDDEN_CHARS}]+"
 
 
 def one_line(text: str) -> str:
@@ -62,16 +64,16 @@ def counted_blanks(text: str) -> str:
     return re.sub(_WHITE_SPACE, _counted_lines, text)
 
 
-def _counted_lines(found: re.Match[str]) -> str:
-    text = found[0]
+def _counted_lines(match: re.Match[str]) -> str:
+    text = match[0]
     line_ends = text.count("\n")
-    if line_ends > _MOST_LINE_ENDS:
+    if line_ends > _MAX_LINE_ENDS:
         text = f"\n⟦{line_ends:,} line ends⟧\n{text.rpartition(chr(10))[2]}"
     return re.sub(_LONG_BLANKS, _describe_blanks, text)
 
 
-def _describe_blanks(found: re.Match[str]) -> str:
-    text = found[0]
+def _describe_blanks(match: re.Match[str]) -> str:
+    text = match[0]
     kind = "spaces" if not text.strip(" ") else "tabs" if not text.strip("\t") else "blanks"
     return f"⟦{len(text):,} {kind}⟧"
 
@@ -81,9 +83,9 @@ def plain_json(line: bytes) -> bytes:
     return re.sub(_UNSAFE, _escape, line.decode("utf-8", "replace")).encode()
 
 
-def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+def _escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
 
 
 # Commands: one line for `sh`, or a program and its arguments.
@@ -112,9 +114,9 @@ def line_of(argv: Sequence[str]) -> str:
 # Long texts for models: the beginning and the end, and the blob with the whole text.
 
 
-def head_and_tail(text: str, most: int, blob: str) -> str:
+def head_and_tail(text: str, max_chars: int, blob: str) -> str:
     """Return the beginning and end of a text longer than `most` characters; `blob`: SHA-256 of all of it."""
-    half = most // 2
+    half = max_chars // 2
     left_out = len(text) - 2 * half
     gap = f"\n… {left_out} characters left out: readTextFile, path blob:{blob} …\n"
     return text[:half] + gap + text[len(text) - half :]
@@ -128,10 +130,10 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 def milliseconds(text: str) -> int:
     """Return a time span in milliseconds, the unit of a bare number. Raises ValueError."""
-    found = re.fullmatch(_SPAN, text)
-    if found is None:
+    match = re.fullmatch(_SPAN, text)
+    if match is None:
         raise ValueError("must be a time such as 90s, 5m, 2h or 7d")
-    return int(found[1]) * _UNITS[found[2] or "ms"]
+    return int(match[1]) * _UNITS[match[2] or "ms"]
 
 
 def wrong_span(text: str) -> str | None:
@@ -158,9 +160,9 @@ def duration(milliseconds: int) -> str:
     seconds = round(milliseconds / 1000, 1)
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {left} s"
+        return f"{minutes} min {remainder} s"
     return f"{minutes // 60} h {minutes % 60} min"
 
 
@@ -173,6 +175,6 @@ def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return the remedy for an unknown word: «did you mean» the nearest one, or the list of all."""
-    known = list(words)
-    near = nearest(word, known)
-    return f"there are: {', '.join(known)}" if near is None else f"did you mean `{near}`?"
+    choices = list(words)
+    similar = nearest(word, choices)
+    return f"there are: {', '.join(choices)}" if similar is None else f"did you mean `{similar}`?"

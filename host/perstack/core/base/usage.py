@@ -28,7 +28,7 @@ def amount(budget: BudgetName, value: float) -> str:
             assert_never(budget)
 
 
-_MOST = 10**12  # maximum plausible tokens of one generation
+_MAX_TOKENS = 10**12  # maximum plausible tokens of one generation
 
 
 class Usage(Fact):
@@ -70,13 +70,17 @@ class Usage(Fact):
     def plausible(self) -> "Usage":
         """Return the usage with each count limited to a plausible range, and a total no less than its parts."""
         counts = {name: count for name, count in vars(self).items() if isinstance(count, int)}
-        wrong = {name: min(max(count, 0), _MOST) for name, count in counts.items() if not 0 <= count <= _MOST}
-        least = sum((counts | wrong)[name] for name in ("input_tokens", "output_tokens"))
-        if (counts | wrong)["total_tokens"] < least:
-            wrong["total_tokens"] = least
-        uses = {name: min(count, _MOST) for name, count in self.provider_tools.items() if count > 0}
-        changed: dict[str, object] = {**wrong, "provider_tools": uses} if uses != self.provider_tools else {**wrong}
-        return self.model_copy(update=changed) if changed else self
+        corrected = {
+            name: min(max(count, 0), _MAX_TOKENS) for name, count in counts.items() if not 0 <= count <= _MAX_TOKENS
+        }
+        min_total = sum((counts | corrected)[name] for name in ("input_tokens", "output_tokens"))
+        if (counts | corrected)["total_tokens"] < min_total:
+            corrected["total_tokens"] = min_total
+        uses = {name: min(count, _MAX_TOKENS) for name, count in self.provider_tools.items() if count > 0}
+        changes: dict[str, object] = (
+            {**corrected, "provider_tools": uses} if uses != self.provider_tools else {**corrected}
+        )
+        return self.model_copy(update=changes) if changes else self
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum; the cost is unknown only if both are."""
@@ -92,15 +96,15 @@ class Usage(Fact):
         )
 
 
-def _uses(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    if not (one and other):
-        return one or other
-    return {name: one.get(name, 0) + other.get(name, 0) for name in dict.fromkeys((*one, *other))}
+def _uses(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    if not (first and second):
+        return first or second
+    return {name: first.get(name, 0) + second.get(name, 0) for name in dict.fromkeys((*first, *second))}
 
 
-def _sum(one: float | None, other: float | None) -> float | None:
+def _sum(first: float | None, second: float | None) -> float | None:
     """Return the rounded sum, so that the order of additions does not matter."""
-    return other if one is None else one if other is None else round(one + other, 9)
+    return second if first is None else first if second is None else round(first + second, 9)
 
 
 NO_USAGE = Usage()
@@ -126,9 +130,9 @@ class Charge(Fact):
         return Charge(tokens=self.tokens + other.tokens, cost_usd=_sum(self.cost_usd, other.cost_usd))
 
 
-def sum_charges(one: Charge | None, other: Charge | None) -> Charge | None:
+def sum_charges(first: Charge | None, second: Charge | None) -> Charge | None:
     """Return the sum of two charges; None if both are."""
-    return other if one is None else one + other
+    return second if first is None else first + second
 
 
 Cost = float | Literal["unknown"]  # US dollars, as far as prices are known
@@ -151,12 +155,12 @@ def cost(usage: Usage, unpriced_tokens: int) -> str:
     return f"{'at least ' if unpriced_tokens else ''}${spent:,.4f}"
 
 
-NANO = 1_000_000_000
+NANO_PER_DOLLAR = 1_000_000_000
 
 
 def nano(dollars: float) -> int:
     """Return dollars in billionths, rounded up so that no fraction exceeds a budget."""
-    return ceil(round(dollars * NANO, 3))
+    return ceil(round(dollars * NANO_PER_DOLLAR, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +179,11 @@ class Amount:
     @classmethod
     def of_charge(cls, charge: Charge | None) -> "Amount":
         """Return the amount of a charge; None counts as nothing."""
-        return NOTHING if charge is None else cls(charge.tokens, nano(charge.cost_usd or 0))
+        return NO_AMOUNT if charge is None else cls(charge.tokens, nano(charge.cost_usd or 0))
 
     def as_charge(self) -> Charge:
         """Return the amount in its recorded form."""
-        return Charge(tokens=self.tokens, cost_usd=self.nano / NANO if self.nano else None)
+        return Charge(tokens=self.tokens, cost_usd=self.nano / NANO_PER_DOLLAR if self.nano else None)
 
     def __add__(self, other: "Amount") -> "Amount":
         """Return the sum."""
@@ -190,7 +194,7 @@ class Amount:
         return Amount(self.tokens - other.tokens, self.nano - other.nano)
 
 
-NOTHING = Amount()
+NO_AMOUNT = Amount()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +210,11 @@ class Exceeded:
     @property
     def words(self) -> str:
         """The text of the reason, for people."""
-        whose = "the Job" if self.expert is None else f"Expert {self.expert}"
+        owner = "the Job" if self.expert is None else f"Expert {self.expert}"
         limit, spent, needed = (amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
         if self.budget == "maxTime":
-            return f"the time of {whose} is over, {limit} of work"
-        return f"{whose} may spend {limit}: {spent} are spent, and the next call could need {needed}"
+            return f"the time of {owner} is over, {limit} of work"
+        return f"{owner} may spend {limit}: {spent} are spent, and the next call could need {needed}"
 
 
 # The spending of a Run. With a budget an attempt begins by reserving the most that it can cost. Reported usage replaces
@@ -268,17 +272,19 @@ class Spending:
         """End all attempts. The current generation is charged unless it certainly cost nothing."""
         if self.reserved is None and not self.sampled:
             return self
-        left = self.promised if is_charged else replace(self, reserved=None).promised
-        return replace(self, assumed=sum_charges(self.assumed, left), reserved=None, sampled={})
+        unsettled = self.promised if is_charged else replace(self, reserved=None).promised
+        return replace(self, assumed=sum_charges(self.assumed, unsettled), reserved=None, sampled={})
 
     def end_call(self, call_id: str) -> "Spending":
         """Release the reservations of a call whose usage and charge are known."""
         if call_id not in self.sampled:
             return self
-        return replace(self, sampled={one: charge for one, charge in self.sampled.items() if one != call_id})
+        return replace(
+            self, sampled={sample_id: charge for sample_id, charge in self.sampled.items() if sample_id != call_id}
+        )
 
 
-NOTHING_SPENT = Spending()
+NO_SPENDING = Spending()
 
 
 def unreported_charge(reserved: Charge, usage: Usage) -> Charge:

@@ -14,7 +14,7 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 from perstack.core.base.text import did_you_mean
 from perstack.errors import UsageError
 
-_MUST_BE = {
+_KIND_BY_ERROR = {
     "string_type": "text",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -30,7 +30,7 @@ _MUST_BE = {
     "tuple_type": "a list",
     "none_required": "null",
 }
-_BOUNDS = {
+_BOUND_MESSAGES = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "greater_than": "must be more than {gt}",
@@ -41,9 +41,9 @@ _BOUNDS = {
     "json_invalid": "is not JSON: {error}",
     "invalid-json-value": "is not a JSON value",
 }
-_MISSING = {"missing", "missing_argument", "missing_positional_only_argument", "missing_keyword_only_argument"}
-_STRAY = {"extra_forbidden", "unexpected_keyword_argument"}
-_NAMES_ITSELF = _MISSING | _STRAY
+_MISSING_TYPES = {"missing", "missing_argument", "missing_positional_only_argument", "missing_keyword_only_argument"}
+_UNKNOWN_TYPES = {"extra_forbidden", "unexpected_keyword_argument"}
+_TYPES_WITH_NAME = _MISSING_TYPES | _UNKNOWN_TYPES
 
 
 def path_in(value: object, loc: Sequence[int | str], *, names_missing: bool = False) -> tuple[int | str, ...]:
@@ -66,32 +66,34 @@ def path_in(value: object, loc: Sequence[int | str], *, names_missing: bool = Fa
     return tuple(path)
 
 
-def in_words(errors: Iterable[ErrorDetails], given: object, known: Collection[str] = ()) -> str:
+def in_words(errors: Iterable[ErrorDetails], values: object, known: Collection[str] = ()) -> str:
     """Return one line on each wrong value of `given`, without the values; `known`: names allowed at its top level."""
-    found: dict[str, list[ErrorDetails]] = {}
-    for one in errors:
-        path = path_in(given, one["loc"] or ("",), names_missing=one["type"] in _NAMES_ITSELF)
-        found.setdefault(".".join(map(str, path)), []).append(one)
+    by_path: dict[str, list[ErrorDetails]] = {}
+    for error in errors:
+        path = path_in(values, error["loc"] or ("",), names_missing=error["type"] in _TYPES_WITH_NAME)
+        by_path.setdefault(".".join(map(str, path)), []).append(error)
     # An error inside a value is more precise than one about the whole value.
-    inner = {name: those for name, those in found.items() if not any(other.startswith(f"{name}.") for other in found)}
-    return "; ".join(_sentence(name, those, known) for name, those in inner.items())
+    innermost = {
+        name: group for name, group in by_path.items() if not any(other.startswith(f"{name}.") for other in by_path)
+    }
+    return "; ".join(_sentence(name, group, known) for name, group in innermost.items())
 
 
 def _sentence(name: str, errors: list[ErrorDetails], known: Collection[str]) -> str:
-    place = f"`{name}`" if name else "it"
+    subject = f"`{name}`" if name else "it"
     kinds = {error["type"] for error in errors}
-    if kinds <= _MISSING:
-        return f"{place} is missing"
-    if kinds <= _STRAY:
-        return f"there is no argument {place}; {did_you_mean(name, known)}"
+    if kinds <= _MISSING_TYPES:
+        return f"{subject} is missing"
+    if kinds <= _UNKNOWN_TYPES:
+        return f"there is no argument {subject}; {did_you_mean(name, known)}"
     choices = [choice for error in errors if error["type"] == "literal_error" for choice in _choices(error)]
-    wanted = [f"one of {', '.join(choices)}"] if choices else []
-    wanted += [_MUST_BE[error["type"]] for error in errors if error["type"] in _MUST_BE]
-    if wanted:
-        return f"{place} must be {' or '.join(dict.fromkeys(wanted))}"
+    expected = [f"one of {', '.join(choices)}"] if choices else []
+    expected += [_KIND_BY_ERROR[error["type"]] for error in errors if error["type"] in _KIND_BY_ERROR]
+    if expected:
+        return f"{subject} must be {' or '.join(dict.fromkeys(expected))}"
     first = errors[0]
-    words = _BOUNDS.get(first["type"], "{message}").format(message=_message(first), **first.get("ctx", {}))
-    return f"{place} {words}" if first["type"] in _BOUNDS else f"{place}: {words}"
+    phrase = _BOUND_MESSAGES.get(first["type"], "{message}").format(message=_message(first), **first.get("ctx", {}))
+    return f"{subject} {phrase}" if first["type"] in _BOUND_MESSAGES else f"{subject}: {phrase}"
 
 
 def _choices(error: ErrorDetails) -> list[str]:
@@ -136,21 +138,21 @@ def checked(method: _Method) -> _Method:
 
 
 def _in_words(
-    error: ValidationError, parameters: Sequence[str], args: tuple[object, ...], more: Mapping[str, object]
+    error: ValidationError, parameters: Sequence[str], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> str:
-    given = {**dict(zip(parameters, args, strict=False)), **more}
+    values = {**dict(zip(parameters, args, strict=False)), **kwargs}
     errors = error.errors(include_url=False, include_input=False)
-    for one in errors:
-        place, *rest = one["loc"]
+    for detail in errors:
+        first, *rest = detail["loc"]
         # Positional arguments are reported by their index.
-        one["loc"] = (parameters[place] if isinstance(place, int) and place < len(parameters) else place, *rest)
-    return in_words(errors, given, [name for name in parameters if name != "self"])
+        detail["loc"] = (parameters[first] if isinstance(first, int) and first < len(parameters) else first, *rest)
+    return in_words(errors, values, [name for name in parameters if name != "self"])
 
 
 # Calls from Python. Their annotations are texts: the classes that they name are not imported for the check.
 
 _Call = TypeVar("_Call", bound=Callable[..., object])
-_KINDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+_TYPES_BY_ANNOTATION: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "str": ("text", (str,)),
     "int": ("a whole number", (int,)),
     "float": ("a number", (int, float)),
@@ -170,60 +172,60 @@ def checked_call(function: _Call) -> _Call:
     """Decorate a public function so that an unknown argument, or a value of a wrong type, raises UsageError at once."""
     form = cache(lambda: inspect.signature(function))
 
-    def check(args: tuple[object, ...], named: Mapping[str, object]) -> None:
-        problem = _problem(form(), args, named)
+    def check(args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        problem = _problem(form(), args, kwargs)
         if problem is not None:
             raise UsageError(f"{function.__qualname__.removesuffix('.__init__')}: {problem}")
 
     @wraps(function)
-    def call(*args: object, **named: object) -> object:
-        check(args, named)
-        return function(*args, **named)
+    def call(*args: object, **kwargs: object) -> object:
+        check(args, kwargs)
+        return function(*args, **kwargs)
 
     @wraps(function)
-    async def call_async(*args: object, **named: object) -> object:
-        check(args, named)
-        return await cast("Callable[..., Coroutine[Any, Any, object]]", function)(*args, **named)
+    async def call_async(*args: object, **kwargs: object) -> object:
+        check(args, kwargs)
+        return await cast("Callable[..., Coroutine[Any, Any, object]]", function)(*args, **kwargs)
 
     return cast("_Call", call_async if inspect.iscoroutinefunction(function) else call)
 
 
-def _problem(form: inspect.Signature, args: tuple[object, ...], named: Mapping[str, object]) -> str | None:
+def _problem(form: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
     known = [name for name in form.parameters if name not in ("self", "cls")]
-    for name in named:
+    for name in kwargs:
         if name not in known:
             return f"there is no argument `{name}`; {did_you_mean(name, known)}"
     try:
-        given = form.bind(*args, **named).arguments
+        values = form.bind(*args, **kwargs).arguments
     except TypeError as error:
         return str(error)
     for name in known:
-        wanted = str(form.parameters[name].annotation).split(" | ")
-        if name in given and not any(_is_of_kind(given[name], one) for one in wanted):
-            return f"`{name}` must be {' or '.join(_kind(one) for one in wanted if one != 'None')}"
-        if "Path" in wanted and "\0" in str(given.get(name)):
+        kinds = str(form.parameters[name].annotation).split(" | ")
+        if name in values and not any(_is_of_kind(values[name], kind) for kind in kinds):
+            return f"`{name}` must be {' or '.join(_kind(one) for one in kinds if one != 'None')}"
+        if "Path" in kinds and "\0" in str(values.get(name)):
             return f"`{name}` has a null character, which no path has"
     return None
 
 
-def _is_of_kind(value: object, wanted: str) -> bool:
-    name = wanted.partition("[")[0]
-    if name not in _KINDS:
-        return any(one.__name__ == name for one in type(value).__mro__)
-    if not isinstance(value, _KINDS[name][1]) or (isinstance(value, bool) and name in ("int", "float")):
+def _is_of_kind(value: object, kind: str) -> bool:
+    name = kind.partition("[")[0]
+    if name not in _TYPES_BY_ANNOTATION:
+        return any(base.__name__ == name for base in type(value).__mro__)
+    if not isinstance(value, _TYPES_BY_ANNOTATION[name][1]) or (isinstance(value, bool) and name in ("int", "float")):
         return False
     if name in ("Callable", "OnEvent"):
         return callable(value)
     if name in ("Sequence", "Iterable"):
         return not isinstance(value, str | bytes | Mapping)
-    if wanted == "Mapping[str, str]":
+    if kind == "Mapping[str, str]":
         texts = cast("Mapping[object, object]", value)
-        return all(isinstance(one, str) for pair in texts.items() for one in pair)
+        return all(isinstance(text, str) for pair in texts.items() for text in pair)
     return True
 
 
-def _kind(wanted: str) -> str:
-    name = wanted.partition("[")[0]
-    if name not in _KINDS:
+def _kind(kind: str) -> str:
+    name = kind.partition("[")[0]
+    if name not in _TYPES_BY_ANNOTATION:
         return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-    return f"{_KINDS[name][0]}{' of texts' if wanted == 'Mapping[str, str]' else ''}"
+    return f"{_TYPES_BY_ANNOTATION[name][0]}{' of texts' if kind == 'Mapping[str, str]' else ''}"

@@ -15,8 +15,8 @@ from perstack.dataclass import dataclass
 
 # Untrusted YAML is limited to plain tables, lists and texts.
 
-DEEPEST = 4  # maximum nesting of tables and lists
-_MOST = 1_000  # maximum number of values
+MAX_YAML_DEPTH = 4  # maximum nesting of tables and lists
+_MAX_YAML_VALUES = 1_000  # maximum number of values
 
 Value: TypeAlias = "str | Sequence[Value] | Mapping[str, Value]"
 
@@ -70,20 +70,20 @@ class _Reading:
         kind, _ = self._next_event()
         if kind == "StreamStart":
             kind, _ = self._next_event()
-        found = self._value(*self._next_event(), 1) if kind == "DocumentStart" else ""
-        if not isinstance(found, Mapping):
+        document = self._value(*self._next_event(), 1) if kind == "DocumentStart" else ""
+        if not isinstance(document, Mapping):
             raise NotPlain("has no table in its YAML")
         self._next_event()
         if self._next_event()[0] != "StreamEnd":
             raise NotPlain("has several documents in its YAML")
-        return found
+        return document
 
     def _next_event(self) -> tuple[str, _YamlEvent]:
         event = next(self._events)
         kind = type(event).__name__.removesuffix("Event")
         self._count += 1
-        if self._count > _MOST:
-            raise NotPlain(f"has more than {_MOST} values in its YAML")
+        if self._count > _MAX_YAML_VALUES:
+            raise NotPlain(f"has more than {_MAX_YAML_VALUES} values in its YAML")
         if kind == "Alias" or getattr(event, "anchor", None) is not None:
             raise NotPlain("has an anchor or an alias in its YAML: write the value out")
         if kind != "DocumentStart" and getattr(event, "tag", None) is not None:
@@ -91,8 +91,8 @@ class _Reading:
         return kind, event
 
     def _value(self, kind: str, event: _YamlEvent, level: int) -> Value:
-        if level > DEEPEST:
-            raise NotPlain(f"is nested more than {DEEPEST} levels deep in its YAML")
+        if level > MAX_YAML_DEPTH:
+            raise NotPlain(f"is nested more than {MAX_YAML_DEPTH} levels deep in its YAML")
         match kind:
             case "Scalar":
                 return event.value
@@ -102,29 +102,29 @@ class _Reading:
                 return self._entries(level)
 
     def _items(self, level: int) -> list[Value]:
-        found: list[Value] = []
-        while (one := self._next_event())[0] != "SequenceEnd":
-            found.append(self._value(*one, level + 1))
-        return found
+        items: list[Value] = []
+        while (item := self._next_event())[0] != "SequenceEnd":
+            items.append(self._value(*item, level + 1))
+        return items
 
     def _entries(self, level: int) -> dict[str, Value]:
-        found: dict[str, Value] = {}
-        while (one := self._next_event())[0] != "MappingEnd":
-            kind, key = one
+        entries: dict[str, Value] = {}
+        while (item := self._next_event())[0] != "MappingEnd":
+            kind, key = item
             if kind != "Scalar":
                 raise NotPlain("has a key in its YAML that is no text")
-            if key.value in found:
+            if key.value in entries:
                 raise NotPlain(f"has `{key.value[:64]}` twice in its YAML")
-            found[key.value] = self._value(*self._next_event(), level + 1)
-        return found
+            entries[key.value] = self._value(*self._next_event(), level + 1)
+        return entries
 
 
 SKILL_FILE = "SKILL.md"
 
-LONGEST_HEAD = 16 << 10  # maximum bytes of the front matter
-_LONGEST_NAME = 64
-_LONGEST_DESCRIPTION = 1024
-_LONGEST_COMPATIBILITY = 500
+MAX_HEAD_BYTES = 16 << 10  # maximum bytes of the front matter
+_MAX_NAME_CHARS = 64
+_MAX_DESCRIPTION_CHARS = 1024
+_MAX_COMPATIBILITY_CHARS = 500
 _FENCE = "---"
 _KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 
@@ -157,7 +157,7 @@ class SkillFile:
 
 def digest_of_files(files: Iterable[SkillFile]) -> str:
     """Return the digest of a skill's files: a hash over lines in `sha256sum` format, sorted by path."""
-    lines = (f"{one.sha256}  {one.path}\n" for one in sorted(files, key=lambda one: one.path))
+    lines = (f"{file.sha256}  {file.path}\n" for file in sorted(files, key=lambda file: file.path))
     return f"sha256:{sha256(''.join(lines).encode(errors='surrogateescape')).hexdigest()}"
 
 
@@ -174,8 +174,10 @@ def divided(text: str) -> tuple[str, str]:
     for number, line in enumerate(lines[1:], start=1):
         if line.rstrip() == _FENCE:
             head = "\n".join(lines[1:number])
-            if len(head.encode(errors="replace")) > LONGEST_HEAD:
-                raise NotASkill(f"has more than {LONGEST_HEAD >> 10} KiB above its second line `{_FENCE}`: shorten it")
+            if len(head.encode(errors="replace")) > MAX_HEAD_BYTES:
+                raise NotASkill(
+                    f"has more than {MAX_HEAD_BYTES >> 10} KiB above its second line `{_FENCE}`: shorten it"
+                )
             return head, "\n".join(lines[number + 1 :]).strip()
     raise NotASkill(f"has no second line `{_FENCE}`, which ends its YAML")
 
@@ -187,16 +189,16 @@ def read_head(head: str, folder: str) -> tuple[SkillHead, tuple[str, ...]]:
     except NotPlain as error:
         return SkillHead(), (str(error),)
     problems: list[str] = []
-    found = SkillHead(
+    skill_head = SkillHead(
         name=_name(table, folder, problems),
-        description=_text(table, "description", _LONGEST_DESCRIPTION, problems, is_required=True),
-        license=_text(table, "license", LONGEST_HEAD, problems),
-        compatibility=_text(table, "compatibility", _LONGEST_COMPATIBILITY, problems),
+        description=_text(table, "description", _MAX_DESCRIPTION_CHARS, problems, is_required=True),
+        license=_text(table, "license", MAX_HEAD_BYTES, problems),
+        compatibility=_text(table, "compatibility", _MAX_COMPATIBILITY_CHARS, problems),
         metadata=_metadata(table, problems),
         allowed_tools=_allowed_tools(table, problems),
         ignored=tuple(key for key in table if key not in _KEYS),
     )
-    return found, tuple(problems)
+    return skill_head, tuple(problems)
 
 
 def wrong_skill_name(name: str) -> str | None:
@@ -204,11 +206,11 @@ def wrong_skill_name(name: str) -> str | None:
     plain = unicodedata.normalize("NFKC", name)
     if not plain:
         return "must not be empty"
-    if len(plain) > _LONGEST_NAME:
-        return f"has {len(plain)} characters: shorten it to {_LONGEST_NAME}"
+    if len(plain) > _MAX_NAME_CHARS:
+        return f"has {len(plain)} characters: shorten it to {_MAX_NAME_CHARS}"
     if plain != plain.lower():
         return f"must be in lower-case letters, not `{plain}`"
-    if not all(sign.isalnum() or sign == "-" for sign in plain):
+    if not all(char.isalnum() or char == "-" for char in plain):
         return f"must be of letters, digits and hyphens alone, not `{plain}`"
     if plain.startswith("-") or plain.endswith("-") or "--" in plain:
         return f"must have its hyphens between letters, one at a time, not `{plain}`"
@@ -216,16 +218,18 @@ def wrong_skill_name(name: str) -> str | None:
 
 
 def _name(table: Mapping[str, Value], folder: str, problems: list[str]) -> str:
-    name = unicodedata.normalize("NFKC", _text(table, "name", LONGEST_HEAD, problems, is_required=True))
-    wrong = wrong_skill_name(name) if name else None
-    if wrong is None and name and name != unicodedata.normalize("NFKC", folder):
-        wrong = f"must be that of its folder, `{folder}`, not `{name}`"
-    if wrong is not None:
-        problems.append(f"`name` {wrong}")
+    name = unicodedata.normalize("NFKC", _text(table, "name", MAX_HEAD_BYTES, problems, is_required=True))
+    problem = wrong_skill_name(name) if name else None
+    if problem is None and name and name != unicodedata.normalize("NFKC", folder):
+        problem = f"must be that of its folder, `{folder}`, not `{name}`"
+    if problem is not None:
+        problems.append(f"`name` {problem}")
     return name
 
 
-def _text(table: Mapping[str, Value], key: str, longest: int, problems: list[str], *, is_required: bool = False) -> str:
+def _text(
+    table: Mapping[str, Value], key: str, max_chars: int, problems: list[str], *, is_required: bool = False
+) -> str:
     value = table.get(key)
     if value is None:
         if is_required:
@@ -237,8 +241,8 @@ def _text(table: Mapping[str, Value], key: str, longest: int, problems: list[str
     text = value.strip()
     if not text and is_required:
         problems.append(f"`{key}` must not be empty")
-    if len(text) > longest:
-        problems.append(f"`{key}` has {len(text):,} characters: shorten it to {longest:,}")
+    if len(text) > max_chars:
+        problems.append(f"`{key}` has {len(text):,} characters: shorten it to {max_chars:,}")
         return ""
     return text
 
@@ -250,10 +254,10 @@ def _metadata(table: Mapping[str, Value], problems: list[str]) -> Mapping[str, s
     if not isinstance(value, Mapping):
         problems.append("`metadata` must be a table of texts")
         return None
-    found = {key: one for key, one in value.items() if isinstance(one, str)}
-    if len(found) != len(value):
+    texts = {key: text for key, text in value.items() if isinstance(text, str)}
+    if len(texts) != len(value):
         problems.append("`metadata` must be a table of texts")
-    return found
+    return texts
 
 
 def _allowed_tools(table: Mapping[str, Value], problems: list[str]) -> tuple[str, ...]:
@@ -262,22 +266,22 @@ def _allowed_tools(table: Mapping[str, Value], problems: list[str]) -> tuple[str
         return ()
     if isinstance(value, str):
         return tuple(_words(value))
-    found = () if isinstance(value, Mapping) else tuple(one for one in value if isinstance(one, str))
-    if isinstance(value, Mapping) or len(found) != len(value):
+    names = () if isinstance(value, Mapping) else tuple(item for item in value if isinstance(item, str))
+    if isinstance(value, Mapping) or len(names) != len(value):
         problems.append("`allowed-tools` must be text, or a list of texts")
-    return found
+    return names
 
 
 def _words(text: str) -> Iterable[str]:
     """Yield the words of a text; blanks within parentheses, as in `Bash(git log)`, do not split a word."""
     word, depth = "", 0
-    for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        if sign.isspace() and depth <= 0:
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if char.isspace() and depth <= 0:
             if word:
                 yield word
             word = ""
         else:
-            word += sign
+            word += char
     if word:
         yield word

@@ -41,7 +41,7 @@ def exec_grant(
     if sandbox is not None and sandbox.runtime != LOCAL:
         return "named"
     skill = _base_skill(expert)
-    is_named = any(EXEC in one.pick for one in with_base(expert.skills) if is_base_skill(one))
+    is_named = any(EXEC in item.pick for item in with_base(expert.skills) if is_base_skill(item))
     return "named" if is_named or any(names_exec(table, skill) for table in tables if table is not None) else "asks"
 
 
@@ -56,7 +56,7 @@ def names_exec(table: Permissions | Widening, skill: str = BASE_SKILL) -> bool:
 
 def offers_exec(expert: Expert) -> bool:
     """Return whether the Expert has the tool at all."""
-    return any(is_picked(EXEC, one.pick, one.omit) for one in with_base(expert.skills) if is_base_skill(one))
+    return any(is_picked(EXEC, skill.pick, skill.omit) for skill in with_base(expert.skills) if is_base_skill(skill))
 
 
 def rules_without_grant(expert: Expert) -> RuleSet:
@@ -73,4 +73,4 @@ def is_exec(call: DecidedCall, expert: Expert) -> bool:
 
 
 def _base_skill(expert: Expert) -> str:
-    return next(one.name for one in with_base(expert.skills) if is_base_skill(one))
+    return next(skill.name for skill in with_base(expert.skills) if is_base_skill(skill))

@@ -18,29 +18,29 @@ from perstack.core.definitions.permissions import wrong_rule
 ExpectedStatus = Literal["completed", "waiting", "step-limit", "budget", "failed"]
 """Possible final statuses of an uninterrupted Job, in the words of `perstack jobs --status`."""
 
-MOST_REPEATS = 10_000
-_LONGEST_NAME = 100
+MAX_REPEATS = 10_000
+_MAX_NAME_CHARS = 100
 
 _Text = Annotated[str, NOT_EMPTY]
 
 
 def wrong_name(name: str) -> str | None:
     """Return the problem of a test's name, as a phrase that follows its key; None if it is valid."""
-    if len(name) > _LONGEST_NAME:
-        return f"has {len(name):,} characters: shorten it to {_LONGEST_NAME}"
+    if len(name) > _MAX_NAME_CHARS:
+        return f"has {len(name):,} characters: shorten it to {_MAX_NAME_CHARS}"
     if any(unicodedata.category(char)[0] == "C" for char in name):
         return "must be one line, without control characters"
     return None if name == name.strip() else "must not begin or end with a blank"
 
 
 def _wrong_pattern(pattern: str) -> str | None:
-    why = compile_pattern(pattern)
-    return f"is no pattern that can be matched in linear time: {why}" if isinstance(why, str) else None
+    compiled = compile_pattern(pattern)
+    return f"is no pattern that can be matched in linear time: {compiled}" if isinstance(compiled, str) else None
 
 
 def _wrong_file(path: str) -> str | None:
-    whole = normpath(path) if path else ""
-    if not whole or "\0" in path or whole in (".", "..") or whole.startswith(("/", "../")):
+    normal_path = normpath(path) if path else ""
+    if not normal_path or "\0" in path or normal_path in (".", "..") or normal_path.startswith(("/", "../")):
         return "must be a file in the workspace: write its path from there, such as `notes/out.md`"
     return None
 
@@ -54,7 +54,7 @@ def _wrong_cost(dollars: float) -> str | None:
 
 
 def _too_many(number: int) -> str | None:
-    return f"must be at most {MOST_REPEATS:,}, not {number:,}" if number > MOST_REPEATS else None
+    return f"must be at most {MAX_REPEATS:,}, not {number:,}" if number > MAX_REPEATS else None
 
 
 _Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]

@@ -17,7 +17,7 @@ from perstack.dataclass import dataclass
 
 AGENTS_FILE = "AGENTS.md"
 
-MOST_BYTES = 32 << 10  # of all AGENTS.md files together, about 8,000 tokens: they are sent with every request
+MAX_AGENTS_MD_BYTES = 32 << 10  # of all AGENTS.md files together, about 8,000 tokens: they are sent with every request
 
 _HEAD = (
     "What the project says to agents, in files called AGENTS.md. Where two of them differ, the later one counts, which"
@@ -43,30 +43,30 @@ class SkippedFile:
     problem: str
 
 
-def assemble_agents_md(found: Sequence[tuple[str, bytes] | SkippedFile]) -> tuple[str, tuple[AgentsMdFile, ...]]:
+def assemble_agents_md(files: Sequence[tuple[str, bytes] | SkippedFile]) -> tuple[str, tuple[AgentsMdFile, ...]]:
     """Return the model's text and the record of each file; the limit cuts the first ones, the last is nearest."""
-    left, parts, records = MOST_BYTES, list[str](), list[AgentsMdFile]()
-    for one in reversed(found):
-        if isinstance(one, SkippedFile):
-            parts.append(f"{one.path} is not shown: it {one.problem}.")
-            records.append(AgentsMdFile(path=one.path, sha256="", size=0, problem=one.problem))
+    remaining, parts, records = MAX_AGENTS_MD_BYTES, list[str](), list[AgentsMdFile]()
+    for file in reversed(files):
+        if isinstance(file, SkippedFile):
+            parts.append(f"{file.path} is not shown: it {file.problem}.")
+            records.append(AgentsMdFile(path=file.path, sha256="", size=0, problem=file.problem))
             continue
-        path, data = one
-        kept = data[:left]
-        left -= len(kept)
-        is_cut = len(kept) < len(data)
+        path, data = file
+        content = data[:remaining]
+        remaining -= len(content)
+        is_cut = len(content) < len(data)
         # drop a character that the limit cuts in two
-        text = kept.decode(errors="ignore" if is_cut else "replace").strip()
-        cut = f"\n[Cut: {len(data) - len(kept):,} of {len(data):,} bytes are left out.]" if is_cut else ""
-        if text or cut:
-            parts.append(f"From {path}:\n{text}{cut}")
+        text = content.decode(errors="ignore" if is_cut else "replace").strip()
+        cut_note = f"\n[Cut: {len(data) - len(content):,} of {len(data):,} bytes are left out.]" if is_cut else ""
+        if text or cut_note:
+            parts.append(f"From {path}:\n{text}{cut_note}")
         digest = sha256(data).hexdigest()
-        records.append(AgentsMdFile(path=path, sha256=digest, size=len(data), shown=len(kept) if is_cut else None))
+        records.append(AgentsMdFile(path=path, sha256=digest, size=len(data), shown=len(content) if is_cut else None))
     text = "\n\n".join((_HEAD, *reversed(parts))) if parts else ""
     return text, tuple(reversed(records))
 
 
-BETWEEN = "\n\n"
+SEPARATOR = "\n\n"
 
 _PREAMBLE = """\
 You are an Expert run by Perstack. You work in a loop: each turn you may call tools, see their results, and go on.
@@ -117,7 +117,7 @@ def render_instruction(
         agents_md=agents_md,
         masks_secrets=masks_secrets,
     )
-    return BETWEEN.join(parts.values())
+    return SEPARATOR.join(parts.values())
 
 
 def instruction_parts(
@@ -131,20 +131,20 @@ def instruction_parts(
     agents_md: str = "",
     masks_secrets: bool = False,
 ) -> dict[str, str]:
-    """Return the non-empty parts of the instruction by display name; `BETWEEN` joins them."""
+    """Return the non-empty parts of the instruction by display name; `SEPARATOR` joins them."""
     parts = {
-        "loop": f"{_PREAMBLE}{BETWEEN}Started at {time}. {_place(directory)}",
+        "loop": f"{_PREAMBLE}{SEPARATOR}Started at {time}. {_place(directory)}",
         "instruction": expert.instruction.strip(),
-        "rules": BETWEEN.join(_skill_rules(expert, is_coordinator)),
+        "rules": SEPARATOR.join(_skill_rules(expert, is_coordinator)),
     }
     knowledge = agent_skills(expert.skills)
     if knowledge:
         parts["agent skills"] = _list_agent_skills(knowledge)
     parts["AGENTS.md"] = agents_md
     if delegates:
-        told = "\n".join(f"- {one.tool_name}: {one.description}" for one in delegates)
+        lines = "\n".join(f"- {delegate.tool_name}: {delegate.description}" for delegate in delegates)
         parts["delegates"] = (
-            "You can delegate to these Experts by calling them as tools. They see only the query you send:\n" + told
+            "You can delegate to these Experts by calling them as tools. They see only the query you send:\n" + lines
         )
     if masks_secrets:
         parts["secrets"] = _SECRETS
@@ -165,14 +165,14 @@ def _place(directory: str) -> str:
 @lru_cache(maxsize=256)
 def whole_instruction(instruction: str, guidance: str) -> str:
     """Return an Expert's instruction and the skills' guidance; cached, so that equal inputs share one string."""
-    return f"{instruction}{BETWEEN}{guidance}" if guidance else instruction
+    return f"{instruction}{SEPARATOR}{guidance}" if guidance else instruction
 
 
 def _list_agent_skills(skills: Sequence[AgentSkill]) -> str:
-    told = "\n".join(f"- {one.name} (in {one.path}): {' '.join(one.description.split())}" for one in skills)
+    lines = "\n".join(f"- {skill.name} (in {skill.path}): {' '.join(skill.description.split())}" for skill in skills)
     return (
         "You have these skills: folders of instructions for a kind of task. Before you do what one of them is for, read"
-        " it with loadSkill, and do as it says. Paths in it are seen from its folder.\n" + told
+        " it with loadSkill, and do as it says. Paths in it are seen from its folder.\n" + lines
     )
 
 

@@ -16,7 +16,7 @@ from perstack.dataclass import dataclass
 
 KeyPath: TypeAlias = tuple[str | int, ...]  # names of tables and positions in arrays (from 0), from the top of the file
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def spell(path: KeyPath) -> str:
@@ -26,7 +26,7 @@ def spell(path: KeyPath) -> str:
         if isinstance(part, int):
             spelt += f"[{part}]"
             continue
-        name = part if _BARE.fullmatch(part) else json.dumps(part, ensure_ascii=False)
+        name = part if _BARE_KEY.fullmatch(part) else json.dumps(part, ensure_ascii=False)
         spelt += f".{name}" if spelt else name
     return spelt
 
@@ -80,8 +80,8 @@ class Rule:
         """Apply the rule after pydantic's own validation."""
 
         def kept(value: object, info: core_schema.ValidationInfo[object]) -> object:
-            if info.context is FROM_FILE and value is not None and (words := self.broken(value)) is not None:
-                raise _refusal(words)
+            if info.context is FROM_FILE and value is not None and (problem := self.broken(value)) is not None:
+                raise _refusal(problem)
             return value
 
         return core_schema.with_info_after_validator_function(kept, handler(source))
@@ -131,13 +131,13 @@ def at_least(least: int) -> Rule:
     return Rule(broken, least=least)
 
 
-def at_most(longest: int) -> Rule:
+def at_most(max_chars: int) -> Rule:
     """Return a rule with a maximum number of characters."""
 
     def broken(text: str) -> str | None:
-        return f"has {len(text):,} characters: shorten it to {longest:,}" if len(text) > longest else None
+        return f"has {len(text):,} characters: shorten it to {max_chars:,}" if len(text) > max_chars else None
 
-    return Rule(broken, f"at most {longest:,} characters")
+    return Rule(broken, f"at most {max_chars:,} characters")
 
 
 def _empty(value: object) -> str | None:
@@ -154,7 +154,7 @@ EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
 
 RUNTIME_LEVEL = (1, 0, 0)  # version of the original's runtime, which `minRuntimeVersion` is compared with
 
-_MAX_NAME = 255
+_MAX_NAME_CHARS = 255
 _VERSION = r"(?a)(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[\w.-]+)?(?:\+[\w.-]+)?"
 _LEVEL = r"(?a)v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+][0-9A-Za-z.+-]+)?"
 _ENTRY = r"\w+(\.\w+)*:\w+(\.\w+)*"
@@ -177,13 +177,13 @@ def hint_for_scoped_key(key: str) -> str:
 
 def wrong_expert_key(key: str) -> str | None:
     """Return what is wrong with an Expert's key, or None."""
-    if re.fullmatch(EXPERT_KEY, key) and len(key) <= _MAX_NAME:
+    if re.fullmatch(EXPERT_KEY, key) and len(key) <= _MAX_NAME_CHARS:
         return None
     name, version = key_and_version(key)
     if version is not None and re.fullmatch(EXPERT_KEY, name):
         return f'an Expert\'s key has no version in it: name it `{name}` and write version = "{version}"'
-    if len(key) > _MAX_NAME:
-        return f"an Expert's key has at most {_MAX_NAME} characters, this one {len(key)}"
+    if len(key) > _MAX_NAME_CHARS:
+        return f"an Expert's key has at most {_MAX_NAME_CHARS} characters, this one {len(key)}"
     return (
         "is not a valid Expert key: `name` or `@org/name`, of letters, digits, `.`, `_` and `-`,"
         " a letter or digit first"
@@ -195,14 +195,14 @@ def wrong_version(version: str) -> str | None:
     return None if re.fullmatch(_VERSION, version) else f'must be a semantic version such as "1.0.0", not "{version}"'
 
 
-def wrong_runtime_level(wanted: str) -> str | None:
+def wrong_runtime_level(version: str) -> str | None:
     """Return what is wrong with a `minRuntimeVersion`, or None. A higher level than this runtime's is wrong."""
-    level = re.fullmatch(_LEVEL, wanted)
+    level = re.fullmatch(_LEVEL, version)
     if level is None:
-        return f'must be a version such as "v1.0", not "{wanted}"'
+        return f'must be a version such as "v1.0", not "{version}"'
     if tuple(int(part or 0) for part in level.groups()) > RUNTIME_LEVEL:
-        here = ".".join(map(str, RUNTIME_LEVEL[:2]))
-        return f"needs a runtime of {wanted}, this one is v{here}: install a newer one"
+        own_level = ".".join(map(str, RUNTIME_LEVEL[:2]))
+        return f"needs a runtime of {version}, this one is v{own_level}: install a newer one"
     return None
 
 

@@ -20,7 +20,7 @@ def as_tuple(value: object) -> object:
 
 def wrong_models(models: object) -> str | None:
     """Return what is wrong with a list of models, or None."""
-    if isinstance(models, tuple) and any(not isinstance(one, str) or not one.strip() for one in models):  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(models, tuple) and any(not isinstance(name, str) or not name.strip() for name in models):  # pyright: ignore[reportUnknownVariableType]
         return "must not have an empty name in it"
     return None
 
@@ -64,15 +64,15 @@ def resolve_models(models: Models, named_models: Mapping[str, Models]) -> tuple[
 
 def _resolve(models: Models, named_models: Mapping[str, Models]) -> Iterator[ModelChoice]:
     is_list = not isinstance(models, str)
-    for one in models if isinstance(models, tuple) else (models,):
-        if not one.startswith(NAMED):
-            yield ModelChoice(one, is_list)
+    for reference in models if isinstance(models, tuple) else (models,):
+        if not reference.startswith(NAMED):
+            yield ModelChoice(reference, is_list)
             continue
-        found = named_models.get(one.removeprefix(NAMED))
-        if found is None:
-            there = ", ".join(NAMED + name for name in sorted(named_models)) or "none"
-            raise UnknownName(f"there is no `{one}` in [models]; there are: {there}")
-        yield from (ModelChoice(name, True) for name in ((found,) if isinstance(found, str) else found))
+        target = named_models.get(reference.removeprefix(NAMED))
+        if target is None:
+            known_names = ", ".join(NAMED + name for name in sorted(named_models)) or "none"
+            raise UnknownName(f"there is no `{reference}` in [models]; there are: {known_names}")
+        yield from (ModelChoice(name, True) for name in ((target,) if isinstance(target, str) else target))
 
 
 def split_name(name: str, providers: Mapping[str, object]) -> tuple[str | None, str]:
@@ -118,7 +118,9 @@ class Price(Fact):
     def cost_of(self, usage: Usage) -> float:
         """Return the cost of a usage in US dollars."""
         plain = max(0, usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens)
-        read = self.input if self.cache_read is None else self.cache_read
-        written = self.input if self.cache_write is None else self.cache_write
-        sent = plain * self.input + usage.cached_input_tokens * read + usage.cache_write_tokens * written
-        return (sent + usage.output_tokens * self.output) / 1_000_000
+        read_price = self.input if self.cache_read is None else self.cache_read
+        write_price = self.input if self.cache_write is None else self.cache_write
+        input_cost = (
+            plain * self.input + usage.cached_input_tokens * read_price + usage.cache_write_tokens * write_price
+        )
+        return (input_cost + usage.output_tokens * self.output) / 1_000_000

@@ -84,8 +84,8 @@ def refusal(rule: str, text: str, *, is_unattended: bool) -> str:
     if is_unattended:
         remedy = f" {text}" if text else ""
         return f"Not run: it needs a person's approval ({rule}), and nobody is there to give it.{remedy}"
-    said = f": {text}" if text else "."
-    return f"Not run: a person did not approve this call{said}"
+    reason = f": {text}" if text else "."
+    return f"Not run: a person did not approve this call{reason}"
 
 
 def _sorted(value: JsonValue) -> JsonValue:
@@ -102,9 +102,9 @@ def _sorted(value: JsonValue) -> JsonValue:
 DELEGATE = "delegate"
 PROVIDER = "provider"  # skill, in rules, of the tools that a model's provider runs itself: `provider/webSearch`
 
-_LONGEST = 4_000
-_NAMED = r"\s*(?P<name>[A-Za-z_][\w.-]*)\s*="
-_NEXT = r",\s*(?=[A-Za-z_][\w.-]*\s*=)"
+_MAX_RULE_CHARS = 4_000
+_ARGUMENT_NAME = r"\s*(?P<name>[A-Za-z_][\w.-]*)\s*="
+_ARGUMENT_SEPARATOR = r",\s*(?=[A-Za-z_][\w.-]*\s*=)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +135,17 @@ def read_rule(text: str) -> PermissionRule:
     """Parse a rule. Raises ValueError with a message that follows the name of its key."""
     if not text.strip():
         raise ValueError("must not be empty")
-    if len(text) > _LONGEST:
-        raise ValueError(f"has {len(text):,} characters: shorten it to {_LONGEST:,}")
+    if len(text) > _MAX_RULE_CHARS:
+        raise ValueError(f"has {len(text):,} characters: shorten it to {_MAX_RULE_CHARS:,}")
     if "\0" in text:
         raise ValueError("must not contain a NUL character: leave it out")
-    head, opened, rest = text.strip().partition("(")
-    if opened and not rest.endswith(")"):
+    head, parenthesis, rest = text.strip().partition("(")
+    if parenthesis and not rest.endswith(")"):
         raise ValueError(f"`{text}` has no `)` at its end: write `TOOL(…)`")
-    if not opened and ")" in head:
+    if not parenthesis and ")" in head:
         raise ValueError(f"`{text}` has no `(`: write `TOOL(…)`")
     is_delegate, skill, tool = _head(head.strip(), text)
-    bare, named = _arguments(rest[:-1], text) if opened else (None, ())
+    bare, named = _arguments(rest[:-1], text) if parenthesis else (None, ())
     return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, bare, named)
 
 
@@ -172,20 +172,20 @@ def _head(head: str, text: str) -> tuple[bool, str | None, str]:
     return False, skill if separator else None, tool
 
 
-def _arguments(inside: str, text: str) -> tuple[Glob | None, tuple[tuple[str, Glob], ...]]:
-    if not inside.strip():
+def _arguments(content: str, text: str) -> tuple[Glob | None, tuple[tuple[str, Glob], ...]]:
+    if not content.strip():
         raise ValueError(f"`{text}` has nothing in its parentheses: leave them out, or write `TOOL(*)`")
-    if re.match(_NAMED, inside) is None:
-        return Glob(inside.strip()), ()
+    if re.match(_ARGUMENT_NAME, content) is None:
+        return Glob(content.strip()), ()
     named: dict[str, Glob] = {}
-    for part in re.split(_NEXT, inside):
-        found = re.match(_NAMED, part)
-        if found is None:
+    for part in re.split(_ARGUMENT_SEPARATOR, content):
+        match = re.match(_ARGUMENT_NAME, part)
+        if match is None:
             raise ValueError(f"`{text}` has an argument without a name: write `name=GLOB, name=GLOB`")
-        name = found["name"]
+        name = match["name"]
         if name in named:
             raise ValueError(f"`{text}` names the argument {name} twice: write two rules")
-        named[name] = Glob(part[found.end() :].strip())
+        named[name] = Glob(part[match.end() :].strip())
     return None, tuple(named.items())
 
 
@@ -251,37 +251,40 @@ class Widening(Fact):
 
 def apply_widening(rule_set: RuleSet, widening: Widening) -> RuleSet:
     """Return a rule set with a widening applied."""
-    own = rule_set.permissions
-    named = set(widening.allow)
+    current = rule_set.permissions
+    allowed = set(widening.allow)
     permissions = Permissions(
-        default=widening.default or own.default,
-        deny=_union((rule for rule in own.deny if rule not in named), widening.deny),
-        ask=_union((rule for rule in own.ask if rule not in named), widening.ask),
-        allow=_union(own.allow, widening.allow),
+        default=widening.default or current.default,
+        deny=_union((rule for rule in current.deny if rule not in allowed), widening.deny),
+        ask=_union((rule for rule in current.ask if rule not in allowed), widening.ask),
+        allow=_union(current.allow, widening.allow),
     )
-    if permissions == own:
+    if permissions == current:
         return rule_set
     return rule_set.model_copy(update={"permissions": permissions, "source": f"{rule_set.source} + {widening.source}"})
 
 
 def apply_widening_to_all(chain: Sequence[RuleSet], widening: Widening) -> tuple[RuleSet, ...]:
     """Apply a widening to all rule sets in force; without project rules it becomes them."""
-    found = tuple(apply_widening(one, widening) for one in chain)
-    if any(not one.expert for one in chain):
-        return found
+    widened = tuple(apply_widening(rule_set, widening) for rule_set in chain)
+    if any(not rule_set.expert for rule_set in chain):
+        return widened
     permissions = Permissions(default=widening.default, deny=widening.deny, ask=widening.ask, allow=widening.allow)
-    return (RuleSet(source=widening.source, permissions=permissions), *found)
+    return (RuleSet(source=widening.source, permissions=permissions), *widened)
 
 
 def with_approved(chain: Sequence[RuleSet], rule: str) -> tuple[RuleSet, ...]:
     """Return the rule sets after a person has approved all calls that a rule names. No `deny` is removed."""
-    return tuple(_approved(one, rule) for one in chain)
+    return tuple(_approved(rule_set, rule) for rule_set in chain)
 
 
 def _approved(rule_set: RuleSet, rule: str) -> RuleSet:
-    own = rule_set.permissions
-    update = {"ask": tuple(one for one in own.ask if one != rule), "allow": _union(own.allow, (rule,))}
-    return rule_set.model_copy(update={"permissions": own.model_copy(update=update)})
+    permissions = rule_set.permissions
+    update = {
+        "ask": tuple(asked for asked in permissions.ask if asked != rule),
+        "allow": _union(permissions.allow, (rule,)),
+    }
+    return rule_set.model_copy(update={"permissions": permissions.model_copy(update=update)})
 
 
 def apply_widenings(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:
@@ -295,30 +298,30 @@ def begun_under(
     above: tuple[RuleSet, ...], today: Iterable[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
     """Return a new Run's rules: the parent's, and today's missing there; widenings apply to an Expert's."""
-    added = not_in_force(today, above, widenings)
-    return (*above, *(apply_widenings(one, widenings) if one.expert else one for one in added))
+    missing = not_in_force(today, above, widenings)
+    return (*above, *(apply_widenings(rule_set, widenings) if rule_set.expert else rule_set for rule_set in missing))
 
 
 def not_in_force(
     today: Iterable[RuleSet], chain: Sequence[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
     """Return today's rules that a Run does not have yet, as written or with later widenings applied."""
-    known = [(one.expert, one.permissions.written) for one in chain]
+    existing = [(rule_set.expert, rule_set.permissions.written) for rule_set in chain]
     return tuple(
-        one
-        for one in today
+        rule_set
+        for rule_set in today
         if not any(
-            (one.expert, apply_widenings(one, widenings[since:]).permissions.written) in known
-            for since in range(len(widenings) + 1)
+            (rule_set.expert, apply_widenings(rule_set, widenings[first:]).permissions.written) in existing
+            for first in range(len(widenings) + 1)
         )
     )
 
 
 def missing_from(chain: Sequence[RuleSet], above: Iterable[RuleSet], widening: Widening | None) -> tuple[RuleSet, ...]:
     """Return the parent Run's rules that a Run is missing; `widening` will be applied to the latter next."""
-    laid = () if widening is None else apply_widening_to_all(chain, widening)
-    known = [(one.expert, one.permissions.written) for one in (*chain, *laid)]
-    return tuple(one for one in above if (one.expert, one.permissions.written) not in known)
+    widened = () if widening is None else apply_widening_to_all(chain, widening)
+    existing = [(rule_set.expert, rule_set.permissions.written) for rule_set in (*chain, *widened)]
+    return tuple(rule_set for rule_set in above if (rule_set.expert, rule_set.permissions.written) not in existing)
 
 
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:

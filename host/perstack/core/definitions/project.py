@@ -79,10 +79,10 @@ class Retention(Fact):
 
 # `[schedules.NAME]`: a cron line that starts a Job.
 
-LONGEST_NAME = 64
+MAX_SCHEDULE_NAME_CHARS = 64
 
-_NAME = rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{LONGEST_NAME - 1}}}"
-_FIELDS = 5
+_NAME = rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_SCHEDULE_NAME_CHARS - 1}}}"
+_CRON_FIELDS = 5
 
 Overlap = Literal["skip", "queue"]  # while the previous occurrence's Job is running
 
@@ -91,13 +91,13 @@ def wrong_schedule_name(name: str) -> str | None:
     """Return what is wrong with a schedule's name, or None."""
     if re.fullmatch(_NAME, name):
         return None
-    return f"is not a valid name: 1 to {LONGEST_NAME} of A-Z a-z 0-9 _ -, a letter or digit first"
+    return f"is not a valid name: 1 to {MAX_SCHEDULE_NAME_CHARS} of A-Z a-z 0-9 _ -, a letter or digit first"
 
 
 def _wrong_number_of_fields(cron: str) -> str | None:
     """Check only the number of fields; what they mean is checked by the calendar (`perstack.config.calendar`)."""
     count = len(cron.split())
-    if count == _FIELDS or not count:
+    if count == _CRON_FIELDS or not count:
         return None
     return (
         f"must have 5 fields, not {count}: minute, hour, day of the month, month and day of the week, as in `0 2 * * *`"
@@ -229,19 +229,19 @@ class Project(SharedKeys):
     @property
     def snapshots(self) -> SnapshotPolicy | None:
         """Policy for recording the workspace's files; None if they are not recorded."""
-        place = self.workspace
-        if not isinstance(place, Workspace) or not place.snapshots:
+        workspace = self.workspace
+        if not isinstance(workspace, Workspace) or not workspace.snapshots:
             return None
-        return SnapshotPolicy(max_file_size=place.max_file_size)
+        return SnapshotPolicy(max_file_size=workspace.max_file_size)
 
     def expert(self, key: str) -> Expert | None:
         """Return the Expert of that key, or None. `name@version` matches `name` if that version is the defined one."""
-        found = self.experts.get(key)
-        if found is not None:
-            return found
+        expert = self.experts.get(key)
+        if expert is not None:
+            return expert
         name, version = key_and_version(key)
-        found = self.experts.get(name)
-        return found if found is not None and found.version == version else None
+        expert = self.experts.get(name)
+        return expert if expert is not None and expert.version == version else None
 
     def to_toml(self) -> str:
         """Return the text of a perstack.toml with this definition, the Experts of included files among them.
@@ -266,11 +266,11 @@ class Project(SharedKeys):
 
 def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:
     """Return these Experts and all that they may delegate to, each once. The project must have the keys."""
-    found: dict[str, Expert] = {}
+    experts: dict[str, Expert] = {}
     waiting = list(keys)
     while waiting:
         expert = project.expert(waiting.pop(0))
-        if expert is not None and expert.key not in found:
-            found[expert.key] = expert
+        if expert is not None and expert.key not in experts:
+            experts[expert.key] = expert
             waiting += expert.delegates
-    return list(found.values())
+    return list(experts.values())

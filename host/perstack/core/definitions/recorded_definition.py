@@ -47,15 +47,15 @@ class SeriesDefinition(SharedKeys):
 
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
     """Return what is recorded of one of a project's Experts."""
-    experts = tuple(without_secrets(one) for one in with_delegates(project, (expert.key,)))
-    own = {"experts": experts, "provider": _name(project.provider), "chosen": chosen.recorded()}
-    return SeriesDefinition(**fields_of(project, SeriesDefinition, **own))
+    experts = tuple(without_secrets(item) for item in with_delegates(project, (expert.key,)))
+    values = {"experts": experts, "provider": _name(project.provider), "chosen": chosen.recorded()}
+    return SeriesDefinition(**fields_of(project, SeriesDefinition, **values))
 
 
 def restore_project(definition: SeriesDefinition, today: Project) -> Project:
     """Return the project as it was recorded, with today's secrets, provider settings and location."""
     settings = {name: getattr(definition, name) for name in SeriesDefinition.model_fields if name != "chosen"}
-    experts = {one.key: _with_secrets(one, today) for one in definition.experts}
+    experts = {expert.key: _with_secrets(expert, today) for expert in definition.experts}
     return today.model_copy(
         update={
             **settings,

@@ -14,8 +14,8 @@ from pydantic import JsonValue
 
 from perstack.core.base.graphs import cycles
 from perstack.core.base.json_schema import (
-    DEEPEST,
-    FULL,
+    FULL_STEPS,
+    MAX_VALUE_DEPTH,
     Checker,
     Meter,
     objects,
@@ -27,12 +27,12 @@ from perstack.core.base.json_schema import (
 from perstack.core.base.records import JsonObject, layers, read_json
 from perstack.dataclass import dataclass
 
-LONGEST_SCHEMA = 65_536  # maximum characters of a schema, because every generation's instruction contains it
-LONGEST_RESULT = 4_000_000  # maximum characters of a result to examine
+MAX_SCHEMA_CHARS = 65_536  # maximum characters of a schema, because every generation's instruction contains it
+MAX_RESULT_CHARS = 4_000_000  # maximum characters of a result to examine
 
 _FENCE = "```"
-_NAMES = ("$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
-_IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
+_ABSOLUTE_KEYWORDS = ("$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
+_IN_PLACE_KEYWORDS = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 
 
 class NotJson(ValueError):
@@ -50,8 +50,8 @@ class ResultCheck:
 
 def result_schema_of(text: str) -> JsonObject:
     """Return the schema of a result from a text. Raises ValueError that says what is wrong with the text."""
-    if len(text) > LONGEST_SCHEMA:
-        raise ValueError(f"has {len(text):,} characters: shorten it to {LONGEST_SCHEMA:,}")
+    if len(text) > MAX_SCHEMA_CHARS:
+        raise ValueError(f"has {len(text):,} characters: shorten it to {MAX_SCHEMA_CHARS:,}")
     try:
         schema = _parsed(text)
     except NotJson as error:
@@ -66,7 +66,7 @@ def result_schema_of(text: str) -> JsonObject:
 
 def schema_fault(schema: JsonObject) -> str | None:
     """Return why a schema cannot be used and what to do, as a phrase that follows its key; None if it can."""
-    problem = schema_problem(schema, Meter(FULL))
+    problem = schema_problem(schema, Meter(FULL_STEPS))
     if problem is not None:
         is_elsewhere = problem.startswith("its schema refers to")
         remedy = "write that under `$defs`, and refer to `#/$defs/NAME`" if is_elsewhere else "correct it"
@@ -83,12 +83,12 @@ def schema_fault(schema: JsonObject) -> str | None:
 
 
 def _unknown_reference(schema: JsonObject) -> str | None:
-    names = {f"#{name}" for one in objects(schema) if isinstance(name := one.get("$anchor"), str)}
-    for one in objects(schema):
+    names = {f"#{name}" for subschema in objects(schema) if isinstance(name := subschema.get("$anchor"), str)}
+    for subschema in objects(schema):
         for keyword in ("$dynamicRef", "$recursiveRef"):
-            if isinstance(one.get(keyword), str):
+            if isinstance(subschema.get(keyword), str):
                 return f"it has a `{keyword}`"
-        reference = one.get("$ref")
+        reference = subschema.get("$ref")
         if isinstance(reference, str) and resolve_reference(reference, schema) is None and reference not in names:
             return f"it refers to {shorten(reference, 200)}, which is not in it"
     return None
@@ -97,57 +97,57 @@ def _unknown_reference(schema: JsonObject) -> str | None:
 def _has_endless_references(schema: JsonObject) -> bool:
     """Return whether checking one value, without descending into it, could reach that schema again."""
     edges: dict[str, list[str]] = {}
-    for one in objects(schema):
-        reference = one.get("$ref")
-        named = resolve_reference(reference, schema) if isinstance(reference, str) else None
-        options = [one.get(keyword) for keyword in _IN_PLACE]
+    for subschema in objects(schema):
+        reference = subschema.get("$ref")
+        target = resolve_reference(reference, schema) if isinstance(reference, str) else None
+        options = [subschema.get(keyword) for keyword in _IN_PLACE_KEYWORDS]
         lists = (option for option in options if isinstance(option, list))
-        beside = [*(named or ()), *options, *chain.from_iterable(lists)]
-        edges[str(id(one))] = [str(id(other)) for other in beside if isinstance(other, dict)]
+        in_place = [*(target or ()), *options, *chain.from_iterable(lists)]
+        edges[str(id(subschema))] = [str(id(other)) for other in in_place if isinstance(other, dict)]
     return next(iter(cycles(edges)), None) is not None
 
 
-def move_schema(schema: JsonObject, place: str) -> JsonObject | None:
-    """Return the schema rewritten as a part of another one at `place`; None if its references would break there."""
-    if any(name in one for one in objects(schema) for name in _NAMES):
+def move_schema(schema: JsonObject, pointer: str) -> JsonObject | None:
+    """Return the schema rewritten as a part of another one at `pointer`; None if its references would break there."""
+    if any(name in subschema for subschema in objects(schema) for name in _ABSOLUTE_KEYWORDS):
         return None
-    return {name: _move_references(value, place) for name, value in schema.items()}
+    return {name: _move_references(value, pointer) for name, value in schema.items()}
 
 
-def _move_references(value: JsonValue, place: str) -> JsonValue:
+def _move_references(value: JsonValue, pointer: str) -> JsonValue:
     if isinstance(value, list):
-        return [_move_references(one, place) for one in value]
+        return [_move_references(item, pointer) for item in value]
     if not isinstance(value, dict):
         return value
-    moved = {name: _move_references(one, place) for name, one in value.items()}
+    moved = {name: _move_references(item, pointer) for name, item in value.items()}
     reference = value.get("$ref")
-    return moved | {"$ref": place + reference[1:]} if isinstance(reference, str) else moved
+    return moved | {"$ref": pointer + reference[1:]} if isinstance(reference, str) else moved
 
 
 @overload
 def check_result(text: str, schema: JsonObject) -> ResultCheck: ...
 @overload
 def check_result(text: str, schema: JsonObject, steps: int) -> ResultCheck | None: ...
-def check_result(text: str, schema: JsonObject, steps: int = FULL) -> ResultCheck | None:
+def check_result(text: str, schema: JsonObject, steps: int = FULL_STEPS) -> ResultCheck | None:
     """Check a result against a schema; never raises. Return None if `steps` are not enough: it can take seconds."""
     try:
         value = _extract_json(text)
     except NotJson as error:
         return ResultCheck(problem=f"it {error}")
     violation = _checker(json.dumps(schema)).violation(value, Meter(steps))
-    if violation is not None and violation.is_unfinished and steps < FULL:
+    if violation is not None and violation.is_unfinished and steps < FULL_STEPS:
         return None
     if violation is None and isinstance(value, dict):
         return ResultCheck(value=value)
     if violation is None:
         return ResultCheck(problem="it must be a JSON object")
-    place = f"at {violation.place}: " if violation.place else ""
-    return ResultCheck(problem=f"it does not fit the schema: {place}{shorten(violation.message)}")
+    location = f"at {violation.place}: " if violation.place else ""
+    return ResultCheck(problem=f"it does not fit the schema: {location}{shorten(violation.message)}")
 
 
 def _extract_json(text: str) -> JsonValue:
-    if len(text) > LONGEST_RESULT:
-        raise NotJson(f"has {len(text):,} characters, and may have {LONGEST_RESULT:,}")
+    if len(text) > MAX_RESULT_CHARS:
+        raise NotJson(f"has {len(text):,} characters, and may have {MAX_RESULT_CHARS:,}")
     text = text.strip().removeprefix("\ufeff").strip()
     if not text:
         raise NotJson("is empty")
@@ -178,8 +178,8 @@ def _parsed(text: str) -> JsonValue:
     """Parse JSON. Raises NotJson for invalid JSON, values that cannot be recorded, deep nesting and duplicate keys."""
     try:
         value = read_json(text.encode("utf-8", "surrogatepass"))
-        if any(level > DEEPEST for level, _ in enumerate(layers(value))):
-            raise NotJson(f"is more than {DEEPEST} levels deep")
+        if any(level > MAX_VALUE_DEPTH for level, _ in enumerate(layers(value))):
+            raise NotJson(f"is more than {MAX_VALUE_DEPTH} levels deep")
         json.loads(text, object_pairs_hook=_reject_duplicates)
     except NotJson:
         raise

@@ -29,10 +29,10 @@ _T = TypeVar("_T", int, float)
 
 def bytes_of(size: str) -> int:
     """Return a size such as `2GiB` in bytes. Raises ValueError for an invalid one."""
-    found = re.fullmatch(_SIZE, size)
-    if found is None:
+    match = re.fullmatch(_SIZE, size)
+    if match is None:
         raise ValueError(f"{size} is not a size")
-    return int(found[1]) * _UNITS[found[2] or ""]
+    return int(match[1]) * _UNITS[match[2] or ""]
 
 
 def wrong_size(size: str) -> str | None:
@@ -46,7 +46,7 @@ def wrong_folder(path: str) -> str | None:
     """Return what is wrong with a file or folder of the host that programs get access to, or None."""
     if not path.strip():
         return "must name a file or folder"
-    if any(sign in path for sign in "*?["):
+    if any(char in path for char in "*?["):
         return f"is a pattern, and each file or folder is to be named: {path}"
     if "\0" in path:
         return "has a NUL character in it, which no file or folder has"
@@ -55,11 +55,11 @@ def wrong_folder(path: str) -> str | None:
     return None
 
 
-def wrong_place(place: str) -> str | None:
+def wrong_place(destination: str) -> str | None:
     """Return what is wrong with a network destination, or None."""
-    host, _, port = place.partition(":")
+    host, _, port = destination.partition(":")
     if port and not (re.fullmatch(_PORT, port) and int(port) < 1 << 16):
-        return f"{port} is no port: {place}"
+        return f"{port} is no port: {destination}"
     if host.casefold() == "localhost":
         return None if port else "must say which port of this machine may be reached: `localhost:PORT`"
     return wrong_domain(host) or _wrong_address(host)
@@ -72,10 +72,10 @@ def _wrong_address(host: str) -> str | None:
     from perstack.core.base.public_addresses import is_public
 
     try:
-        found = is_public(host)
+        is_public_host = is_public(host)
     except ValueError:
         return f"is neither a domain nor an address: {host}"
-    return None if found else f"is no public address, and for this machine write `localhost:PORT`: {host}"
+    return None if is_public_host else f"is no public address, and for this machine write `localhost:PORT`: {host}"
 
 
 def is_below(path: str, roots: Iterable[str]) -> bool:
@@ -171,15 +171,15 @@ def narrow_policy(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sa
 
 def _reached(own: Iterable[str], caller: Iterable[str]) -> Iterator[str]:
     """Yield the delegate's entries that the caller's entries fully cover."""
-    outer = {place.casefold() for place in caller}
-    for place in own:
-        host, _, port = place.casefold().partition(":")
+    allowed = {destination.casefold() for destination in caller}
+    for destination in own:
+        host, _, port = destination.casefold().partition(":")
         parts = host.removeprefix("*.").split(".")
-        above = range(0 if host.startswith("*.") else 1, len(parts))
-        names = (host, *(f"*.{'.'.join(parts[at:])}" for at in above))
+        levels = range(0 if host.startswith("*.") else 1, len(parts))
+        names = (host, *(f"*.{'.'.join(parts[level:])}" for level in levels))
         ports = (f":{port}" if port else "", *([""] if port in ("80", "443") else []))
-        if any(f"{name}{ending}" in outer for name in names for ending in ports):
-            yield place
+        if any(f"{name}{ending}" in allowed for name in names for ending in ports):
+            yield destination
 
 
 def _lower_limit(own: _T | None, caller: _T | None) -> _T | None:
@@ -188,27 +188,27 @@ def _lower_limit(own: _T | None, caller: _T | None) -> _T | None:
 
 def _common_paths(own: Iterable[str], caller: Iterable[str]) -> tuple[str, ...]:
     """Return the paths that both sets cover: of two nested paths the inner one."""
-    inner = (
+    paths = (
         inner
-        for one in own
-        for other in caller
-        for inner in (_inner_path(one, other), _inner_path(other, one))
+        for path in own
+        for caller_path in caller
+        for inner in (_inner_path(path, caller_path), _inner_path(caller_path, path))
         if inner
     )
-    return tuple(dict.fromkeys(inner))
+    return tuple(dict.fromkeys(paths))
 
 
-def _inner_path(one: str, other: str) -> str | None:
-    return one if is_below(one, (other,)) else None
+def _inner_path(path: str, root: str) -> str | None:
+    return path if is_below(path, (root,)) else None
 
 
 EARLIER_LOCAL = "perstack"  # earlier name of `local` in the original
 
 # Runtimes of the original. Accepted with a warning and without effect, so that its files and commands can be used.
-OF_THE_ORIGINAL = ("docker", "cursor", "claude-code", "gemini")
+IGNORED_RUNTIMES = ("docker", "cursor", "claude-code", "gemini")
 
 
-def runtime_of(*named: str | None) -> str:
+def runtime_of(*names: str | None) -> str:
     """Return the first runtime that is named, by its plugin's name; `local` if none is."""
-    name = next((one for one in named if one is not None), LOCAL)
-    return LOCAL if name in (EARLIER_LOCAL, *OF_THE_ORIGINAL) else name
+    name = next((item for item in names if item is not None), LOCAL)
+    return LOCAL if name in (EARLIER_LOCAL, *IGNORED_RUNTIMES) else name

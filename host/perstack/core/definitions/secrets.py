@@ -128,15 +128,15 @@ def secrets_of(skill: AnySkill) -> list[str]:
         case McpStdioSkill():
             args, env = skill.args, skill.env
             return [
-                *secrets_in(lambda stand: masked_args(args, stand)),
-                *secrets_in(lambda stand: masked_variables(env, stand)),
+                *secrets_in(lambda substitute: masked_args(args, substitute)),
+                *secrets_in(lambda substitute: masked_variables(env, substitute)),
             ]
         case McpSseSkill():
             endpoint = skill.endpoint
-            return secrets_in(lambda stand: masked_address(endpoint, stand))
+            return secrets_in(lambda substitute: masked_address(endpoint, substitute))
         case PluginSkill():
             settings = skill.settings
-            return secrets_in(lambda stand: masked_settings(settings, stand))
+            return secrets_in(lambda substitute: masked_settings(settings, substitute))
         case _:
             return []
 
@@ -147,8 +147,8 @@ def _restore_args(
     """Restore secrets by digest; if some are unknown and the texts have today's form, return today's texts."""
     if not has_masked(recorded):
         return recorded
-    known = {digest_of_secret(secret): secret for secret in secrets}
-    texts = tuple(unmask(text, known) for text in recorded)
+    secret_by_digest = {digest_of_secret(secret): secret for secret in secrets}
+    texts = tuple(unmask(text, secret_by_digest) for text in recorded)
     if has_masked(texts) and shape(recorded) == shape(masked_today):
         return today
     return texts

@@ -88,10 +88,10 @@ class ContextPolicy(Fact):
     offers_pin: bool = Field(default=False, exclude_if=falsy)
 
 
-def apply_compaction(policy: ContextPolicy, asked: Compaction) -> ContextPolicy:
+def apply_compaction(policy: ContextPolicy, compaction: Compaction) -> ContextPolicy:
     """Return the policy with compaction as the caller asked for it."""
-    expert = asked.expert if isinstance(asked, CompactionExpert) else None
-    return policy.model_copy(update={"is_off": asked == "off", "expert": expert})
+    expert = compaction.expert if isinstance(compaction, CompactionExpert) else None
+    return policy.model_copy(update={"is_off": compaction == "off", "expert": expert})
 
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int  # word that each provider maps, or tokens
@@ -168,9 +168,9 @@ class SharedKeys(ContextKeys):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         """Put the fields of a class into the order of its JSON."""
         super().__pydantic_init_subclass__(**kwargs)
-        declared = cls.model_fields
-        for name in (*cls.first_fields, *(name for name in tuple(declared) if name not in cls.first_fields)):
-            declared[name] = declared.pop(name)
+        fields_by_name = cls.model_fields
+        for name in (*cls.first_fields, *(name for name in tuple(fields_by_name) if name not in cls.first_fields)):
+            fields_by_name[name] = fields_by_name.pop(name)
 
 
 class ProviderSetting(Fact):
@@ -208,16 +208,16 @@ class Limits(Fact):
     context: ContextPolicy | None = None  # None in earlier versions' logs: nothing is done about a nearly full context
 
 
-def lower_budget(one: Budget | None, other: Budget | None) -> Budget | None:
+def lower_budget(first: Budget | None, second: Budget | None) -> Budget | None:
     """Return a budget with the lower of each limit; a missing limit does not count."""
-    if one is None or other is None:
-        return one or other
-    both = {name: (getattr(one, name), getattr(other, name)) for name in Budget.model_fields}
-    return Budget.model_validate({name: _lower_limit(*values) for name, values in both.items()})
+    if first is None or second is None:
+        return first or second
+    pairs = {name: (getattr(first, name), getattr(second, name)) for name in Budget.model_fields}
+    return Budget.model_validate({name: _lower_limit(*values) for name, values in pairs.items()})
 
 
-def _lower_limit(one: float | None, other: float | None) -> float | None:
-    return min((value for value in (one, other) if value is not None), default=None)
+def _lower_limit(first: float | None, second: float | None) -> float | None:
+    return min((value for value in (first, second) if value is not None), default=None)
 
 
 RECORDED = "recorded"  # provider that plays recordings
@@ -288,18 +288,18 @@ class Overrides(metaclass=StrictCalls):
 
     def playing(self, setting: ProviderSetting) -> ProviderSetting:
         """Return the settings of provider `recorded`, with what the caller asked for."""
-        asked: JsonObject = {
+        values: JsonObject = {
             "recording": self.recording,
             "tools": self.recorded_tools,
             "definition": self.recorded_definition,
         }
-        given = {name: value for name, value in asked.items() if value is not None}
-        return setting.model_copy(update={"setting": {**setting.setting, **given}}) if given else setting
+        present = {name: value for name, value in values.items() if value is not None}
+        return setting.model_copy(update={"setting": {**setting.setting, **present}}) if present else setting
 
     def budget_over(self, budget: Budget | None) -> Budget | None:
         """Return a budget with the caller's limits in place of its limits."""
-        asked = {name: value for name in Budget.model_fields if (value := getattr(self, name)) is not None}
-        return (budget or Budget()).model_copy(update=asked) if asked else budget
+        limits = {name: value for name in Budget.model_fields if (value := getattr(self, name)) is not None}
+        return (budget or Budget()).model_copy(update=limits) if limits else budget
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -313,7 +313,7 @@ class Overrides(metaclass=StrictCalls):
 
     def filled(self, **earlier: Any) -> Self:
         """Return a copy in which `earlier` values fill what this one leaves open."""
-        return replace(self, **{name: one for name, one in earlier.items() if _is_open(getattr(self, name))})
+        return replace(self, **{name: value for name, value in earlier.items() if _is_open(getattr(self, name))})
 
     def or_else(self, earlier: Self) -> Self:
         """Return a copy in which recorded values of `earlier` fill what this one leaves open."""
@@ -327,14 +327,14 @@ def _is_open(value: object) -> bool:
 @cache
 def options() -> Mapping[str, Option]:
     """Return the options of the fields of `Overrides` that have one, by the field's name."""
-    parts = {one.name: get_args(one.type) for one in fields(Overrides)}
-    return {name: part for name, those in parts.items() for part in those if isinstance(part, Option)}
+    parts = {item.name: get_args(item.type) for item in fields(Overrides)}
+    return {name: part for name, annotations in parts.items() for part in annotations if isinstance(part, Option)}
 
 
 def minimum_of(name: str) -> int | None:
     """Return the minimum of the shared key, or limit of a budget, with that name; None without one."""
-    declared = {**SharedKeys.model_fields, **Budget.model_fields}.get(name)
-    rules = () if declared is None else (part for part in declared.metadata if isinstance(part, Rule))
+    model_field = {**SharedKeys.model_fields, **Budget.model_fields}.get(name)
+    rules = () if model_field is None else (part for part in model_field.metadata if isinstance(part, Rule))
     return next((rule.least for rule in rules if rule.least is not None), None)
 
 
@@ -343,9 +343,9 @@ def check_budget(max_cost: float | None, **limits: int | None) -> None:
     problem = None if max_cost is None else wrong_budget(max_cost)
     if problem is not None:
         raise UsageError(f"a budget of {max_cost:g} {problem}")
-    for name, most in limits.items():
-        if most is not None and most < 1:
-            raise UsageError(f"{name} = {most} must be at least 1")
+    for name, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise UsageError(f"{name} = {limit} must be at least 1")
 
 
 @cache

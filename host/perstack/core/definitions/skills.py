@@ -325,32 +325,32 @@ def apply_definition(spec: ToolSpec, definition: Skill) -> ToolSpec:
         spec = spec.model_copy(update={"polling": True})
     if not isinstance(definition, McpStdioSkill | McpSseSkill):
         return spec
-    told = next((one for one in definition.tools if one.name == spec.name), None)
-    if told is not None and told.pin:
+    declared = next((tool for tool in definition.tools if tool.name == spec.name), None)
+    if declared is not None and declared.pin:
         spec = spec.model_copy(update={"pin": True})
-    is_told = told is not None and bool(told.names) and spec.subject is None
-    return spec.model_copy(update={"subject": told}) if is_told else spec
+    is_declared = declared is not None and bool(declared.names) and spec.subject is None
+    return spec.model_copy(update={"subject": declared}) if is_declared else spec
 
 
 def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
     """Yield a message for each declaration in perstack.toml about a missing tool or a missing argument."""
     by_name = {spec.name: spec for spec in specs}
-    for one in definition.tools if isinstance(definition, McpStdioSkill | McpSseSkill) else ():
-        spec = by_name.get(one.name)
+    for tool in definition.tools if isinstance(definition, McpStdioSkill | McpSseSkill) else ():
+        spec = by_name.get(tool.name)
         if spec is None:
-            yield f"perstack.toml describes a tool {one.name} that is not there, so its rules are about nothing"
+            yield f"perstack.toml describes a tool {tool.name} that is not there, so its rules are about nothing"
             continue
         properties = spec.input_schema.get("properties")
-        known = properties if isinstance(properties, dict) else {}
-        for name in one.names if known else ():
-            if name not in known:
-                yield f"tool {one.name} has no argument {name}, which perstack.toml describes"
+        arguments = properties if isinstance(properties, dict) else {}
+        for name in tool.names if arguments else ():
+            if name not in arguments:
+                yield f"tool {tool.name} has no argument {name}, which perstack.toml describes"
 
 
 def is_picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
     """Return whether `pick` takes the name (empty: all) and `omit` does not remove it; both are globs."""
-    taken = not pick or any(fnmatchcase(name, pattern) for pattern in pick)
-    return taken and not any(fnmatchcase(name, pattern) for pattern in omit)
+    picked = not pick or any(fnmatchcase(name, pattern) for pattern in pick)
+    return picked and not any(fnmatchcase(name, pattern) for pattern in omit)
 
 
 # Skill that `ask = true` adds to an Expert. It is an ordinary interactive skill, so only Coordinators are offered its

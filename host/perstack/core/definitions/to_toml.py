@@ -16,14 +16,14 @@ from perstack.core.base.records import Fact
 from perstack.core.definitions.keys import InText, Key
 from perstack.errors import UsageError
 
-_ELSEWHERE = ("include",)  # the Experts of included files are in the project already
+_OMITTED_KEYS = ("include",)  # the Experts of included files are in the project already
 
 
 def toml_of(project: Fact) -> str:
     """Return the text of a project's perstack.toml. Raises UsageError for a value that TOML cannot express."""
     import tomli_w
 
-    table = {name: value for name, value in _table(project).items() if name not in _ELSEWHERE}
+    table = {name: value for name, value in _table(project).items() if name not in _OMITTED_KEYS}
     pretty = tomli_w.dumps(table, multiline_strings=True)
     # text with carriage returns would change in a text of several lines
     return pretty if tomllib.loads(pretty) == table else tomli_w.dumps(table)
@@ -33,30 +33,32 @@ def _table(record: Fact) -> dict[str, object]:
     keys = {name: (field, key) for name, field in type(record).model_fields.items() if (key := _key_of(field))}
     if not keys:  # a table that is the value of a key, such as `workspace`
         return cast("dict[str, object]", _plain(record.model_dump(by_alias=True, exclude_defaults=True), record))
-    found: dict[str, object] = {}
+    table: dict[str, object] = {}
     for name, (field, key) in keys.items():
         value = getattr(record, name)
         if key.is_required or field.is_required() or value != field.get_default(call_default_factory=True):
-            found[key.name or field.alias or name] = _toml_value(value, field, record)
-    return found
+            table[key.name or field.alias or name] = _toml_value(value, field, record)
+    return table
 
 
 def _key_of(field: FieldInfo) -> Key | None:
-    return next((one for one in field.metadata if isinstance(one, Key)), None)
+    return next((item for item in field.metadata if isinstance(item, Key)), None)
 
 
 def _toml_value(value: object, field: FieldInfo, record: Fact) -> object:
-    if any(isinstance(one, InText) for one in field.metadata):
+    if any(isinstance(item, InText) for item in field.metadata):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Fact):
         return _table(value)
     if isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
-        tables = [one for one in items if isinstance(one, Fact)]
-        return {str(getattr(one, "name", "")): _table(one) for one in tables} or [_plain(one, record) for one in items]
+        tables = [item for item in items if isinstance(item, Fact)]
+        return {str(getattr(item, "name", "")): _table(item) for item in tables} or [
+            _plain(item, record) for item in items
+        ]
     if isinstance(value, Mapping):
-        named = cast("Mapping[str, object]", value).items()
-        return {name: _table(one) if isinstance(one, Fact) else _plain(one, record) for name, one in named}
+        entries = cast("Mapping[str, object]", value).items()
+        return {name: _table(item) if isinstance(item, Fact) else _plain(item, record) for name, item in entries}
     return _plain(value, record)
 
 
@@ -65,8 +67,8 @@ def _plain(value: object, record: Fact) -> object:
         case None:
             raise UsageError(f"{type(record).__name__} cannot be written as TOML, which has no null: leave it out")
         case dict():
-            return {name: _plain(one, record) for name, one in cast("dict[str, object]", value).items()}
+            return {name: _plain(item, record) for name, item in cast("dict[str, object]", value).items()}
         case list() | tuple():
-            return [_plain(one, record) for one in cast("list[object]", value)]
+            return [_plain(item, record) for item in cast("list[object]", value)]
         case _:
             return value

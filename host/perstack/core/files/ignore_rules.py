@@ -14,10 +14,10 @@ from functools import lru_cache
 from perstack.core.base.patterns import Pattern, compiled_bytes
 from perstack.dataclass import dataclass
 
-LONGEST_RULES = 256 << 10  # maximum bytes read of one file of rules
-_MOST_RULES = 2_000
-_LONGEST_RULE = 1_000
-_TOGETHER = 50  # number of patterns that are tried as one combined pattern first
+MAX_RULES_BYTES = 256 << 10  # maximum bytes read of one file of rules
+_MAX_RULES = 2_000
+_MAX_RULE_BYTES = 1_000
+_GROUP_SIZE = 50  # number of patterns that are tried as one combined pattern first
 
 _DIRECTORY = "(?P<ps_d>/)"
 _EITHER = f"(?:{_DIRECTORY}|$)"
@@ -35,8 +35,8 @@ class _RuleFile:
 
     def verdict(self, path: bytes) -> bool | None:
         """Return whether a path relative to the file's folder is ignored; None if no rule matches."""
-        for together, rules in self.groups:
-            if together is not None and not together.search(path):
+        for combined, rules in self.groups:
+            if combined is not None and not combined.search(path):
                 continue
             for rule in rules:
                 if rule.pattern.search(path):
@@ -62,8 +62,8 @@ class IgnoreRules:
 
     def for_subfolder(self, name: bytes, gitignore: bytes | None) -> IgnoreRules:
         """Return the rules of a subfolder that has a `.gitignore`."""
-        place = self.place + name + b"/"
-        return _add_layer(replace(self, place=place), gitignore)
+        folder = self.place + name + b"/"
+        return _add_layer(replace(self, place=folder), gitignore)
 
     def ignores(self, name: bytes, *, is_folder: bool) -> bool:
         """Return whether a name in this folder, and all below it, is ignored."""
@@ -86,32 +86,32 @@ def rules_at(
     `.gitignore`. `exclude`: the repository's `info/exclude`.
     """
     rules = _add_layer(IgnoreRules(), exclude)
-    for place, (name, gitignore) in enumerate(above):
-        rules = rules.for_subfolder(name, gitignore) if place else _add_layer(rules, gitignore)
+    for index, (name, gitignore) in enumerate(above):
+        rules = rules.for_subfolder(name, gitignore) if index else _add_layer(rules, gitignore)
     if perstackignore:
-        rules = replace(rules, first=_Layer(_read(perstackignore[:LONGEST_RULES]), len(rules.place)))
+        rules = replace(rules, first=_Layer(_read(perstackignore[:MAX_RULES_BYTES]), len(rules.place)))
     return rules
 
 
 def _add_layer(rules: IgnoreRules, text: bytes | None) -> IgnoreRules:
     if not text:
         return rules
-    return replace(rules, layers=(_Layer(_read(text[:LONGEST_RULES]), len(rules.place)), *rules.layers))
+    return replace(rules, layers=(_Layer(_read(text[:MAX_RULES_BYTES]), len(rules.place)), *rules.layers))
 
 
 @lru_cache(maxsize=256)
 def _read(text: bytes) -> _RuleFile:
-    found: list[tuple[str, bool]] = []
-    for line in text.removeprefix(b"\xef\xbb\xbf").split(b"\n")[:_MOST_RULES]:
-        if len(line) <= _LONGEST_RULE and (rule := _translated(line.rstrip(b"\r").decode("latin-1"))) is not None:
-            found.append(rule)
+    translated: list[tuple[str, bool]] = []
+    for line in text.removeprefix(b"\xef\xbb\xbf").split(b"\n")[:_MAX_RULES]:
+        if len(line) <= _MAX_RULE_BYTES and (rule := _translated(line.rstrip(b"\r").decode("latin-1"))) is not None:
+            translated.append(rule)
     groups: list[tuple[Pattern | None, tuple[_Rule, ...]]] = []
-    found.reverse()
-    for first in range(0, len(found), _TOGETHER):
-        group = found[first : first + _TOGETHER]
+    translated.reverse()
+    for first in range(0, len(translated), _GROUP_SIZE):
+        group = translated[first : first + _GROUP_SIZE]
         rules = [(compiled_bytes(text.encode("latin-1")), ignores) for text, ignores in group]
-        together = compiled_bytes("|".join(f"(?:{text})" for text, _ in group).encode("latin-1"))
-        groups.append((together, tuple(_Rule(one, ignores) for one, ignores in rules if one is not None)))
+        combined = compiled_bytes("|".join(f"(?:{text})" for text, _ in group).encode("latin-1"))
+        groups.append((combined, tuple(_Rule(pattern, ignores) for pattern, ignores in rules if pattern is not None)))
     return _RuleFile(tuple(groups))
 
 

@@ -19,7 +19,7 @@ from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder
 from perstack.dataclass import dataclass
 
 CONTEXT = 3  # number of unchanged lines that a hunk shows around a change
-_MOST_EDITS = 500  # maximum edits between two anchors; memory for the search grows with the square
+_MAX_EDITS = 500  # maximum edits between two anchors; memory for the search grows with the square
 
 
 class Effort:
@@ -69,15 +69,15 @@ class LineDiff(NamedTuple):
 def lines_of(content: bytes) -> list[bytes]:
     """Split a text into lines with their line breaks; the last one may have none."""
     lines = content.split(b"\n")
-    whole = [line + b"\n" for line in lines[:-1]]
-    return [*whole, lines[-1]] if lines[-1] else whole
+    complete = [line + b"\n" for line in lines[:-1]]
+    return [*complete, lines[-1]] if lines[-1] else complete
 
 
 def line_diff(old: Sequence[bytes], new: Sequence[bytes], effort: Effort, context: int = CONTEXT) -> LineDiff:
     """Return the diff of two texts, given by their lines."""
-    found = matches(old, new, effort)
-    same = sum(match.size for match in found)
-    return LineDiff(len(new) - same, len(old) - same, tuple(_hunks(old, new, found, context)))
+    equal = matches(old, new, effort)
+    same_lines = sum(match.size for match in equal)
+    return LineDiff(len(new) - same_lines, len(old) - same_lines, tuple(_hunks(old, new, equal, context)))
 
 
 def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[Match]:
@@ -85,7 +85,7 @@ def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[
     numbers: dict[bytes, int] = {}
     a = [numbers.setdefault(line, len(numbers)) for line in old]
     b = [numbers.setdefault(line, len(numbers)) for line in new]
-    found: list[Match] = []
+    equal: list[Match] = []
     open_stretches = [(0, len(a), 0, len(b))]
     while open_stretches:
         a0, a1, b0, b1 = open_stretches.pop()
@@ -93,12 +93,12 @@ def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[
         while a0 < a1 and b0 < b1 and a[a0] == b[b0]:
             a0, b0 = a0 + 1, b0 + 1
         if a0 > first:
-            found.append(Match(first, b0 - (a0 - first), a0 - first))
-        last = a1
+            equal.append(Match(first, b0 - (a0 - first), a0 - first))
+        end = a1
         while a0 < a1 and b0 < b1 and a[a1 - 1] == b[b1 - 1]:
             a1, b1 = a1 - 1, b1 - 1
-        if last > a1:
-            found.append(Match(a1, b1, last - a1))
+        if end > a1:
+            equal.append(Match(a1, b1, end - a1))
         if a0 == a1 or b0 == b1 or not effort.spend(a1 - a0 + b1 - b0):
             continue
         anchors = _anchors(a, a0, a1, b, b0, b1)
@@ -107,8 +107,8 @@ def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[
             starts = [(a0, b0), *anchors]
             open_stretches += [(s[0], e[0], s[1], e[1]) for s, e in zip(starts, ends, strict=True)]
         else:
-            found += [Match(i, j, 1) for i, j in _shortest(a, a0, a1, b, b0, b1, effort)]
-    return _join_matches(sorted(found))
+            equal += [Match(i, j, 1) for i, j in _shortest(a, a0, a1, b, b0, b1, effort)]
+    return _join_matches(sorted(equal))
 
 
 def _anchors(a: Sequence[int], a0: int, a1: int, b: Sequence[int], b0: int, b1: int) -> list[tuple[int, int]]:
@@ -121,22 +121,22 @@ def _anchors(a: Sequence[int], a0: int, a1: int, b: Sequence[int], b0: int, b1: 
 
 def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the longest subsequence in which the second elements increase too; `pairs` are sorted by the first."""
-    ends: list[int] = []  # smallest last element of a chain, by its length
-    at: list[int] = []
-    before: list[int | None] = []
+    tails: list[int] = []  # smallest last element of a chain, by its length
+    tail_index: list[int] = []
+    predecessors: list[int | None] = []
     for number, (_, j) in enumerate(pairs):
-        length = bisect_left(ends, j)
-        before.append(at[length - 1] if length else None)
-        if length == len(ends):
-            ends.append(j)
-            at.append(number)
+        length = bisect_left(tails, j)
+        predecessors.append(tail_index[length - 1] if length else None)
+        if length == len(tails):
+            tails.append(j)
+            tail_index.append(number)
         else:
-            ends[length], at[length] = j, number
+            tails[length], tail_index[length] = j, number
     chain: list[tuple[int, int]] = []
-    place = at[-1] if at else None
-    while place is not None:
-        chain.append(pairs[place])
-        place = before[place]
+    index = tail_index[-1] if tail_index else None
+    while index is not None:
+        chain.append(pairs[index])
+        index = predecessors[index]
     return chain[::-1]
 
 
@@ -147,13 +147,13 @@ def _shortest(
     n, m = a1 - a0, b1 - b0
     furthest = {1: 0}
     trace: list[dict[int, int]] = []
-    for edits in range(min(n + m, _MOST_EDITS) + 1):
+    for edits in range(min(n + m, _MAX_EDITS) + 1):
         trace.append(dict(furthest))
         if not effort.spend(2 * edits + 1):
             return []
         for k in range(-edits, edits + 1, 2):
-            down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
-            x = first = furthest[k + 1] if down else furthest[k - 1] + 1
+            goes_down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
+            x = first = furthest[k + 1] if goes_down else furthest[k - 1] + 1
             while x < n and x - k < m and a[a0 + x] == b[b0 + x - k]:
                 x += 1
             furthest[k] = x
@@ -168,10 +168,10 @@ def _trace_back(trace: Sequence[dict[int, int]], n: int, m: int) -> Iterator[tup
     x, y = n, m
     for edits in range(len(trace) - 1, -1, -1):
         furthest, k = trace[edits], x - y
-        down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
-        k = k + 1 if down else k - 1
+        goes_down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
+        k = k + 1 if goes_down else k - 1
         start = furthest[k] if edits else 0
-        while x > start + (0 if down else 1) and y > start - k + (1 if down else 0) and edits:
+        while x > start + (0 if goes_down else 1) and y > start - k + (1 if goes_down else 0) and edits:
             x, y = x - 1, y - 1
             yield x, y
         if not edits:
@@ -181,9 +181,9 @@ def _trace_back(trace: Sequence[dict[int, int]], n: int, m: int) -> Iterator[tup
         x, y = start, start - k
 
 
-def _join_matches(found: Sequence[Match]) -> list[Match]:
+def _join_matches(stretches: Sequence[Match]) -> list[Match]:
     joined: list[Match] = []
-    for match in found:
+    for match in stretches:
         last = joined[-1] if joined else None
         if last is not None and (last.old + last.size, last.new + last.size) == (match.old, match.new):
             joined[-1] = Match(last.old, last.new, last.size + match.size)
@@ -192,10 +192,10 @@ def _join_matches(found: Sequence[Match]) -> list[Match]:
     return joined
 
 
-def _hunks(old: Sequence[bytes], new: Sequence[bytes], same: Sequence[Match], context: int) -> Iterator[Hunk]:
+def _hunks(old: Sequence[bytes], new: Sequence[bytes], equal: Sequence[Match], context: int) -> Iterator[Hunk]:
     changes: list[tuple[int, int, int, int]] = []
     i = j = 0
-    for match in (*same, Match(len(old), len(new), 0)):
+    for match in (*equal, Match(len(old), len(new), 0)):
         if (i, j) != (match.old, match.new):
             changes.append((i, match.old, j, match.new))
         i, j = match.old + match.size, match.new + match.size
@@ -213,18 +213,18 @@ def _hunk(
     old: Sequence[bytes], new: Sequence[bytes], changes: Sequence[tuple[int, int, int, int]], context: int
 ) -> Hunk:
     i0 = max(0, changes[0][0] - context)
-    before = changes[0][0] - i0
-    j0 = changes[0][2] - before
+    leading = changes[0][0] - i0
+    j0 = changes[0][2] - leading
     i1 = min(len(old), changes[-1][1] + context)
     j1 = changes[-1][3] + i1 - changes[-1][1]
     lines: list[tuple[str, bytes]] = []
-    at = i0
+    position = i0
     for i, i_end, j, j_end in changes:
-        lines += [(" ", line) for line in old[at:i]]
+        lines += [(" ", line) for line in old[position:i]]
         lines += [("-", line) for line in old[i:i_end]]
         lines += [("+", line) for line in new[j:j_end]]
-        at = i_end
-    lines += [(" ", line) for line in old[at:i1]]
+        position = i_end
+    lines += [(" ", line) for line in old[position:i1]]
     old_size, new_size = i1 - i0, j1 - j0
     return Hunk(i0 + bool(old_size), old_size, j0 + bool(new_size), new_size, tuple(lines))
 
@@ -233,12 +233,12 @@ def _range(first: int, size: int) -> str:
     return str(first) if size == 1 else f"{first},{size}"
 
 
-_LOOKED_AT = 8_000  # bytes: a file with a NUL among the first of them is binary, as in git
+_BINARY_CHECK_BYTES = 8_000  # bytes: a file with a NUL among the first of them is binary, as in git
 
 
 def is_text(data: bytes) -> bool:
     """Return whether a file is text."""
-    return b"\0" not in data[:_LOOKED_AT]
+    return b"\0" not in data[:_BINARY_CHECK_BYTES]
 
 
 def changed_lines(old: bytes, new: bytes) -> tuple[int, int] | None:
@@ -253,8 +253,8 @@ def changed_lines(old: bytes, new: bytes) -> tuple[int, int] | None:
 
 Kind = Literal["file", "program", "link", "folder", "leftOut"]
 
-LARGEST_COMPARED = 4 << 20  # maximum bytes of a file whose lines are compared
-EFFORT = 8_000_000  # steps for comparing all files of one diff: some seconds
+MAX_COMPARED_BYTES = 4 << 20  # maximum bytes of a file whose lines are compared
+EFFORT_STEPS = 8_000_000  # steps for comparing all files of one diff: some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,19 +288,23 @@ class FileDiff:
 
     def to_json(self) -> JsonObject:
         r"""Return the value that `diff --json` shows; bytes that are no UTF-8 become `\xHH`."""
-        found: JsonObject = {"path": self.path, "kind": self.kind}
+        result: JsonObject = {"path": self.path, "kind": self.kind}
         for name, side in (("old", self.old), ("new", self.new)):
             if side is not None:
-                found[name] = {"kind": side.kind, "size": side.size, **({"target": side.target} if side.target else {})}
+                result[name] = {
+                    "kind": side.kind,
+                    "size": side.size,
+                    **({"target": side.target} if side.target else {}),
+                }
         if self.is_binary:
-            found["binary"] = True
+            result["binary"] = True
         if self.added is not None and self.removed is not None:
-            found |= {"added": self.added, "removed": self.removed}
+            result |= {"added": self.added, "removed": self.removed}
         if self.hunks:
-            found["hunks"] = [
+            result["hunks"] = [
                 {"head": hunk.head, "lines": [sign + as_text(line) for sign, line in hunk.lines]} for hunk in self.hunks
             ]
-        return found
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +320,7 @@ def compared_bytes(entry: Entry | None) -> int | None:
     """Return the number of bytes to read for comparing an entry; None if it is not compared."""
     match entry:
         case File():
-            return entry.size if entry.size <= LARGEST_COMPARED else None
+            return entry.size if entry.size <= MAX_COMPARED_BYTES else None
         case Link() | Subfolder() | None:
             return 0
         case SkippedEntry():
@@ -327,39 +331,39 @@ def compared_bytes(entry: Entry | None) -> int | None:
 
 def file_diff(change: Change, old: bytes | None, new: bytes | None, effort: Effort) -> FileDiff:
     """Return the diff of a path. Contents are None for a missing or not compared file."""
-    path, before, after = spell(change.path), _side(change.old), _side(change.new)
-    compares = [side for side in (before, after) if side is not None and side.kind in ("file", "program")]
+    path, old_side, new_side = spell(change.path), _side(change.old), _side(change.new)
+    compares = [side for side in (old_side, new_side) if side is not None and side.kind in ("file", "program")]
     if not compares or change.kind == "mode":
-        return FileDiff(path, change.kind, before, after)
-    is_looked_at = (old is not None or not isinstance(change.old, File)) and (
+        return FileDiff(path, change.kind, old_side, new_side)
+    is_read = (old is not None or not isinstance(change.old, File)) and (
         new is not None or not isinstance(change.new, File)
     )
-    if not is_looked_at:
-        return FileDiff(path, change.kind, before, after)
-    one, other = old or b"", new or b""
-    if not is_text(one) or not is_text(other):
-        return FileDiff(path, change.kind, before, after, is_binary=True)
-    found = line_diff(lines_of(one), lines_of(other), effort)
-    lacks = (bool(one) and not one.endswith(b"\n"), bool(other) and not other.endswith(b"\n"))
+    if not is_read:
+        return FileDiff(path, change.kind, old_side, new_side)
+    old_data, new_data = old or b"", new or b""
+    if not is_text(old_data) or not is_text(new_data):
+        return FileDiff(path, change.kind, old_side, new_side, is_binary=True)
+    diff = line_diff(lines_of(old_data), lines_of(new_data), effort)
+    lacks = (bool(old_data) and not old_data.endswith(b"\n"), bool(new_data) and not new_data.endswith(b"\n"))
     return FileDiff(
         path,
         change.kind,
-        before,
-        after,
-        added=found.added,
-        removed=found.removed,
-        hunks=found.hunks,
+        old_side,
+        new_side,
+        added=diff.added,
+        removed=diff.removed,
+        hunks=diff.hunks,
         lacks_newline=lacks,
     )
 
 
 def combine_changes(deltas: Iterable[Iterable[Change]]) -> tuple[Change, ...]:
     """Combine successive comparisons: each path from its first state to its last, unless these are equal."""
-    found: dict[bytes, Change] = {}
+    combined: dict[bytes, Change] = {}
     for change in chain.from_iterable(deltas):
-        first = found.get(change.path)
-        found[change.path] = change if first is None else Change(change.path, first.old, change.new)
-    return tuple(found[path] for path in sorted(found) if found[path].old != found[path].new)
+        first = combined.get(change.path)
+        combined[change.path] = change if first is None else Change(change.path, first.old, change.new)
+    return tuple(combined[path] for path in sorted(combined) if combined[path].old != combined[path].new)
 
 
 def stat_of(files: Iterable[FileDiff]) -> DiffStat:

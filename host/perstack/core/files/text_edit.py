@@ -22,21 +22,21 @@ class Replacement:
         return data[: self.at] + self.new + data[self.at + len(self.old) :]
 
 
-def replacement(data: bytes, old: bytes, new: bytes, shown: str) -> Replacement:
+def replacement(data: bytes, old: bytes, new: bytes, name: str) -> Replacement:
     """Return how the only occurrence of `old` is replaced. Raises SkillError if there is not exactly one."""
     if not old:
         raise SkillError("oldText is empty; give the text to replace, or use appendTextFile to add to the end")
     if old == new:
         raise SkillError("oldText and newText are the same; nothing would change")
-    found = next((form for form in _forms(old) if form in data), None)
-    if found is None:
+    text = next((form for form in _forms(old) if form in data), None)
+    if text is None:
         raise SkillError(
-            f"oldText does not occur in {shown}; read the file and copy the text exactly, with its spaces and newlines"
+            f"oldText does not occur in {name}; read the file and copy the text exactly, with its spaces and newlines"
         )
-    if (at := data.find(found)) != data.rfind(found):
-        lines = _lines_of(data, found)
-        raise SkillError(f"oldText occurs more than once in {shown} (lines {lines}); give more of its surroundings")
-    return Replacement(at, found, _with_endings(new, _line_ending(found, data)))
+    if (start := data.find(text)) != data.rfind(text):
+        lines = _lines_of(data, text)
+        raise SkillError(f"oldText occurs more than once in {name} (lines {lines}); give more of its surroundings")
+    return Replacement(start, text, _with_endings(new, _line_ending(text, data)))
 
 
 def _forms(old: bytes) -> tuple[bytes, ...]:
@@ -45,8 +45,8 @@ def _forms(old: bytes) -> tuple[bytes, ...]:
     return old, plain, plain.replace(_LF, _CRLF)
 
 
-def _line_ending(found: bytes, data: bytes) -> bytes:
-    sample = found if _LF in found else data
+def _line_ending(text: bytes, data: bytes) -> bytes:
+    sample = text if _LF in text else data
     return _CRLF if sample.count(_CRLF) * 2 > sample.count(_LF) else _LF
 
 
@@ -54,10 +54,10 @@ def _with_endings(new: bytes, ending: bytes) -> bytes:
     return new.replace(_CRLF, _LF).replace(_LF, ending)
 
 
-def _lines_of(data: bytes, found: bytes) -> str:
-    places: list[str] = []
-    at = data.find(found)
-    while at >= 0 and len(places) < 5:
-        places.append(str(data.count(_LF, 0, at)))
-        at = data.find(found, at + 1)
-    return ", ".join(places) + (" …" if at >= 0 else "")
+def _lines_of(data: bytes, text: bytes) -> str:
+    line_numbers: list[str] = []
+    position = data.find(text)
+    while position >= 0 and len(line_numbers) < 5:
+        line_numbers.append(str(data.count(_LF, 0, position)))
+        position = data.find(text, position + 1)
+    return ", ".join(line_numbers) + (" …" if position >= 0 else "")

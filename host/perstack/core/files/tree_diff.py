@@ -64,21 +64,21 @@ class Counts:
 
 def compare(pair: Pair, old: TreeFolder, new: TreeFolder) -> FolderDiff:
     """Compare the folders of a pair; a missing one is passed as empty."""
-    before = {entry.name: entry for entry in old.entries}
-    after = {entry.name: entry for entry in new.entries}
+    old_by_name = {entry.name: entry for entry in old.entries}
+    new_by_name = {entry.name: entry for entry in new.entries}
     changes: list[Change] = []
-    below: list[Pair] = []
-    for name in sorted(before.keys() | after.keys()):
-        one, other = before.get(name), after.get(name)
-        if one == other:
+    subfolders: list[Pair] = []
+    for name in sorted(old_by_name.keys() | new_by_name.keys()):
+        old_entry, new_entry = old_by_name.get(name), new_by_name.get(name)
+        if old_entry == new_entry:
             continue
         path = pair.path + b"/" + name if pair.path else name
-        inner = Pair(path, _folder(one), _folder(other), pair.depth + 1)
-        if inner.old is None or inner.new is None:
-            changes.append(Change(path, one, other))
-        if inner.old is not None or inner.new is not None:
-            below.append(inner)
-    return FolderDiff(tuple(changes), tuple(below))
+        subpair = Pair(path, _folder(old_entry), _folder(new_entry), pair.depth + 1)
+        if subpair.old is None or subpair.new is None:
+            changes.append(Change(path, old_entry, new_entry))
+        if subpair.old is not None or subpair.new is not None:
+            subfolders.append(subpair)
+    return FolderDiff(tuple(changes), tuple(subfolders))
 
 
 def counts_of(changes: tuple[Change, ...]) -> Counts:
@@ -87,10 +87,10 @@ def counts_of(changes: tuple[Change, ...]) -> Counts:
     for change in changes:
         if isinstance(change.old, SkippedEntry) or isinstance(change.new, SkippedEntry):
             continue
-        was, is_there = isinstance(change.old, File | Link), isinstance(change.new, File | Link)
-        changed += was and is_there
-        added += is_there and not was
-        removed += was and not is_there
+        was_there, is_there = isinstance(change.old, File | Link), isinstance(change.new, File | Link)
+        changed += was_there and is_there
+        added += is_there and not was_there
+        removed += was_there and not is_there
     return Counts(added, removed, changed)
 
 
@@ -122,20 +122,20 @@ class RewindPlan:
     kept: tuple[KeptEntry, ...] = ()
 
 
-def rewind_plan(changes: Iterable[Change], wanted: Callable[[bytes], bool], ignored_then: Set[bytes]) -> RewindPlan:
-    """Return the `wanted` changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
-    made: list[Change] = []
+def rewind_plan(changes: Iterable[Change], is_wanted: Callable[[bytes], bool], ignored_then: Set[bytes]) -> RewindPlan:
+    """Return the `is_wanted` changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
+    applied: list[Change] = []
     kept: list[KeptEntry] = []
     for change in changes:
-        if not wanted(change.path) or any(map(is_never_recorded, change.path.split(b"/"))):
+        if not is_wanted(change.path) or any(map(is_never_recorded, change.path.split(b"/"))):
             continue
         if isinstance(change.old, SkippedEntry) or isinstance(change.new, SkippedEntry):
             kept.append(KeptEntry(change.path, "notRecorded"))
         elif change.new is None and change.path in ignored_then:
             kept.append(KeptEntry(change.path, "ignoredThen"))
         else:
-            made.append(change)
-    return RewindPlan(tuple(made), tuple(kept))
+            applied.append(change)
+    return RewindPlan(tuple(applied), tuple(kept))
 
 
 def path_filter(patterns: Iterable[str]) -> Callable[[bytes], bool]:
@@ -144,7 +144,7 @@ def path_filter(patterns: Iterable[str]) -> Callable[[bytes], bool]:
 
     def is_wanted(path: bytes) -> bool:
         parts = spell(path).split("/")
-        places = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
-        return not globs or any(glob.matches_path(place, is_strict=False) for glob in globs for place in places)
+        prefixes = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
+        return not globs or any(glob.matches_path(prefix, is_strict=False) for glob in globs for prefix in prefixes)
 
     return is_wanted

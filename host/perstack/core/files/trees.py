@@ -23,7 +23,7 @@ from typing import Literal, assert_never, get_args
 
 from pydantic import JsonValue
 
-from perstack.core.base.file_names import LONGEST_PATH, is_name, parse_spelling, spell
+from perstack.core.base.file_names import MAX_PATH_BYTES, is_name, parse_spelling, spell
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 
@@ -31,11 +31,11 @@ Reason = Literal["tooLarge", "tooDeep", "unreadable", "changing", "special"]
 """Reason why an entry is not recorded: it is larger than the limit, nested too deep, cannot be read (no permission or a
 failing medium), kept changing while it was read, or is neither file, link nor folder."""
 
-MOST_ENTRIES = 1_000_000  # maximum entries of a tree; further ones are neither read nor recorded
-LONGEST_FOLDER = 256 << 20  # maximum bytes of one folder's blob
+MAX_TREE_ENTRIES = 1_000_000  # maximum entries of a tree; further ones are neither read nor recorded
+MAX_FOLDER_BYTES = 256 << 20  # maximum bytes of one folder's blob
 _VERSION = 1
 _HEX = frozenset("0123456789abcdef")
-_MOST_BYTES = 1 << 63
+_MAX_FILE_SIZE = 1 << 63
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -105,8 +105,8 @@ def digest_of(data: bytes) -> str:
 
 def read_folder(data: bytes) -> TreeFolder:
     """Return the folder in an untrusted blob. Raises NotATree for anything but the exact output of `folder_blob`."""
-    if len(data) > LONGEST_FOLDER:
-        raise NotATree(f"has more than {LONGEST_FOLDER} bytes")
+    if len(data) > MAX_FOLDER_BYTES:
+        raise NotATree(f"has more than {MAX_FOLDER_BYTES} bytes")
     try:
         value = read_json(data)
     except ValueError as error:
@@ -116,7 +116,7 @@ def read_folder(data: bytes) -> TreeFolder:
         raise NotATree("is not a tree that this version knows")
     folder = TreeFolder(tuple(_entry(row) for row in rows))
     names = [entry.name for entry in folder.entries]
-    if any(name >= after for name, after in pairwise(names)):
+    if any(name >= following for name, following in pairwise(names)):
         raise NotATree("has names twice or out of order")
     if folder_blob(folder) != data:
         raise NotATree("is written as no folder is")
@@ -147,9 +147,9 @@ def _entry(row: JsonValue) -> Entry:
         case [str(name), "folder", str(digest)] if is_digest(digest):
             return Subfolder(_name(name), digest)
         case [str(name), "leftOut", str(reason)]:
-            known = next((one for one in get_args(Reason) if one == reason), None)
-            if known is not None:
-                return SkippedEntry(_name(name), known)
+            known_reason = next((item for item in get_args(Reason) if item == reason), None)
+            if known_reason is not None:
+                return SkippedEntry(_name(name), known_reason)
         case _:
             pass
     raise NotATree("has an entry that is none of this version")
@@ -161,7 +161,7 @@ def is_digest(text: str) -> bool:
 
 
 def _is_size(size: int) -> bool:
-    return not isinstance(size, bool) and 0 <= size < _MOST_BYTES
+    return not isinstance(size, bool) and 0 <= size < _MAX_FILE_SIZE
 
 
 def _name(text: str) -> bytes:
@@ -173,7 +173,7 @@ def _name(text: str) -> bytes:
 
 def _target(text: str) -> bytes:
     target = _parse_path(text)
-    if not 0 < len(target) < LONGEST_PATH or b"\0" in target:
+    if not 0 < len(target) < MAX_PATH_BYTES or b"\0" in target:
         raise NotATree("has a link that leads nowhere")
     return target
 

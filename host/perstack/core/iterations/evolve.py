@@ -107,11 +107,11 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
         case StartIteration():
             if event.number != len(series.iterations) + 1:
                 raise IllegalFact(f"startIteration {event.number} is not the next of {len(series.iterations)}")
-            begun = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
-            return SeriesChanges(iterations=(*series.iterations, begun), invalid_answers=0)
+            iteration = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
+            return SeriesChanges(iterations=(*series.iterations, iteration), invalid_answers=0)
         case FinishArtefact():
-            made = _with_artefact(_current_iteration(series, event), event)
-            return SeriesChanges(iterations=(*series.iterations[:-1], made), current_artefact=event.artefact)
+            iteration = _with_artefact(_current_iteration(series, event), event)
+            return SeriesChanges(iterations=(*series.iterations[:-1], iteration), current_artefact=event.artefact)
         case FinishIteration():
             return _with_score(series, event)
         case PauseSeries():
@@ -195,9 +195,9 @@ def _with_score(series: SeriesState, event: FinishIteration) -> SeriesChanges:
     )
 
 
-def regressions_in(before: Sequence[Iteration], cases: Sequence[Case]) -> tuple[str, ...]:
+def regressions_in(earlier: Sequence[Iteration], cases: Sequence[Case]) -> tuple[str, ...]:
     """Return the cases that fail now and passed when last reported."""
-    passed = {case.name: case.passed for one in before for case in one.cases}
+    passed = {case.name: case.passed for iteration in earlier for case in iteration.cases}
     return tuple(case.name for case in cases if not case.passed and passed.get(case.name, False))
 
 
@@ -233,21 +233,21 @@ def _extend_series(
     max_cost: float | None = None,
     max_tokens: int | None = None,
 ) -> SeriesChanges:
-    most = series.settings.max_iterations + more
-    return SeriesChanges(settings=with_limits(series.settings, most, target, max_cost, max_tokens))
+    max_iterations = series.settings.max_iterations + more
+    return SeriesChanges(settings=with_limits(series.settings, max_iterations, target, max_cost, max_tokens))
 
 
 def check_resumable(series: SeriesState, more: int, target: float | None) -> None:
     """Raise UsageError, naming the missing argument, if resuming a completed series would have nothing to do."""
     if series.status != "completed":
         return
-    after = series.model_copy(update=_extend_series(series, more, target))
-    if after.has_reached_target:
-        words = f"{series.id} has reached its target, {after.settings.target:g}"
-        raise UsageError(words, next_steps=(SetOption("target"),))
-    if len(after.iterations) >= after.settings.max_iterations:
-        words = f"{series.id} has used its {after.settings.max_iterations} iterations"
-        raise UsageError(words, next_steps=(SetOption("max_iterations"),))
+    extended = series.model_copy(update=_extend_series(series, more, target))
+    if extended.has_reached_target:
+        message = f"{series.id} has reached its target, {extended.settings.target:g}"
+        raise UsageError(message, next_steps=(SetOption("target"),))
+    if len(extended.iterations) >= extended.settings.max_iterations:
+        message = f"{series.id} has used its {extended.settings.max_iterations} iterations"
+        raise UsageError(message, next_steps=(SetOption("max_iterations"),))
 
 
 class SeriesSummary(Fact):
@@ -284,15 +284,15 @@ def summary_of_series(series: SeriesState, *, damaged: bool = False) -> SeriesSu
         target=series.settings.target,
         best_score=best.score if best else None,
         damaged=damaged,
-        usage=sum((one.usage for one in series.iterations), NO_USAGE),
+        usage=sum((iteration.usage for iteration in series.iterations), NO_USAGE),
     )
 
 
 def damaged_series(series_id: str, readable: SeriesState | None, damage: str) -> SeriesSummary:
     """Return the summary of a series with an unreadable log: its last readable state, as failed."""
     if readable is not None:
-        failed = STOPPED | SeriesChanges(status="failed", message=damage)
-        return summary_of_series(readable.model_copy(update=failed), damaged=True)
+        changes = STOPPED | SeriesChanges(status="failed", message=damage)
+        return summary_of_series(readable.model_copy(update=changes), damaged=True)
     return SeriesSummary(
         id=series_id,
         status="failed",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, nano
+from perstack.core.base.usage import NANO_PER_DOLLAR, NO_AMOUNT, Amount, BudgetName, nano
 from perstack.core.definitions.settings import Budget
 from perstack.core.iterations.state import (
     FailSeries,
@@ -43,22 +43,24 @@ class UsedUp:
 
 def total_spent(series: SeriesState) -> Amount:
     """Return what finished Jobs have spent, including charges assumed because usage was not reported."""
-    amounts = (Amount.of_usage(one.usage) + Amount.of_charge(one.assumed) for one in series.iterations)
-    return sum(amounts, NOTHING)
+    amounts = (
+        Amount.of_usage(iteration.usage) + Amount.of_charge(iteration.assumed) for iteration in series.iterations
+    )
+    return sum(amounts, NO_AMOUNT)
 
 
 def share(series: SeriesState) -> Budget | UsedUp | None:
     """Return the budget of the next Job; None without a total for the series."""
-    total, used = series.settings, total_spent(series)
+    total, spent = series.settings, total_spent(series)
     if total.max_cost is None and total.max_tokens is None:
         return None
-    dollars = None if total.max_cost is None else nano(total.max_cost) - used.nano
-    tokens = None if total.max_tokens is None else total.max_tokens - used.tokens
+    dollars = None if total.max_cost is None else nano(total.max_cost) - spent.nano
+    tokens = None if total.max_tokens is None else total.max_tokens - spent.tokens
     if dollars is not None and dollars <= 0:
-        return UsedUp("maxCost", f"${total.max_cost:g} for all iterations are used: ${used.nano / NANO:g}")
+        return UsedUp("maxCost", f"${total.max_cost:g} for all iterations are used: ${spent.nano / NANO_PER_DOLLAR:g}")
     if tokens is not None and tokens <= 0:
-        return UsedUp("maxTokens", f"{total.max_tokens:,} tokens for all iterations are used: {used.tokens:,}")
-    return Budget(max_cost=None if dollars is None else dollars / NANO, max_tokens=tokens)
+        return UsedUp("maxTokens", f"{total.max_tokens:,} tokens for all iterations are used: {spent.tokens:,}")
+    return Budget(max_cost=None if dollars is None else dollars / NANO_PER_DOLLAR, max_tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +116,18 @@ def pending_series(series: SeriesState) -> SeriesCommand | None:
     if now is None and len(series.iterations) >= series.settings.max_iterations:
         return Finish("iterationsUsed")
     if now is None:
-        left = share(series)
-        return PauseIterations(left) if isinstance(left, UsedUp) else BeginIteration(len(series.iterations) + 1, left)
+        budget = share(series)
+        return (
+            PauseIterations(budget)
+            if isinstance(budget, UsedUp)
+            else BeginIteration(len(series.iterations) + 1, budget)
+        )
     if now.artefact is None:
         return RunExpert(now.number, now.job_id, query_of(series))
     return Evaluate(now.number, now.artefact, series.invalid_answers)
 
 
-_MOST_CASES = 100
+_MAX_LISTED_CASES = 100
 
 
 def query_of(series: SeriesState) -> str:
@@ -129,10 +135,10 @@ def query_of(series: SeriesState) -> str:
     done, settings = series.done, series.settings
     if not done:
         return series.user_input
-    told = done if settings.accumulate else done[-1:]
+    earlier = done if settings.accumulate else done[-1:]
     best = series.best
     parts = [series.user_input, _aim(series)]
-    parts += [_account(one) for one in told]
+    parts += [_account(iteration) for iteration in earlier]
     if best is not None and best.number != done[-1].number:
         parts.append(f"The best so far is iteration {best.number}, with {best.score:g}. Its result:\n{best.artefact}")
     parts.append(f"The result of iteration {done[-1].number}, the last:\n{done[-1].artefact}")
@@ -142,30 +148,32 @@ def query_of(series: SeriesState) -> str:
 def _aim(series: SeriesState) -> str:
     settings = series.settings
     names = compared_metrics(settings)
-    what = names[0] if len(names) == 1 else f"the worst of {', '.join(names)}"
+    metric = names[0] if len(names) == 1 else f"the worst of {', '.join(names)}"
     aim = f"as {'high' if settings.direction == 'higher' else 'low'} as can be"
     if settings.target is not None:
         aim = f"at {'least' if settings.direction == 'higher' else 'most'} {settings.target:g}"
     return (
-        f"This is iteration {len(series.done) + 1} of at most {settings.max_iterations}. The aim: {what} {aim}."
+        f"This is iteration {len(series.done) + 1} of at most {settings.max_iterations}. The aim: {metric} {aim}."
         " What was made before was measured; improve on it."
     )
 
 
-def _account(one: Iteration) -> str:
-    lines = [f"Iteration {one.number}: {', '.join(f'{name} {value:g}' for name, value in one.metrics.items())}"]
-    if one.failed:
-        lines.append(f"Cases that fail: {_names(one.failed)}")
-    if one.regressions:
-        lines.append(f"Of these passed before: {_names(one.regressions)}")
-    if one.analysis:
-        lines.append(f"Analysis: {one.analysis}")
+def _account(iteration: Iteration) -> str:
+    lines = [
+        f"Iteration {iteration.number}: {', '.join(f'{name} {value:g}' for name, value in iteration.metrics.items())}"
+    ]
+    if iteration.failed:
+        lines.append(f"Cases that fail: {_names(iteration.failed)}")
+    if iteration.regressions:
+        lines.append(f"Of these passed before: {_names(iteration.regressions)}")
+    if iteration.analysis:
+        lines.append(f"Analysis: {iteration.analysis}")
     return "\n".join(lines)
 
 
 def _names(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_CASES
-    return ", ".join(names[:_MOST_CASES]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_LISTED_CASES
+    return ", ".join(names[:_MAX_LISTED_CASES]) + (f" and {more} more" if more > 0 else "")
 
 
 # Events that need no effect, ids of Jobs, and the evaluator's query. Events about effects (a result, a measurement) are
@@ -194,10 +202,10 @@ def interrupt_event(stamp: SeriesStamp) -> PauseSeries:
     return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
 
 
-def budget_pause(what: UsedUp, stamp: SeriesStamp) -> PauseSeries:
+def budget_pause(used_up: UsedUp, stamp: SeriesStamp) -> PauseSeries:
     """Return the pause of a series whose budget is used up."""
     return PauseSeries(
-        **stamp, reason="checkpoint", message=what.words, job_status="stoppedByBudget", exceeded=what.budget
+        **stamp, reason="checkpoint", message=used_up.words, job_status="stoppedByBudget", exceeded=used_up.budget
     )
 
 
@@ -212,15 +220,15 @@ def _exceeded_total(job: JobSummary, remaining: Budget | None) -> BudgetName | N
 
 def stop_event(job: JobSummary, stamp: SeriesStamp, remaining: Budget | None = None) -> PauseSeries | FailSeries | None:
     """Return the event for a Job that stopped early, or None; `remaining`: the series' budget when it began."""
-    todo, words = DUE[job_state(job, stamp["timestamp"])]["series"], f"Job {job.id} {stop_words(job)}"
+    todo, message = DUE[job_state(job, stamp["timestamp"])]["series"], f"Job {job.id} {stop_words(job)}"
     if todo == "finish":
         return None
     if todo == "fail":
-        return FailSeries(**stamp, error=words)
+        return FailSeries(**stamp, error=message)
     return PauseSeries(
         **stamp,
         reason=job.pause_reason or "checkpoint",
-        message=words,
+        message=message,
         job_status=job.status,
         job_id=job.id,
         exceeded=_exceeded_total(job, remaining),

@@ -50,10 +50,10 @@ def measurement_in(text: str) -> Measurement:
         raise ValueError("it is empty, and should be a JSON object with metrics")
     for part in (text, lines[-1], text[text.find("{") : text.rfind("}") + 1]):
         try:
-            found = json.loads(part)
+            value = json.loads(part)
         except (ValueError, RecursionError):
             continue
-        return measurement_of(found)
+        return measurement_of(value)
     raise ValueError(f"it is not JSON: {_shorten(lines[-1])}")
 
 
@@ -61,22 +61,22 @@ def measurement_of(answer: object) -> Measurement:
     """Return the measurement in a value. Raises ValueError that says what is wrong."""
     if not isinstance(answer, Mapping):
         raise ValueError(f"it should be a JSON object, and is {_shorten(repr(answer))}")
-    given = cast("Mapping[str, object]", answer)
-    named = given.get("metrics", {})
-    if not isinstance(named, Mapping):
-        raise ValueError(f"`metrics` should be an object of numbers, and is {_shorten(repr(named))}")
-    metrics = {name: number for name, value in given.items() if (number := _number(value)) is not None}
-    for name, value in cast("Mapping[str, object]", named).items():
+    fields = cast("Mapping[str, object]", answer)
+    reported = fields.get("metrics", {})
+    if not isinstance(reported, Mapping):
+        raise ValueError(f"`metrics` should be an object of numbers, and is {_shorten(repr(reported))}")
+    metrics = {name: number for name, value in fields.items() if (number := _number(value)) is not None}
+    for name, value in cast("Mapping[str, object]", reported).items():
         number = _number(value)
         if number is None:
             raise ValueError(f"metric `{name}` should be a number, and is {_shorten(repr(value))}")
         metrics[name] = number
     try:
-        words = _Words.model_validate({name: given[name] for name in ("analysis", "cases") if given.get(name)})
+        details = _Words.model_validate({name: fields[name] for name in ("analysis", "cases") if fields.get(name)})
     except ValidationError as error:
-        place, message = first_problem(error)
-        raise ValueError(f"`{place}`: {message}") from error
-    return Measurement(metrics, words.analysis, words.cases)
+        path, message = first_problem(error)
+        raise ValueError(f"`{path}`: {message}") from error
+    return Measurement(metrics, details.analysis, details.cases)
 
 
 def _number(value: object) -> float | None:
@@ -219,15 +219,15 @@ def score_of(settings: Iterate, metrics: Mapping[str, float]) -> float:
     """Return the compared score: the worst of the metrics. Raises UsageError for a missing metric."""
     missing = [name for name in compared_metrics(settings) if name not in metrics]
     if missing:
-        there = ", ".join(metrics) or "none"
-        raise UsageError(f"no metric {', '.join(map(repr, missing))}; there are: {there}")
+        names = ", ".join(metrics) or "none"
+        raise UsageError(f"no metric {', '.join(map(repr, missing))}; there are: {names}")
     worst = min if settings.direction == "higher" else max
     return worst(metrics[name] for name in compared_metrics(settings))
 
 
-def is_better(settings: Iterate, score: float, than: float) -> bool:
+def is_better(settings: Iterate, score: float, other: float) -> bool:
     """Return whether one score is strictly better than another."""
-    return score > than if settings.direction == "higher" else score < than
+    return score > other if settings.direction == "higher" else score < other
 
 
 def reaches(settings: Iterate, score: float | None) -> bool:
@@ -292,7 +292,7 @@ class SeriesState(Fact):
     @property
     def done(self) -> tuple[Iteration, ...]:
         """The iterations that are measured."""
-        return tuple(one for one in self.iterations if one.score is not None)
+        return tuple(iteration for iteration in self.iterations if iteration.score is not None)
 
     @property
     def current_iteration(self) -> Iteration | None:

@@ -49,7 +49,7 @@ NO = frozenset(
 )
 _PLAIN = frozenset(("yes", "y", "no", "n"))  # words that a comma may follow too; «ok, not yet» is not a yes
 
-_BESIDE = re.compile(r"(\w+)\s*([:,])\s*(\S.*)", re.DOTALL)
+_WORD_AND_COMMENT = re.compile(r"(\w+)\s*([:,])\s*(\S.*)", re.DOTALL)
 _CHOICES = ("options", "choices")  # arguments of an interactive tool in which models list the possible answers
 
 _ALLOW_OTHER = "allowOther"
@@ -113,13 +113,13 @@ def yes_or_no(text: str) -> YesNo | None:
     alone = text.strip().lower().rstrip(".!")
     if alone in YES | NO:
         return YesNo(alone in YES)
-    found = _BESIDE.fullmatch(text.strip())
-    if found is None:
+    match = _WORD_AND_COMMENT.fullmatch(text.strip())
+    if match is None:
         return None
-    word, mark, words = found[1].lower(), found[2], found[3]
+    word, mark, comment = match[1].lower(), match[2], match[3]
     if word not in (YES | NO if mark == ":" else _PLAIN):
         return None
-    return YesNo(word in YES, words)
+    return YesNo(word in YES, comment)
 
 
 def accepted_answers(question: OpenQuestion) -> AcceptedAnswers:
@@ -150,31 +150,31 @@ def wider_answers(question: OpenQuestion) -> tuple[str, ...]:
 def options_in(args: JsonObject) -> tuple[str, ...]:
     """Return the options that a model lists in its question, as texts or by their labels."""
     for name in _CHOICES:
-        given = args.get(name)
-        if isinstance(given, list) and given:
-            labels = [one.get("label") if isinstance(one, dict) else one for one in given]
+        listed = args.get(name)
+        if isinstance(listed, list) and listed:
+            labels = [option.get("label") if isinstance(option, dict) else option for option in listed]
             texts = [label for label in labels if isinstance(label, str) and label]
-            return tuple(dict.fromkeys(texts)) if len(texts) == len(given) else ()
+            return tuple(dict.fromkeys(texts)) if len(texts) == len(listed) else ()
     return ()
 
 
-def beside_question(args: JsonObject, asked: AcceptedAnswers) -> JsonObject:
+def beside_question(args: JsonObject, allowed: AcceptedAnswers) -> JsonObject:
     """Return the arguments of a model's question without its text and the options that are offered."""
-    offered = (*_CHOICES, _ALLOW_OTHER, _SEVERAL) if asked.options == options_in(args) and asked.options else ()
+    offered = (*_CHOICES, _ALLOW_OTHER, _SEVERAL) if allowed.options == options_in(args) and allowed.options else ()
     return {name: value for name, value in args.items() if name != "question" and name not in offered}
 
 
-def read_answer(asked: AcceptedAnswers, answer: JsonValue) -> Reading:
+def read_answer(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
     """Return the meaning of an answer. Raises UsageError naming what is accepted."""
-    if asked.schema is not None:
-        return _read_form(asked.schema, answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
-    if asked.several:
-        return _read_several(asked, answer)
-    reading = _read_yes_no(asked, answer) if asked.is_yes_no else _read_option(asked, answer)
+    if allowed.schema is not None:
+        return _read_form(allowed.schema, answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
+    if allowed.several:
+        return _read_several(allowed, answer)
+    reading = _read_yes_no(allowed, answer) if allowed.is_yes_no else _read_option(allowed, answer)
     if reading is not None:
         return reading
-    if not asked.allows_other:
-        raise UsageError(f"the answer does not fit: {accepted(asked)}")
+    if not allowed.allows_other:
+        raise UsageError(f"the answer does not fit: {accepted(allowed)}")
     return Reading(answer, text=answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
 
 
@@ -186,10 +186,12 @@ def read_approval(question: OpenQuestion, text: str) -> Approval:
         return Approval(decision="job", rule=rule)
     if word.casefold() == ALWAYS_HERE and rule in question.offers:
         return Approval(decision="project", rule=rule)
-    found = yes_or_no(alone)
-    if found is None or (found.is_yes and found.words):  # «yes: but to another branch» is not a yes to this call
+    decision = yes_or_no(alone)
+    if decision is None or (
+        decision.is_yes and decision.words
+    ):  # «yes: but to another branch» is not a yes to this call
         raise UsageError(f"the answer does not fit: {accepted(accepted_answers(question))}")
-    return Approval(decision="once" if found.is_yes else "no", text=found.words)
+    return Approval(decision="once" if decision.is_yes else "no", text=decision.words)
 
 
 def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
@@ -204,39 +206,39 @@ def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
     return Answer(question=question, action=reading.action, content=content)
 
 
-def accepted(asked: AcceptedAnswers) -> str:
+def accepted(allowed: AcceptedAnswers) -> str:
     """Return the text that names the accepted answers to a person."""
-    if asked.schema is not None:
-        fields = _fields(asked.schema)
+    if allowed.schema is not None:
+        fields = _fields(allowed.schema)
         if not fields:
             return "say yes or no"
         names = ", ".join(f"{name} ({schema.get('type', 'string')})" for name, schema in fields.items())
         return f"give a JSON object with {names}, or say decline"
-    if asked.is_approval:
-        return f"say {', '.join(asked.options)}; a text for the model may follow a no, as in «no: because …»"
-    if asked.is_yes_no:
+    if allowed.is_approval:
+        return f"say {', '.join(allowed.options)}; a text for the model may follow a no, as in «no: because …»"
+    if allowed.is_yes_no:
         return "say yes or no; a text may follow a colon, as in «no: because …»"
-    if asked.several:
-        other = ", or other words" if asked.allows_other else ""
-        return f"say any of these, with commas between{other}: {', '.join(asked.options)}"
-    if asked.options and not asked.allows_other:
-        return f"say one of: {', '.join(asked.options)}"
+    if allowed.several:
+        other = ", or other words" if allowed.allows_other else ""
+        return f"say any of these, with commas between{other}: {', '.join(allowed.options)}"
+    if allowed.options and not allowed.allows_other:
+        return f"say one of: {', '.join(allowed.options)}"
     return "type a text"
 
 
 def _are_yes_no(options: tuple[str, ...]) -> bool:
     if len(options) != 2:
         return False
-    said = [found for option in options if (found := yes_or_no(option)) is not None and not found.words]
-    return {one.is_yes for one in said} == {True, False}
+    decisions = [decision for option in options if (decision := yes_or_no(option)) is not None and not decision.words]
+    return {decision.is_yes for decision in decisions} == {True, False}
 
 
-def _read_yes_no(asked: AcceptedAnswers, answer: JsonValue) -> Reading | None:
-    given = _as_object(answer)
-    if given is not None:
-        return _read_object(asked, given)
-    found = _read_decision(answer)
-    return None if found is None else _match_option(asked, found, found.is_yes)
+def _read_yes_no(allowed: AcceptedAnswers, answer: JsonValue) -> Reading | None:
+    fields = _as_object(answer)
+    if fields is not None:
+        return _read_object(allowed, fields)
+    decision = _read_decision(answer)
+    return None if decision is None else _match_option(allowed, decision, decision.is_yes)
 
 
 def _read_decision(answer: JsonValue) -> YesNo | None:
@@ -245,20 +247,20 @@ def _read_decision(answer: JsonValue) -> YesNo | None:
     return yes_or_no(answer) if isinstance(answer, str) else None
 
 
-def _read_object(asked: AcceptedAnswers, given: JsonObject) -> Reading | None:
+def _read_object(allowed: AcceptedAnswers, fields: JsonObject) -> Reading | None:
     """Read an object with `approved` as a yes or no, ignoring its other keys."""
-    found = _read_decision(given.get(_APPROVED))
-    if found is None or found.words:
+    decision = _read_decision(fields.get(_APPROVED))
+    if decision is None or decision.words:
         return None
-    more = {name: value for name, value in given.items() if name != _APPROVED}
-    comment = json.dumps(more, ensure_ascii=False) if more else ""
-    return _match_option(asked, YesNo(found.is_yes, comment), {**given, _APPROVED: found.is_yes})
+    others = {name: value for name, value in fields.items() if name != _APPROVED}
+    comment = json.dumps(others, ensure_ascii=False) if others else ""
+    return _match_option(allowed, YesNo(decision.is_yes, comment), {**fields, _APPROVED: decision.is_yes})
 
 
-def _match_option(asked: AcceptedAnswers, found: YesNo, value: JsonValue) -> Reading:
-    label = next(one for one in asked.options if (option := yes_or_no(one)) and option.is_yes is found.is_yes)
-    words = found.words if isinstance(value, bool) else ""  # an object contains them
-    return Reading(value, words, text=f"{label}: {found.words}" if found.words else label)
+def _match_option(allowed: AcceptedAnswers, decision: YesNo, value: JsonValue) -> Reading:
+    label = next(text for text in allowed.options if (option := yes_or_no(text)) and option.is_yes is decision.is_yes)
+    comment = decision.words if isinstance(value, bool) else ""  # an object contains them
+    return Reading(value, comment, text=f"{label}: {decision.words}" if decision.words else label)
 
 
 def _as_object(answer: JsonValue) -> JsonObject | None:
@@ -266,29 +268,29 @@ def _as_object(answer: JsonValue) -> JsonObject | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def _read_option(asked: AcceptedAnswers, answer: JsonValue) -> Reading | None:
+def _read_option(allowed: AcceptedAnswers, answer: JsonValue) -> Reading | None:
     if not isinstance(answer, str):
         return None
-    wanted = answer.strip().casefold()
-    same = answer if answer in asked.options else None
-    same = same or next((one for one in asked.options if one.strip().casefold() == wanted), None)
-    return None if same is None else Reading(same, text=same)
+    folded = answer.strip().casefold()
+    match = answer if answer in allowed.options else None
+    match = match or next((option for option in allowed.options if option.strip().casefold() == folded), None)
+    return None if match is None else Reading(match, text=match)
 
 
-def _read_several(asked: AcceptedAnswers, answer: JsonValue) -> Reading:
+def _read_several(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
     """Read a list of options, or a text with commas between them. Raises UsageError naming what is accepted."""
-    given = _parsed(answer) if isinstance(answer, str) and answer.lstrip().startswith("[") else answer
-    texts = given if isinstance(given, list) else []
-    if isinstance(given, str):
-        parts: list[JsonValue] = [part.strip() for part in given.split(",")]
-        texts = parts if any(_read_option(asked, part) for part in parts) else [given.strip()]
-    read = [(_read_option(asked, text), text) for text in texts if isinstance(text, str) and text]
-    if not read or len(read) != len(texts):
-        raise UsageError(f"the answer does not fit: {accepted(asked)}")
-    if not asked.allows_other and any(found is None for found, _ in read):
-        raise UsageError(f"the answer does not fit: {accepted(asked)}")
-    values: list[JsonValue] = [text if found is None else found.value for found, text in read]
-    values = [one for at, one in enumerate(values) if one not in values[:at]]
+    items = _parsed(answer) if isinstance(answer, str) and answer.lstrip().startswith("[") else answer
+    texts = items if isinstance(items, list) else []
+    if isinstance(items, str):
+        parts: list[JsonValue] = [part.strip() for part in items.split(",")]
+        texts = parts if any(_read_option(allowed, part) for part in parts) else [items.strip()]
+    readings = [(_read_option(allowed, text), text) for text in texts if isinstance(text, str) and text]
+    if not readings or len(readings) != len(texts):
+        raise UsageError(f"the answer does not fit: {accepted(allowed)}")
+    if not allowed.allows_other and any(reading is None for reading, _ in readings):
+        raise UsageError(f"the answer does not fit: {accepted(allowed)}")
+    values: list[JsonValue] = [text if reading is None else reading.value for reading, text in readings]
+    values = [value for index, value in enumerate(values) if value not in values[:index]]
     return Reading(values, text=json.dumps(values, ensure_ascii=False))
 
 
@@ -312,8 +314,8 @@ def _read_form(requested_schema: JsonObject, text: str) -> Reading:
 
 
 def _fields(requested_schema: JsonObject) -> dict[str, JsonObject]:
-    found = requested_schema.get("properties")
-    fields = found if isinstance(found, dict) else {}
+    properties = requested_schema.get("properties")
+    fields = properties if isinstance(properties, dict) else {}
     return {name: schema if isinstance(schema, dict) else {} for name, schema in fields.items()}
 
 
@@ -339,17 +341,17 @@ def _value(schema: JsonObject, text: str, parsed: JsonValue) -> JsonValue:
     if kind == "boolean" and alone is not None and not alone.words:
         return alone.is_yes
     if kind == "array" and not isinstance(parsed, list):
-        return [one.strip() for one in text.split(",")]
+        return [part.strip() for part in text.split(",")]
     return parsed
 
 
 def _problem(requested_schema: JsonObject, content: JsonObject | None) -> str | None:
     if content is None:
         return "it is not a JSON object"
-    found = Checker({"type": "object", **requested_schema}).violation(content, Meter(_CHECK_STEPS))
-    if found is None:
+    violation = Checker({"type": "object", **requested_schema}).violation(content, Meter(_CHECK_STEPS))
+    if violation is None:
         return None
-    return f"{found.place}: {found.message}" if found.place else found.message
+    return f"{violation.place}: {violation.message}" if violation.place else violation.message
 
 
 def _parsed(text: str) -> JsonValue:

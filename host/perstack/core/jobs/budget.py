@@ -13,7 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import field
 
-from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, Charge, Exceeded, Spending, Usage, nano
+from perstack.core.base.usage import (
+    NANO_PER_DOLLAR,
+    NO_AMOUNT,
+    Amount,
+    BudgetName,
+    Charge,
+    Exceeded,
+    Spending,
+    Usage,
+    nano,
+)
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.budget_shares import WHOLE, Amounts, Unit
@@ -21,15 +31,17 @@ from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 
-LEAST = 256  # fewest tokens of a reply that are worth a generation
-LEAST_THINKING = 2_048  # fewest tokens for a model that thinks first: endpoints require 1,024 for thinking alone
-WANTED = 8_192
+MIN_REPLY_TOKENS = 256  # fewest tokens of a reply that are worth a generation
+MIN_THINKING_REPLY_TOKENS = (
+    2_048  # fewest tokens for a model that thinks first: endpoints require 1,024 for thinking alone
+)
+FIRST_REPLY_TOKENS = 8_192
 """Maximum tokens of a first reply without a limit of the user. A reply that needs more is repeated with twice as
 many."""
-OF_ENDPOINT = 1_000  # tokens that endpoints add, for example to describe how tools are called
+ENDPOINT_OVERHEAD_TOKENS = 1_000  # tokens that endpoints add, for example to describe how tools are called
 
 JOB = ""  # account of the whole Job; the other accounts are named by Expert keys
-_ENDLESS = 10**30
+_UNLIMITED = 10**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +95,26 @@ class _Account:
     @property
     def left(self) -> Amount:
         used, limit = self.used, self.limit
-        tokens = _ENDLESS if limit.max_tokens is None else limit.max_tokens - used.tokens
-        return Amount(tokens, _ENDLESS if limit.max_cost is None else nano(limit.max_cost) - used.nano)
+        tokens = _UNLIMITED if limit.max_tokens is None else limit.max_tokens - used.tokens
+        return Amount(tokens, _UNLIMITED if limit.max_cost is None else nano(limit.max_cost) - used.nano)
 
     @property
     def amounts(self) -> Amounts:
         """Remaining amounts of everything that has a limit, never negative."""
-        found: dict[Unit, int] = {}
+        amounts: dict[Unit, int] = {}
         if self.limit.max_tokens is not None:
-            found["tokens"] = max(0, self.left.tokens)
+            amounts["tokens"] = max(0, self.left.tokens)
         if self.limit.max_cost is not None:
-            found["nano"] = max(0, self.left.nano)
+            amounts["nano"] = max(0, self.left.nano)
         if self.limit.max_tool_calls is not None:
-            found["calls"] = max(0, self.limit.max_tool_calls - self.tool_calls)
-        return found
+            amounts["calls"] = max(0, self.limit.max_tool_calls - self.tool_calls)
+        return amounts
 
 
 @dataclass(frozen=True, slots=True)
 class _RunSpending:
-    spent: Amount = NOTHING
-    open: Amount = NOTHING
+    spent: Amount = NO_AMOUNT
+    open: Amount = NO_AMOUNT
     tool_calls: int = 0
 
     @classmethod
@@ -110,7 +122,7 @@ class _RunSpending:
         spent = Amount.of_usage(spending.usage) + Amount.of_charge(spending.assumed)
         reserved = Amount.of_charge(spending.promised)
         if at_rest:
-            spent, reserved = spent + reserved, NOTHING
+            spent, reserved = spent + reserved, NO_AMOUNT
         return cls(spent, reserved, spending.tool_calls)
 
 
@@ -135,14 +147,14 @@ class Ledger:
         self._add_time(run, 0 if latest is None else latest.worked_ms)
         if latest is not None and run.spending is latest.spending and not at_rest:
             return False
-        before, now = self._taken.get(run_id, _RunSpending()), _RunSpending.of(run.spending, at_rest=at_rest)
+        counted_ms, now = self._taken.get(run_id, _RunSpending()), _RunSpending.of(run.spending, at_rest=at_rest)
         self._taken[run_id] = now
         for key in self._keys[run_id]:
             account = self._accounts[key]
-            account.spent += now.spent - before.spent
-            account.open += now.open - before.open
-            account.tool_calls += now.tool_calls - before.tool_calls
-        return now.open != before.open
+            account.spent += now.spent - counted_ms.spent
+            account.open += now.open - counted_ms.open
+            account.tool_calls += now.tool_calls - counted_ms.tool_calls
+        return now.open != counted_ms.open
 
     def _add_time(self, run: Run, before: int) -> None:
         """Add a Run's new work time, which includes the Runs below it, to its account."""
@@ -169,19 +181,19 @@ class Ledger:
             self._accounts[account].open -= amount
         return True
 
-    def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NOTHING) -> Grant | WaitForRoom | Exceeded:
+    def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NO_AMOUNT) -> Grant | WaitForRoom | Exceeded:
         """Decide about a generation with a known maximum cost, of which the caller holds `mine` already."""
-        tightest, most = JOB, bound.wanted
+        tightest, reply_tokens = JOB, bound.wanted
         for key in self._keys[run_id]:
-            fits = bound.reply_tokens_within(self._accounts[key].left)
-            if fits < most:
-                tightest, most = key, fits
-        if most >= min(bound.least, bound.wanted):
-            return Grant(most, bound.with_reply(most))
+            tokens = bound.reply_tokens_within(self._accounts[key].left)
+            if tokens < reply_tokens:
+                tightest, reply_tokens = key, tokens
+        if reply_tokens >= min(bound.least, bound.wanted):
+            return Grant(reply_tokens, bound.with_reply(reply_tokens))
         account = self._accounts[tightest]
-        back = account.open - mine
-        is_anything_open = back.tokens > 0 or back.nano > 0
-        if is_anything_open and bound.reply_tokens_within(account.left + back) >= min(bound.least, bound.wanted):
+        releasable = account.open - mine
+        is_anything_open = releasable.tokens > 0 or releasable.nano > 0
+        if is_anything_open and bound.reply_tokens_within(account.left + releasable) >= min(bound.least, bound.wanted):
             return WaitForRoom()
         return _excess(tightest, account, bound)
 
@@ -189,33 +201,33 @@ class Ledger:
         """Return why so many tool calls would exceed a budget; None if they would not."""
         for key in self._keys[run_id]:
             account = self._accounts[key]
-            most = account.limit.max_tool_calls
-            if calls and most is not None and account.tool_calls + calls > most:
-                return Exceeded("maxToolCalls", key or None, most, account.tool_calls, calls)
+            limit = account.limit.max_tool_calls
+            if calls and limit is not None and account.tool_calls + calls > limit:
+                return Exceeded("maxToolCalls", key or None, limit, account.tool_calls, calls)
         return None
 
     def left_for(self, run_id: str, expert: Expert) -> dict[str, Amounts]:
         """Return the unused amounts open to a delegate: of the Run's accounts as `WHOLE`, and of its Expert's own."""
-        whole: dict[Unit, int] = {}
+        job_amounts: dict[Unit, int] = {}
         for key in self._keys[run_id]:
-            for what, amount in self._accounts[key].amounts.items():
-                whole[what] = min(amount, whole.get(what, amount))
+            for unit, amount in self._accounts[key].amounts.items():
+                job_amounts[unit] = min(amount, job_amounts.get(unit, amount))
         if expert.budget is None or expert.key in self._keys[run_id]:
-            return {WHOLE: whole}
-        return {WHOLE: whole, expert.key: self._accounts.get(expert.key, _Account(expert.budget)).amounts}
+            return {WHOLE: job_amounts}
+        return {WHOLE: job_amounts, expert.key: self._accounts.get(expert.key, _Account(expert.budget)).amounts}
 
     def used_by(self, run_ids: Iterable[str]) -> Amounts:
         """Return the usage of these Runs, including reservations."""
-        found = [self._taken[run_id] for run_id in run_ids if run_id in self._taken]
-        used = sum((one.spent + one.open for one in found), NOTHING)
-        return {"tokens": used.tokens, "nano": used.nano, "calls": sum(one.tool_calls for one in found)}
+        runs = [self._taken[run_id] for run_id in run_ids if run_id in self._taken]
+        total = sum((run.spent + run.open for run in runs), NO_AMOUNT)
+        return {"tokens": total.tokens, "nano": total.nano, "calls": sum(run.tool_calls for run in runs)}
 
     def exceeded_by(self, budget: BudgetName, expert: str | None, needed: float) -> Exceeded:
         """Return the `Exceeded` that says that `needed` does not fit into a budget."""
         account = self._accounts[expert or JOB]
         limits, used = account.limit, account.used
         rows: dict[BudgetName, tuple[float | None, float]] = {
-            "maxCost": (limits.max_cost, used.nano / NANO),
+            "maxCost": (limits.max_cost, used.nano / NANO_PER_DOLLAR),
             "maxTokens": (limits.max_tokens, used.tokens),
             "maxToolCalls": (limits.max_tool_calls, account.tool_calls),
             "maxTime": (limits.max_time, account.worked_ms),
@@ -261,7 +273,9 @@ def _excess(key: str, account: _Account, bound: Bound) -> Exceeded:
     limit, used = account.limit, account.used
     needs = bound.with_reply(min(bound.least, bound.wanted))
     if limit.max_cost is not None and used.nano + needs.nano > nano(limit.max_cost):
-        return Exceeded("maxCost", key or None, limit.max_cost, used.nano / NANO, needs.nano / NANO)
+        return Exceeded(
+            "maxCost", key or None, limit.max_cost, used.nano / NANO_PER_DOLLAR, needs.nano / NANO_PER_DOLLAR
+        )
     return Exceeded("maxTokens", key or None, limit.max_tokens or 0, used.tokens, needs.tokens)
 
 
@@ -283,8 +297,8 @@ def excess_over(usage: Usage, reserved: Charge | None) -> Charge | None:
     """Return the usage beyond the reservation; None if there is none."""
     if reserved is None:
         return None
-    used, most = Amount.of_usage(usage), Amount.of_charge(reserved)
+    used, maximum = Amount.of_usage(usage), Amount.of_charge(reserved)
     # Dollars are reserved only with a budget in dollars.
-    dollars = 0 if reserved.cost_usd is None else max(0, used.nano - most.nano)
-    extra = Amount(max(0, used.tokens - most.tokens), dollars)
-    return None if extra == NOTHING else extra.as_charge()
+    dollars = 0 if reserved.cost_usd is None else max(0, used.nano - maximum.nano)
+    extra = Amount(max(0, used.tokens - maximum.tokens), dollars)
+    return None if extra == NO_AMOUNT else extra.as_charge()

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Literal
 
-from perstack.core.base.usage import NANO, nano
+from perstack.core.base.usage import NANO_PER_DOLLAR, nano
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.dataclass import dataclass
 
@@ -42,56 +42,57 @@ def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> d
     reached the limit.
     """
     free = {account: _unheld_amounts(account, amounts, sharers) for account, amounts in remaining.items()}
-    waiting = [one for one in sharers if one.cap is None]
+    waiting = [sharer for sharer in sharers if sharer.cap is None]
     for count in range(len(waiting), 0, -1):
-        fitting = [one for one in waiting if _fits(one, _part(one, free, [one] * count))][:count]
+        fitting = [sharer for sharer in waiting if _fits(sharer, _part(sharer, free, [sharer] * count))][:count]
         if len(fitting) == count:
-            return {one.run_id: _cap(one, _part(one, free, fitting)) for one in fitting}
+            return {sharer.run_id: _cap(sharer, _part(sharer, free, fitting)) for sharer in fitting}
     return {}
 
 
 def short_account(remaining: Mapping[str, Amounts], sharer: Sharer) -> str:
     """Return the account that has too little for a delegate when no other is running; the whole one takes priority."""
     of_all = remaining.get(WHOLE, {})
-    is_whole = any(of_all[what] < need for what, need in sharer.needs.items() if what in of_all)
+    is_whole = any(of_all[unit] < need for unit, need in sharer.needs.items() if unit in of_all)
     return WHOLE if is_whole else sharer.account
 
 
 def _unheld_amounts(account: str, remaining: Amounts, sharers: Sequence[Sharer]) -> Amounts:
     """Return the amounts less what running delegates hold."""
-    holders = [one for one in sharers if account in (WHOLE, one.account)]
+    holders = [sharer for sharer in sharers if account in (WHOLE, sharer.account)]
     return {
-        what: max(0, amount - sum(_held_amount(one, what) for one in holders)) for what, amount in remaining.items()
+        unit: max(0, amount - sum(_held_amount(sharer, unit) for sharer in holders))
+        for unit, amount in remaining.items()
     }
 
 
-def _held_amount(one: Sharer, what: Unit) -> int:
-    return 0 if one.cap is None or what not in one.cap else max(0, one.cap[what] - one.used.get(what, 0))
+def _held_amount(sharer: Sharer, unit: Unit) -> int:
+    return 0 if sharer.cap is None or unit not in sharer.cap else max(0, sharer.cap[unit] - sharer.used.get(unit, 0))
 
 
-def _part(one: Sharer, free: Mapping[str, Amounts], among: Sequence[Sharer]) -> Amounts:
+def _part(sharer: Sharer, free: Mapping[str, Amounts], among: Sequence[Sharer]) -> Amounts:
     """Return a delegate's part if all of `among` share what is free."""
-    found: dict[Unit, int] = {}
-    for account in {WHOLE, one.account}:
+    amounts: dict[Unit, int] = {}
+    for account in {WHOLE, sharer.account}:
         number = len(among) if account == WHOLE else sum(other.account == account for other in among)
-        for what, amount in free.get(account, {}).items():
+        for unit, amount in free.get(account, {}).items():
             part = amount // number
-            found[what] = min(part, found.get(what, part))
-    return found
+            amounts[unit] = min(part, amounts.get(unit, part))
+    return amounts
 
 
-def _fits(one: Sharer, part: Amounts) -> bool:
-    return all(part[what] >= need for what, need in one.needs.items() if what in part)
+def _fits(sharer: Sharer, part: Amounts) -> bool:
+    return all(part[unit] >= need for unit, need in sharer.needs.items() if unit in part)
 
 
-def _cap(one: Sharer, part: Amounts) -> Amounts:
-    return {what: one.used.get(what, 0) + amount for what, amount in part.items()}
+def _cap(sharer: Sharer, part: Amounts) -> Amounts:
+    return {unit: sharer.used.get(unit, 0) + amount for unit, amount in part.items()}
 
 
 def budget_of(cap: Amounts, milliseconds: int | None) -> Budget | None:
     """Return the budget for this share and so much time; None without a limit."""
     budget = Budget(
-        max_cost=cap["nano"] / NANO if "nano" in cap else None,
+        max_cost=cap["nano"] / NANO_PER_DOLLAR if "nano" in cap else None,
         max_tokens=cap.get("tokens"),
         max_time=milliseconds,
         max_tool_calls=cap.get("calls"),
@@ -101,13 +102,13 @@ def budget_of(cap: Amounts, milliseconds: int | None) -> Budget | None:
 
 def capped(limits: Limits) -> Amounts:
     """Return the share that was recorded as these limits."""
-    budget, found = limits.budget or Budget(), dict[Unit, int]()
+    budget, share = limits.budget or Budget(), dict[Unit, int]()
     if budget.max_tokens is not None:
-        found["tokens"] = budget.max_tokens
+        share["tokens"] = budget.max_tokens
     if budget.max_cost is not None:
-        found["nano"] = nano(budget.max_cost)
+        share["nano"] = nano(budget.max_cost)
     if budget.max_tool_calls is not None:
-        found["calls"] = budget.max_tool_calls
+        share["calls"] = budget.max_tool_calls
     if limits.max_steps is not None:
-        found["steps"] = limits.max_steps
-    return found
+        share["steps"] = limits.max_steps
+    return share

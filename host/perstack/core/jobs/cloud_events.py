@@ -43,8 +43,10 @@ def is_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) ->
 
 def read_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) -> CloudEvent:
     """Return the event. Raises UsageError naming what is wrong."""
-    marked = {name.removeprefix(_HEADER): value for name, value in (headers or {}).items() if name.startswith(_HEADER)}
-    fields: JsonValue = {**marked, "data": body} if "specversion" in marked else body
+    header_fields = {
+        name.removeprefix(_HEADER): value for name, value in (headers or {}).items() if name.startswith(_HEADER)
+    }
+    fields: JsonValue = {**header_fields, "data": body} if "specversion" in header_fields else body
     if not isinstance(fields, dict):
         raise UsageError("a CloudEvent is a JSON object with specversion, id, source and type")
     encoded = fields.get("data_base64")
@@ -57,5 +59,5 @@ def read_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) 
     try:
         return CloudEvent.model_validate(fields)
     except ValidationError as error:
-        words = in_words(error.errors(include_url=False, include_input=False), fields)
-        raise UsageError(f"not a CloudEvent 1.0: {words}") from error
+        problems = in_words(error.errors(include_url=False, include_input=False), fields)
+        raise UsageError(f"not a CloudEvent 1.0: {problems}") from error

@@ -16,10 +16,10 @@ from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.decisions import decide_call
 from perstack.dataclass import dataclass
 
-_SHOWN_CALLS = 6
-_LONGEST_CALL = 80
-_LONGEST_TEXT = 120
-_Z = 1.959964  # quantile of the normal distribution for 95 %
+_MAX_SHOWN_CALLS = 6
+_MAX_CALL_CHARS = 80
+_MAX_TEXT_CHARS = 120
+_NORMAL_QUANTILE = 1.959964  # quantile of the normal distribution for 95 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def judge(expected: Expected, facts: JobFacts) -> tuple[str, ...]:
 def matches_call(rule: str, call: PolicyCall) -> bool:
     """Return True if the rule concerns this call as a deny rule would, or a call that is exempt from rules."""
     subject = None if call.subject is None or call.subject.is_nothing else call.subject
-    seen = PolicyCall(
+    judged = PolicyCall(
         tool=call.tool,
         skill=call.skill,
         args=call.args,
@@ -63,30 +63,30 @@ def matches_call(rule: str, call: PolicyCall) -> bool:
         root=call.root,
     )
     rules = RuleSet(source="tests", permissions=Permissions(deny=(rule,)))
-    return decide_call((rules,), seen).decision == "deny"
+    return decide_call((rules,), judged).decision == "deny"
 
 
 def shown_call(call: PolicyCall) -> str:
     """Return a call as one shortened line: `writeTextFile(path=out.md, text=…)`."""
     name = f"delegate/{call.tool}" if call.kind == "delegate" else call.tool
     arguments = ", ".join(f"{key}={_value(value)}" for key, value in call.args.items())
-    return _shorten(f"{name}({arguments})" if arguments else name, _LONGEST_CALL)
+    return _shorten(f"{name}({arguments})" if arguments else name, _MAX_CALL_CHARS)
 
 
 def interval(passed: int, total: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of a pass rate by Wilson's score; (0, 1) without any test."""
     if not total:
         return 0.0, 1.0
-    rate, z2 = passed / total, _Z * _Z
+    rate, z2 = passed / total, _NORMAL_QUANTILE * _NORMAL_QUANTILE
     middle = rate + z2 / (2 * total)
-    spread = _Z * sqrt(rate * (1 - rate) / total + z2 / (4 * total * total))
+    spread = _NORMAL_QUANTILE * sqrt(rate * (1 - rate) / total + z2 / (4 * total * total))
     low, high = ((middle - spread) / (1 + z2 / total), (middle + spread) / (1 + z2 / total))
     return (0.0 if not passed else max(0.0, low)), (1.0 if passed == total else min(1.0, high))
 
 
 def status_word(status: JobStatus) -> str:
     """Return the word for a status in tests and `perstack jobs --status`."""
-    return next(word for word, one in TYPED_STATUS.items() if one == status)
+    return next(word for word, value in TYPED_STATUS.items() if value == status)
 
 
 def _reasons(expected: Expected, facts: JobFacts) -> Iterator[str]:
@@ -103,9 +103,9 @@ def _reasons(expected: Expected, facts: JobFacts) -> Iterator[str]:
         yield facts.command_failed
 
 
-def _wrong_status(wanted: ExpectedStatus, facts: JobFacts) -> str:
-    because = f": {_shorten(facts.because, 4 * _LONGEST_TEXT)}" if facts.because else ""
-    return f"status is `{status_word(facts.status)}`, not `{wanted}`{because}"
+def _wrong_status(expected: ExpectedStatus, facts: JobFacts) -> str:
+    because = f": {_shorten(facts.because, 4 * _MAX_TEXT_CHARS)}" if facts.because else ""
+    return f"status is `{status_word(facts.status)}`, not `{expected}`{because}"
 
 
 def _calls(expected: Expected, calls: Sequence[PolicyCall]) -> Iterator[str]:
@@ -113,52 +113,52 @@ def _calls(expected: Expected, calls: Sequence[PolicyCall]) -> Iterator[str]:
         if not any(matches_call(rule, call) for call in calls):
             yield f"no call is `{rule}`; {_list_calls(calls)}"
     for rule in expected.not_called:
-        found = next((call for call in calls if matches_call(rule, call)), None)
-        if found is not None:
-            yield f"a call is `{rule}`: {shown_call(found)}"
+        offending = next((call for call in calls if matches_call(rule, call)), None)
+        if offending is not None:
+            yield f"a call is `{rule}`: {shown_call(offending)}"
 
 
 def _list_calls(calls: Sequence[PolicyCall]) -> str:
     if not calls:
         return "there was none"
-    shown = ", ".join(dict.fromkeys(shown_call(call) for call in calls[:_SHOWN_CALLS]))
-    return f"calls: {shown}" + (f" and {len(calls) - _SHOWN_CALLS} more" if len(calls) > _SHOWN_CALLS else "")
+    shown = ", ".join(dict.fromkeys(shown_call(call) for call in calls[:_MAX_SHOWN_CALLS]))
+    return f"calls: {shown}" + (f" and {len(calls) - _MAX_SHOWN_CALLS} more" if len(calls) > _MAX_SHOWN_CALLS else "")
 
 
 def _result(expected: Expected, result: str) -> Iterator[str]:
-    is_shown = f"it is: {_shorten(result, _LONGEST_TEXT)}" if result else "there is none"
+    shown_result = f"it is: {_shorten(result, _MAX_TEXT_CHARS)}" if result else "there is none"
     for text in expected.result_contains:
         if text not in result:
-            yield f'the result has no "{_shorten(text, _LONGEST_TEXT)}"; {is_shown}'
+            yield f'the result has no "{_shorten(text, _MAX_TEXT_CHARS)}"; {shown_result}'
     if expected.result_matches is not None:
         pattern = compile_pattern(expected.result_matches)
         if isinstance(pattern, str):
             yield f"resultMatches cannot be matched: {pattern}"
         elif pattern.search(result.encode("utf-8", "replace")) is None:
-            yield f"the result does not match {_shorten(expected.result_matches, _LONGEST_TEXT)}; {is_shown}"
+            yield f"the result does not match {_shorten(expected.result_matches, _MAX_TEXT_CHARS)}; {shown_result}"
 
 
-def _files(expected: Mapping[str, str], found: Mapping[str, str | UnreadableFile]) -> Iterator[str]:
+def _files(expected: Mapping[str, str], actual: Mapping[str, str | UnreadableFile]) -> Iterator[str]:
     for path, text in expected.items():
-        content = found.get(path, UnreadableFile("is missing"))
+        content = actual.get(path, UnreadableFile("is missing"))
         if isinstance(content, UnreadableFile):
             yield f"{path} {content.why}"
         elif text not in content:
-            has = f"; it begins: {_shorten(content, _LONGEST_TEXT)}" if content else "; it is empty"
-            yield f'{path} has no "{_shorten(text, _LONGEST_TEXT)}"{has}'
+            beginning = f"; it begins: {_shorten(content, _MAX_TEXT_CHARS)}" if content else "; it is empty"
+            yield f'{path} has no "{_shorten(text, _MAX_TEXT_CHARS)}"{beginning}'
 
 
-def _cost(most: float, cost: Cost | None) -> Iterator[str]:
+def _cost(max_cost: float, cost: Cost | None) -> Iterator[str]:
     if cost == "unknown":
-        yield f"its cost is unknown, so that it may be more than ${most:,.4f}: give the model's price in [prices]"
-    elif cost is not None and cost > most:
-        yield f"it cost ${cost:,.4f}, more than ${most:,.4f}"
+        yield f"its cost is unknown, so that it may be more than ${max_cost:,.4f}: give the model's price in [prices]"
+    elif cost is not None and cost > max_cost:
+        yield f"it cost ${cost:,.4f}, more than ${max_cost:,.4f}"
 
 
 def _value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _shorten(text: str, most: int) -> str:
-    line = one_line(text[: most + 200])
-    return line if len(line) <= most and len(text) <= most + 200 else line[: most - 1].rstrip() + "…"
+def _shorten(text: str, max_chars: int) -> str:
+    line = one_line(text[: max_chars + 200])
+    return line if len(line) <= max_chars and len(text) <= max_chars + 200 else line[: max_chars - 1].rstrip() + "…"

@@ -17,7 +17,7 @@ from dataclasses import field
 from functools import reduce
 
 from perstack.core.base.chain import Head
-from perstack.core.base.ids import BLOCK, OWN, block_of, number_of_run
+from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, number_of_run
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, sum_charges
 from perstack.core.definitions.permissions import StandingApproval, Widening
 from perstack.core.definitions.settings import Limits
@@ -43,10 +43,10 @@ class Job:
     def take(self, run: Run) -> None:
         """Record the state of a Run."""
         run_id = run.start.run_id
-        before = self.runs.get(run_id)
-        if before is None:
+        previous = self.runs.get(run_id)
+        if previous is None:
             self._number(number_of_run(run_id))
-        self.total_steps += run.step - (0 if before is None else before.step)
+        self.total_steps += run.step - (0 if previous is None else previous.step)
         if run.last_number:
             self._number(run.last_number)
         self._is_distributed = self._is_distributed or (run.queued is not None and not run.is_coordinator)
@@ -55,7 +55,7 @@ class Job:
             self.watch(run)
 
     def _number(self, number: int) -> None:
-        block = 0 if number in OWN else number // BLOCK
+        block = 0 if number in OWN_NUMBERS else number // BLOCK_SIZE
         if number > self._highest.get(block, 0):
             self._highest[block] = number
 
@@ -74,7 +74,7 @@ class Job:
     @property
     def may_be_distributed(self) -> bool:
         """True if numbers assigned by other drivers of delegates cannot collide with the Job's own."""
-        return bool(self.root) or self.next_number in OWN
+        return bool(self.root) or self.next_number in OWN_NUMBERS
 
     @property
     def usage(self) -> Usage:
@@ -100,22 +100,22 @@ class Job:
     @property
     def standing(self) -> tuple[StandingApproval, ...]:
         """The approvals for the whole Job, from all Runs."""
-        return tuple(one for run in self.runs.values() for one in run.standing)
+        return tuple(approval for run in self.runs.values() for approval in run.standing)
 
     @property
     def widenings(self) -> tuple[Widening, ...]:
         """The overrides of the Job's rules, in order."""
-        return tuple(one for run in self.coordinators for one in run.widenings)
+        return tuple(widening for run in self.coordinators for widening in run.widenings)
 
     @property
     def closed(self) -> Closed | None:
         """The first close of any Run, which closes all of them even if their logs do not say so yet."""
         of_runs = (run.closed for run in self.runs.values())
-        return min((one for one in of_runs if one is not None), key=lambda one: one.at, default=None)
+        return min((close for close in of_runs if close is not None), key=lambda close: close.at, default=None)
 
-    def steps_left(self, limits: Limits, besides: int = 0) -> int | None:
-        """Return the steps that the Job may still take; None without a limit. `besides`: steps that do not count."""
-        return None if limits.max_steps is None else max(0, limits.max_steps + besides - self.total_steps)
+    def steps_left(self, limits: Limits, uncounted: int = 0) -> int | None:
+        """Return the steps that the Job may still take; None without a limit. `uncounted`: steps that do not count."""
+        return None if limits.max_steps is None else max(0, limits.max_steps + uncounted - self.total_steps)
 
     @property
     def coordinator(self) -> Run:
@@ -144,10 +144,10 @@ class Job:
     @property
     def labels(self) -> dict[str, str]:
         """The labels of all Runs that a person started; later ones override earlier ones."""
-        found: dict[str, str] = {}
+        labels: dict[str, str] = {}
         for run in sorted(self.coordinators, key=lambda run: number_of_run(run.start.run_id)):
-            found |= run.start.labels
-        return found
+            labels |= run.start.labels
+        return labels
 
     def _root(self, run: Run) -> Run:
         while run.start.delegated_by is not None:

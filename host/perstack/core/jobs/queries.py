@@ -19,8 +19,8 @@ from perstack.errors import UsageError
 
 # Labels, by which owners find their Jobs, such as `team=search`.
 
-MOST_LABELS = 32
-LONGEST_VALUE = 256
+MAX_LABELS = 32
+MAX_VALUE_CHARS = 256
 
 _KEY = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}"
 
@@ -40,21 +40,21 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
 
 def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels. Raises UsageError if one is too long or not plain text."""
-    if len(labels) > MOST_LABELS:
-        raise UsageError(f"a Job may have {MOST_LABELS} labels, not {len(labels)}")
+    if len(labels) > MAX_LABELS:
+        raise UsageError(f"a Job may have {MAX_LABELS} labels, not {len(labels)}")
     for key, value in labels.items():
         if not re.fullmatch(_KEY, key):
             raise UsageError(
                 f"label {_quote_short(key)}: a key is 1 to 63 of A-Z a-z 0-9 . _ / - and begins with a letter or digit"
             )
-        if not value.isprintable() or len(value) > LONGEST_VALUE:
-            raise UsageError(f"label {key}: a value is at most {LONGEST_VALUE} printable characters")
+        if not value.isprintable() or len(value) > MAX_VALUE_CHARS:
+            raise UsageError(f"label {key}: a value is at most {MAX_VALUE_CHARS} printable characters")
     return dict(labels)
 
 
-def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+def has_labels(labels: Mapping[str, str], required: Mapping[str, str]) -> bool:
     """Return True if the labels include all wanted ones."""
-    return all(labels.get(key) == value for key, value in wanted.items())
+    return all(labels.get(key) == value for key, value in required.items())
 
 
 def _quote_short(text: str) -> str:
@@ -102,13 +102,15 @@ def removable(
 ) -> list[JobSummary]:
     """Return the chosen ones of all `jobs` that may be removed: none at work, queued, damaged or kept."""
     newest: Counter[str] = Counter()
-    found: list[JobSummary] = []
+    candidates: list[JobSummary] = []
     for job in sorted(jobs, key=lambda job: job.updated_at, reverse=True):
         newest[job.expert_key] += 1
-        waits = job.question is not None and not include_waiting
-        if newest[job.expert_key] > keep_last and not (job.damaged or job.status in ("running", "queued") or waits):
-            found.append(job)
-    return [job for job in found if choice.has(job)]
+        is_waiting = job.question is not None and not include_waiting
+        if newest[job.expert_key] > keep_last and not (
+            job.damaged or job.status in ("running", "queued") or is_waiting
+        ):
+            candidates.append(job)
+    return [job for job in candidates if choice.has(job)]
 
 
 def not_retained(jobs: Iterable[JobSummary], retention: Retention, now: int) -> list[JobSummary]:
@@ -121,7 +123,7 @@ def not_retained(jobs: Iterable[JobSummary], retention: Retention, now: int) -> 
 
 
 GroupBy = Literal["expert", "model", "day", "label"]
-NONE = "-"  # key for Jobs without a label, and for a model that an older job.json does not name
+NO_KEY = "-"  # key for Jobs without a label, and for a model that an older job.json does not name
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,32 +164,32 @@ def spent_by(
     jobs: Iterable[JobSummary], by: GroupBy, *, since: int, day_of: Callable[[int], str]
 ) -> tuple[list[GroupCost], GroupCost]:
     """Return the costs by group, highest first (days in order), and the total, of Runs started since then."""
-    found: dict[str, GroupCost] = {}
+    by_key: dict[str, GroupCost] = {}
     total = GroupCost("total")
     for job in jobs:
         for run in job.runs:
             if run.started_at < since:
                 continue
-            whole = ModelShare(usage=run.usage, unpriced_tokens=run.unpriced_tokens)
-            total = total.plus(whole)
+            run_share = ModelShare(usage=run.usage, unpriced_tokens=run.unpriced_tokens)
+            total = total.plus(run_share)
             for key in _keys(job, run, by, day_of):
-                share = run.by_model.get(key, whole) if by == "model" else whole
-                found[key] = found.get(key, GroupCost(key)).plus(share)
-    rows = list(found.values())
+                share = run.by_model.get(key, run_share) if by == "model" else run_share
+                by_key[key] = by_key.get(key, GroupCost(key)).plus(share)
+    rows = list(by_key.values())
     if by == "day":
-        return sorted(rows, key=lambda one: one.key), total
-    return sorted(rows, key=lambda one: (-(one.usage.cost_usd or 0), -one.usage.total_tokens, one.key)), total
+        return sorted(rows, key=lambda group: group.key), total
+    return sorted(rows, key=lambda group: (-(group.usage.cost_usd or 0), -group.usage.total_tokens, group.key)), total
 
 
 def _keys(job: JobSummary, run: RunSummary, by: GroupBy, day_of: Callable[[int], str]) -> list[str]:
     match by:
         case "expert":
-            return [run.expert_key or NONE]
+            return [run.expert_key or NO_KEY]
         case "model":
-            return [*run.by_model] or [run.model or NONE]
+            return [*run.by_model] or [run.model or NO_KEY]
         case "day":
             return [day_of(run.started_at)]
         case "label":
-            return [f"{name}={value}" for name, value in job.labels.items()] or [NONE]
+            return [f"{name}={value}" for name, value in job.labels.items()] or [NO_KEY]
         case _:
             assert_never(by)

@@ -49,8 +49,8 @@ def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
     )
 
 
-def _shorten(text: str, longest: int = 200) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+def _shorten(text: str, max_chars: int = 200) -> str:
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
 def resumption(
@@ -97,9 +97,9 @@ def _reason(job_id: str, run: Run) -> ResumeReason:
 
 
 def _check_settled(calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement]) -> None:
-    known = {name for call in calls for name in (call.key, call.call_id)}
+    keys = {name for call in calls for name in (call.key, call.call_id)}
     for name in settled:
-        if name not in known:
+        if name not in keys:
             names = ", ".join(call.key for call in calls) or "none"
             raise UsageError(f"settle {name}: no such open call; there are: {names}")
 
@@ -126,36 +126,36 @@ def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
 
 def _check_same_model(run: Run, overrides: Overrides, job_id: str) -> None:
     start = run.start
-    for word, value, used in (
+    for noun, value, recorded in (
         ("provider", overrides.provider, start.provider),
         ("model", overrides.model, start.model),
     ):
-        if value is not None and value != used:
+        if value is not None and value != recorded:
             raise UsageError(
-                f"{word} {value}: a Run is resumed on what it was started with, {used};"
-                f" another {word} needs a new query",
+                f"{noun} {value}: a Run is resumed on what it was started with, {recorded};"
+                f" another {noun} needs a new query",
                 next_steps=(Continue(job_id, start.expert_key),),
             )
 
 
 def _check_same_runtime(run: Run, overrides: Overrides, job_id: str) -> None:
     start = run.start
-    used = (start.sandbox or SandboxPolicy()).runtime
-    if overrides.runtime is not None and overrides.runtime != used:
+    recorded = (start.sandbox or SandboxPolicy()).runtime
+    if overrides.runtime is not None and overrides.runtime != recorded:
         raise UsageError(
-            f"runtime {overrides.runtime}: a Run is resumed where it was started, {used}; another runtime needs a new"
-            " query",
+            f"runtime {overrides.runtime}: a Run is resumed where it was started, {recorded}; another runtime needs a"
+            " new query",
             next_steps=(Continue(job_id, start.expert_key),),
         )
 
 
 def new_limits(run: Run, overrides: Overrides, max_steps: int | None = None) -> Limits | None:
     """Return the Run's limits with the requested changes; None without changes."""
-    given = {name: getattr(overrides, name, None) for name in Limits.model_fields}
+    requested = {name: getattr(overrides, name, None) for name in Limits.model_fields}
     if max_steps is not None:
-        given["max_steps"] = max_steps
-    new: dict[str, object] = {name: value for name, value in given.items() if value is not None}
-    if given["max_steps"] == 0:
+        requested["max_steps"] = max_steps
+    new: dict[str, object] = {name: value for name, value in requested.items() if value is not None}
+    if requested["max_steps"] == 0:
         new["max_steps"] = None  # no limit
     budget = overrides.budget_over(run.limits.budget)
     if budget != run.limits.budget:
@@ -179,16 +179,16 @@ def limits_of_delegate(run: Run, overrides: Overrides) -> Limits | None:
 def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:
     """Return True if a delegate's result is awaited: all Runs above are active or queued, and still current."""
     while run.start.delegated_by is not None:
-        by = run.start.delegated_by
-        above = runs.get(by.run_id)
+        delegation = run.start.delegated_by
+        above = runs.get(delegation.run_id)
         if above is None or above.closed is not None or above.status not in (*ACTIVE, "queued"):
             return False
-        call = above.calls.get(by.tool_call_id)
+        call = above.calls.get(delegation.tool_call_id)
         if call is None or call.result is not None:
             return False
         run = above
     number = number_of_run(run.id)
-    return not any(one.is_coordinator and number_of_run(one.id) > number for one in runs.values())
+    return not any(other.is_coordinator and number_of_run(other.id) > number for other in runs.values())
 
 
 def is_elsewhere(run: Run) -> bool:

@@ -105,7 +105,7 @@ class Finished:
 
 StreamEvent: TypeAlias = TextDelta | ToolCall | ToolResult | Question | DelegateStarted | Finished
 
-_SHOWN: frozenset[ToolKind] = frozenset(("tool", "todo", "clearTodo", "refused"))
+_SHOWN_KINDS: frozenset[ToolKind] = frozenset(("tool", "todo", "clearTodo", "refused"))
 
 
 class StreamReader:
@@ -130,14 +130,14 @@ class StreamReader:
 
     def question(self, question: OpenQuestion) -> Question:
         """Return the event of an open question."""
-        asked = accepted_answers(question)
+        allowed = accepted_answers(question)
         return Question(
             question.id,
             question.shown,
             question.run_id,
             question,
-            options=asked.options,
-            allows_other=asked.allows_other and asked.schema is None,
+            options=allowed.options,
+            allows_other=allowed.allows_other and allowed.schema is None,
             is_approval=bool(question.call_digest) or question.approval,
             event=self._asked.get(question.id),
         )
@@ -158,8 +158,10 @@ class StreamReader:
                 return (_result(event),)
             case CallDelegate():
                 return tuple(
-                    DelegateStarted(one.tool_call_id, one.expert_key, one.query, one.run_id, event.run_id, event)
-                    for one in event.delegates
+                    DelegateStarted(
+                        delegate.tool_call_id, delegate.expert_key, delegate.query, delegate.run_id, event.run_id, event
+                    )
+                    for delegate in event.delegates
                 )
             case CallInteractiveTool() | RequestApproval():
                 self._asked[event.id] = event
@@ -171,14 +173,14 @@ class StreamReader:
         for call in event.message.tool_calls:
             self._arguments[event.run_id, call.tool_call_id] = call.args
         text = "".join(part.text for part in event.reply if isinstance(part, TextPart))
-        is_told = event.run_id in self._streamed or not text
-        used = tuple(one for part in event.message.provider_tools for one in _used(part, event))
-        return used if is_told else (*used, TextDelta(text, event.run_id, event))
+        is_shown = event.run_id in self._streamed or not text
+        items = tuple(item for part in event.message.provider_tools for item in _used(part, event))
+        return items if is_shown else (*items, TextDelta(text, event.run_id, event))
 
     def _calls(self, event: CallTools) -> Iterator[ToolCall]:
         for call in event.calls:
             arguments = self._arguments.pop((event.run_id, call.id), {})
-            if call.kind in _SHOWN:
+            if call.kind in _SHOWN_KINDS:
                 yield ToolCall(call.id, call.tool_name, arguments, event.run_id, call.skill_name, event)
 
 

@@ -114,9 +114,9 @@ class ParsedJob(JobSummary, Generic[OutputT]):
     @classmethod
     def of(cls, job: JobSummary, output: OutputT | None) -> "ParsedJob[OutputT]":
         """Return the summary of a Job with its parsed result."""
-        made = ParsedJob[OutputT].model_construct(job.model_fields_set, **dict(job))
-        made._output = output
-        return made
+        parsed = ParsedJob[OutputT].model_construct(job.model_fields_set, **dict(job))
+        parsed._output = output
+        return parsed
 
     @property
     def output(self) -> OutputT | None:
@@ -175,20 +175,20 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
 
 
 def _usage_by_expert(job: Job) -> dict[str, Usage]:
-    found: dict[str, Usage] = {}
+    usage: dict[str, Usage] = {}
     for run in job.runs.values():
         key = run.start.expert_key
-        found[key] = found.get(key, NO_USAGE) + run.spending.usage
-    return found
+        usage[key] = usage.get(key, NO_USAGE) + run.spending.usage
+    return usage
 
 
 def _usage_by_model(job: Job) -> dict[str, Usage]:
-    found: dict[str, Usage] = {}
+    usage: dict[str, Usage] = {}
     for run in job.runs.values():
-        own = full_name(run.start.provider, run.start.model)
-        for name, share in (run.spending.by_model or {own: ModelShare(usage=run.spending.usage)}).items():
-            found[name] = found.get(name, NO_USAGE) + share.usage
-    return found if len(found) > 1 else {}
+        model_name = full_name(run.start.provider, run.start.model)
+        for name, share in (run.spending.by_model or {model_name: ModelShare(usage=run.spending.usage)}).items():
+            usage[name] = usage.get(name, NO_USAGE) + share.usage
+    return usage if len(usage) > 1 else {}
 
 
 def _resume_at(last: Run, status: JobStatus) -> int | None:
@@ -247,9 +247,9 @@ def places_of(starts: Iterable[StartRun]) -> dict[str, RunPlace]:
     for run_id, start in by_id.items():
         above = start.delegated_by
         calls[run_id] = () if above is None else (*calls.get(above.run_id, ()), above.tool_call_id)
-        same = RunPlace(start.expert_key, start.query, calls[run_id])
-        number = numbers[same] = numbers.get(same, -1) + 1
-        places[run_id] = RunPlace(same.expert_key, same.query, same.calls, number, start.expert.instruction)
+        place = RunPlace(start.expert_key, start.query, calls[run_id])
+        number = numbers[place] = numbers.get(place, -1) + 1
+        places[run_id] = RunPlace(place.expert_key, place.query, place.calls, number, start.expert.instruction)
     return places
 
 
@@ -273,41 +273,41 @@ class PlacedRun(Fact):
 
 def tree_of(runs: Sequence[RunSummary], places: Mapping[str, ContinuedFrom]) -> tuple[PlacedRun, ...]:
     """Return each Run once, after its parent; `places`: checkpoints that Runs continue from. Cycles are cut."""
-    known = {run.id: run for run in runs}
-    placed = {run.id: _place_run(run, known, places.get(run.id)) for run in runs}
-    below: dict[str | None, list[str]] = {}
-    for run in sorted(runs, key=lambda one: (number_of_run(one.id), one.id)):
-        below.setdefault(placed[run.id].parent, []).append(run.id)
-    found: dict[str, PlacedRun] = {}
-    todo = [(one, 0) for one in reversed([*below.get(None, ()), *known])]
+    by_id = {run.id: run for run in runs}
+    placed = {run.id: _place_run(run, by_id, places.get(run.id)) for run in runs}
+    children: dict[str | None, list[str]] = {}
+    for run in sorted(runs, key=lambda run: (number_of_run(run.id), run.id)):
+        children.setdefault(placed[run.id].parent, []).append(run.id)
+    tree: dict[str, PlacedRun] = {}
+    todo = [(run_id, 0) for run_id in reversed([*children.get(None, ()), *by_id])]
     while todo:
         run_id, depth = todo.pop()
-        if run_id in found:
+        if run_id in tree:
             continue
-        found[run_id] = placed[run_id].model_copy(update={"depth": depth})
+        tree[run_id] = placed[run_id].model_copy(update={"depth": depth})
         # A continuation follows all delegates and branches of the Run.
-        after = sorted(below.get(run_id, ()), key=lambda one: placed[one].how == "continuation")
-        todo += [(one, depth + (placed[one].how != "continuation")) for one in reversed(after)]
-    return tuple(found.values())
+        followers = sorted(children.get(run_id, ()), key=lambda run_id: placed[run_id].how == "continuation")
+        todo += [(child_id, depth + (placed[child_id].how != "continuation")) for child_id in reversed(followers)]
+    return tuple(tree.values())
 
 
 def with_descendants(runs: Sequence[RunSummary], run_id: str | None) -> tuple[RunSummary, ...]:
     """Return a Run and all Runs called by it and its delegates; all Runs if `run_id` is None."""
     if run_id is None:
         return tuple(runs)
-    found = {run_id}
-    for run in sorted(runs, key=lambda one: number_of_run(one.id)):
-        if run.delegated_by in found:
-            found.add(run.id)
-    return tuple(run for run in runs if run.id in found)
+    chosen = {run_id}
+    for run in sorted(runs, key=lambda run: number_of_run(run.id)):
+        if run.delegated_by in chosen:
+            chosen.add(run.id)
+    return tuple(run for run in runs if run.id in chosen)
 
 
-def _place_run(run: RunSummary, known: Mapping[str, RunSummary], origin: ContinuedFrom | None) -> PlacedRun:
+def _place_run(run: RunSummary, by_id: Mapping[str, RunSummary], origin: ContinuedFrom | None) -> PlacedRun:
     if run.delegated_by is not None:
-        return PlacedRun(run=run, how="delegate", parent=run.delegated_by if run.delegated_by in known else None)
+        return PlacedRun(run=run, how="delegate", parent=run.delegated_by if run.delegated_by in by_id else None)
     if origin is None:
         return PlacedRun(run=run, how="begun")
-    base = known.get(origin.run_id)
+    base = by_id.get(origin.run_id)
     how: RunOrigin = "continuation"
     if origin.answers or origin.as_it_was:
         how = "answer" if origin.answers else "uncompacted"
@@ -318,42 +318,42 @@ def _place_run(run: RunSummary, known: Mapping[str, RunSummary], origin: Continu
 
 # A summary as HTML, for notebooks. All texts are escaped: models, tools and people wrote them.
 
-_LONGEST = 20_000  # characters of a text that a notebook is shown
+_MAX_TEXT_CHARS = 20_000  # characters of a text that a notebook is shown
 
 
 def html_of(job: JobSummary) -> str:
     """Return the summary as one HTML element."""
     parts = [f"<p><b>{_text(job.expert_key)}</b> {_text(job.status)} · Job <code>{_text(job.id)}</code></p>"]
     result = None if job.result is None else canonical_json(job.result).decode("utf-8", "replace")
-    for label, shown in (("asks", job.asks), ("error", job.error), ("result", result or job.text)):
-        if shown:
-            parts.append(f"<p>{label}:</p><pre>{_text(shown)}</pre>")
+    for label, text in (("asks", job.asks), ("error", job.error), ("result", result or job.text)):
+        if text:
+            parts.append(f"<p>{label}:</p><pre>{_text(text)}</pre>")
     parts.append(f"<ul>{_tree(tree_of(job.runs, {}))}</ul>")
-    spent = (
+    totals = (
         count(job.total_steps, "step"),
         count(job.usage.total_tokens, "token"),
         cost(job.usage, job.unpriced_tokens),
     )
-    parts.append(f"<p>{_text(', '.join(filter(None, spent)))}</p>")
+    parts.append(f"<p>{_text(', '.join(filter(None, totals)))}</p>")
     return f"<div>{''.join(parts)}</div>"
 
 
 def _text(text: str) -> str:
     from html import escape  # only a notebook needs it
 
-    shown = plain_text(text)
-    return escape(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} …")
+    plain = plain_text(text)
+    return escape(plain if len(plain) <= _MAX_TEXT_CHARS else f"{plain[:_MAX_TEXT_CHARS]} …")
 
 
 def _tree(runs: tuple[PlacedRun, ...]) -> str:
-    shown, depth = "", 0
-    for level, group in groupby(runs, key=lambda one: one.depth):
-        shown += "<ul>" * (level - depth) + "</ul>" * (depth - level)
+    html, depth = "", 0
+    for level, group in groupby(runs, key=lambda placed: placed.depth):
+        html += "<ul>" * (level - depth) + "</ul>" * (depth - level)
         depth = level
-        shown += "".join(f"<li>{_text(_words(one))}</li>" for one in group)
-    return shown + "</ul>" * depth
+        html += "".join(f"<li>{_text(_words(placed))}</li>" for placed in group)
+    return html + "</ul>" * depth
 
 
-def _words(one: PlacedRun) -> str:
-    run = one.run
+def _words(placed: PlacedRun) -> str:
+    run = placed.run
     return f"{run.expert_key} ({run.id}): {run.status}, {count(run.steps, 'step')}"

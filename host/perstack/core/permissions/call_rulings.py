@@ -22,7 +22,7 @@ from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.decisions import Ruling, decide_call
 from perstack.dataclass import dataclass
 
-_LONGEST = 1_000
+_MAX_RULE_CHARS = 1_000
 
 
 def apply_rules(
@@ -37,10 +37,10 @@ def apply_rules(
             problem = f"Not run: {ruling.said} denies this call. Do not try to get round it."
             return decided.model_copy(update={"kind": "refused", "problem": problem, "rule": _rule_name(ruling)})
         case "ask":
-            covered = _covering_approval(chain, standing, decided, call)
+            approval = _covering_approval(chain, standing, decided, call)
             update: dict[str, object] = {"rule": _rule_name(ruling), "opens": ruling.opens}
-            more = {"asks": True} if covered is None else {"approved_by": covered.id}
-            return decided.model_copy(update={**update, **more})
+            addition = {"asks": True} if approval is None else {"approved_by": approval.id}
+            return decided.model_copy(update={**update, **addition})
         case _:
             assert_never(ruling.decision)
 
@@ -54,9 +54,9 @@ def offers(chain: Sequence[RuleSet], call: PolicyCall) -> tuple[str, ...]:
     """Return rules that a person may approve instead of this single call; each of them is enough to allow it."""
     ruling = decide_call(chain, call)
     is_wide = bool(call.command) and "(" not in ruling.rule  # it would cover every program
-    own = ruling.rule if ruling.list == "ask" and not is_wide else ""
-    found = dict.fromkeys((own, _suggest_rule(call)))
-    return tuple(rule for rule in found if rule and len(rule) <= _LONGEST and is_enough(chain, call, rule))
+    asking_rule = ruling.rule if ruling.list == "ask" and not is_wide else ""
+    candidates = dict.fromkeys((asking_rule, _suggest_rule(call)))
+    return tuple(rule for rule in candidates if rule and len(rule) <= _MAX_RULE_CHARS and is_enough(chain, call, rule))
 
 
 def _covering_approval(
@@ -65,12 +65,12 @@ def _covering_approval(
     digest = call_digest(decided.skill_name, decided.tool_name, call.args) if standing else ""
     return next(
         (
-            one
-            for one in standing
+            approval
+            for approval in standing
             if (
-                is_enough(chain, call, one.rule)
-                if one.rule
-                else one.call_digest == digest and one.leads_to == resolved_paths(call)
+                is_enough(chain, call, approval.rule)
+                if approval.rule
+                else approval.call_digest == digest and approval.leads_to == resolved_paths(call)
             )
         ),
         None,
@@ -117,38 +117,39 @@ def difference_of(
     """
     if decided.kind == "refused" and not decided.rule:
         return None  # no rule was asked
-    given = tuple(one for one in standing if one.id == decided.approved_by)
+    used_approvals = tuple(approval for approval in standing if approval.id == decided.approved_by)
     plain = decided.model_copy(
         update={"rule": "", "asks": False, "opens": (), "approved_by": "", "problem": None}
         | ({"kind": "delegate" if decided.skill_name.startswith("delegate/") else "tool"} if decided.rule else {})
     )
-    anew = [apply_rules(chain, given, plain, one) for one in readings]
-    was, now = _strictness(decided), [_strictness(one) for one in anew]
-    shown = f"call {decided.id} of {decided.tool_name}"
-    if was not in now:
-        words = f"{shown} is recorded as {_WORDS[was]}, where the rules in force make it {_WORDS[now[0]]}"
-        rule = f" ({anew[0].rule})" if anew[0].rule else ""
+    rulings = [apply_rules(chain, used_approvals, plain, reading) for reading in readings]
+    recorded, current = _strictness(decided), [_strictness(ruling) for ruling in rulings]
+    subject = f"call {decided.id} of {decided.tool_name}"
+    if recorded not in current:
+        before, after = _STRICTNESS_WORDS[recorded], _STRICTNESS_WORDS[current[0]]
+        message = f"{subject} is recorded as {before}, where the rules in force make it {after}"
+        rule = f" ({rulings[0].rule})" if rulings[0].rule else ""
         is_about_files = any(map(_depends_on_files, readings))
-        is_milder = all(one > was for one in now) and (is_same_place or bool(decided.ways))
+        is_milder = all(level > recorded for level in current) and (is_same_place or bool(decided.ways))
         is_certain = is_milder or not is_about_files
-        return Difference(f"{words}{rule}", is_certain)
+        return Difference(f"{message}{rule}", is_certain)
     unnamed = next((path for path in decided.opens if not _is_named(chain, path)), None)
     if unnamed is not None:
-        return Difference(f"{shown} is recorded with {unnamed} opened, which no rule in force names", True)
+        return Difference(f"{subject} is recorded with {unnamed} opened, which no rule in force names", True)
     return None
 
 
 def names_in_skill(chain: Sequence[RuleSet], decided: DecidedCall) -> tuple[str, ...]:
     """Return a tool's possible names within its skill: offered under another if illegal, or in two skills."""
-    shown = decided.tool_name
+    name = decided.tool_name
     prefix = f"{legal_tool_name(decided.skill_name)}_"
-    found = {shown, shown.removeprefix(prefix)}
-    written = {rule.tool.text for rule in _rules(chain) if legal_tool_name(rule.tool.text) in found}
-    return tuple(sorted(found | written))
+    names = {name, name.removeprefix(prefix)}
+    rule_names = {rule.tool.text for rule in _rules(chain) if legal_tool_name(rule.tool.text) in names}
+    return tuple(sorted(names | rule_names))
 
 
 _ALLOWED, _APPROVED, _ASKED, _DENIED = range(4)
-_WORDS = ("allowed", "approved for the whole Job", "waiting for approval", "denied")
+_STRICTNESS_WORDS = ("allowed", "approved for the whole Job", "waiting for approval", "denied")
 
 
 def _strictness(decided: DecidedCall) -> int:
@@ -170,6 +171,6 @@ def _is_named(chain: Sequence[RuleSet], path: str) -> bool:
 
 
 def _rules(chain: Sequence[RuleSet]) -> Iterator[PermissionRule]:
-    for one in chain:
-        own = one.permissions
-        yield from map(read_rule, (*own.deny, *own.ask, *own.allow))
+    for rule_set in chain:
+        permissions = rule_set.permissions
+        yield from map(read_rule, (*permissions.deny, *permissions.ask, *permissions.allow))

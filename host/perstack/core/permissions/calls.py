@@ -29,13 +29,13 @@ class PathResolver:
 
     def __call__(self, path: str, folder: str) -> Sequence[str]:
         """Return the names of a path, like a `Resolve`."""
-        whole = path if folder == "." else join(folder, path)
-        if whole not in self.found:
+        full_path = path if folder == "." else join(folder, path)
+        if full_path not in self.found:
             names = tuple(self._resolve(path, folder))
             if names == tuple(as_written(path, folder)):
                 return names
-            self.found[whole] = names
-        return self.found[whole]
+            self.found[full_path] = names
+        return self.found[full_path]
 
 
 EXEMPT_KINDS: frozenset[ToolKind] = frozenset({"attemptCompletion", "todo", "clearTodo", "interactive", "refused"})
@@ -73,9 +73,9 @@ class PolicyCall:
         if self.subject.script:
             line = self._argument(self.subject.script)
             return ("sh", "-c", line if isinstance(line, str) else "") if not isinstance(line, list) else _texts(line)
-        program, words = self._argument(self.subject.program), self._argument(self.subject.arguments)
-        rest = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
-        return (program if isinstance(program, str) else "", *rest)
+        program, arguments = self._argument(self.subject.program), self._argument(self.subject.arguments)
+        texts = [word for word in arguments if isinstance(word, str)] if isinstance(arguments, list) else []
+        return (program if isinstance(program, str) else "", *texts)
 
     @property
     def script(self) -> str | None:
@@ -93,7 +93,7 @@ class PolicyCall:
     def variables(self) -> Mapping[str, str]:
         """Additional variables of its program."""
         value = self._argument(self.subject.variables) if self.subject is not None else None
-        return {name: one for name, one in value.items() if isinstance(one, str)} if isinstance(value, dict) else {}
+        return {name: text for name, text in value.items() if isinstance(text, str)} if isinstance(value, dict) else {}
 
     def paths(self) -> Mapping[str, Sequence[str]]:
         """Return the resolved names of the paths in each path argument."""
@@ -101,20 +101,20 @@ class PolicyCall:
 
     @cached_property
     def _paths(self) -> Mapping[str, Sequence[str]]:
-        named = self.subject.paths if self.subject is not None else ()
+        names = self.subject.paths if self.subject is not None else ()
         # keys too, and nested texts: only the tool knows which of them it uses
-        given = {name: [*texts_in(self.args[name], keys=True)] for name in named if name in self.args}
+        texts_by_name = {name: [*texts_in(self.args[name], keys=True)] for name in names if name in self.args}
         return {
-            name: tuple(dict.fromkeys(one for text in texts for one in self.resolve(_as_path(text), self.folder)))
-            for name, texts in given.items()
+            name: tuple(dict.fromkeys(path for text in texts for path in self.resolve(_as_path(text), self.folder)))
+            for name, texts in texts_by_name.items()
             if texts
         }
 
     def urls(self) -> Mapping[str, Sequence[str]]:
         """Return the addresses in each address argument."""
-        named = self.subject.urls if self.subject is not None else ()
-        given = {name: tuple(texts_in(self.args[name], keys=True)) for name in named if name in self.args}
-        return {name: texts for name, texts in given.items() if texts}
+        names = self.subject.urls if self.subject is not None else ()
+        texts_by_name = {name: tuple(texts_in(self.args[name], keys=True)) for name in names if name in self.args}
+        return {name: texts for name, texts in texts_by_name.items() if texts}
 
     def _argument(self, name: str) -> JsonValue:
         return self.args.get(name) if name else None

@@ -26,7 +26,7 @@ from perstack.core.definitions.permissions import Decision, PermissionRule, Rule
 from perstack.core.definitions.skills import Subject
 from perstack.core.permissions.calls import PolicyCall, line_of
 from perstack.core.permissions.matching import RuleTarget, could_match, is_about, is_exact, matches
-from perstack.core.permissions.programs import VARIABLES, parts_of, redirects_of
+from perstack.core.permissions.programs import SETS_VARIABLES, parts_of, redirects_of
 from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand, Unparsed, is_harmless
 from perstack.dataclass import dataclass
 
@@ -81,10 +81,10 @@ class ParsedRules:
         denied = _heaviest(self.deny, lambda rule: matches(rule, target, is_strict=True))
         if denied is not None:
             return self.ruling("deny", denied, "deny", target)
-        hidden = _heaviest(self.deny, lambda rule: could_match(rule, target))
-        if hidden is not None:
-            reason = f"what it comes to is known when it runs, and may be {hidden.text}"
-            return replace(self.ruling("ask", hidden, "deny", target), reason=reason)
+        possible = _heaviest(self.deny, lambda rule: could_match(rule, target))
+        if possible is not None:
+            reason = f"what it comes to is known when it runs, and may be {possible.text}"
+            return replace(self.ruling("ask", possible, "deny", target), reason=reason)
         asked = _heaviest(self.ask, lambda rule: matches(rule, target, is_strict=True) or could_match(rule, target))
         allowed = _heaviest(self.allow, lambda rule: matches(rule, target, is_strict=False))
         if allowed is not None and (asked is None or allowed.weight > asked.weight):
@@ -113,8 +113,10 @@ def strictest(rulings: Iterable[Ruling]) -> Ruling:
 
 def rules_of(rule_set: RuleSet) -> ParsedRules:
     """Parse a rule set. Raises ValueError for a rule that cannot be parsed."""
-    own = rule_set.permissions
-    return _read(rule_set.source, rule_set.expert, own.otherwise, own.deny, own.ask, own.allow)
+    permissions = rule_set.permissions
+    return _read(
+        rule_set.source, rule_set.expert, permissions.otherwise, permissions.deny, permissions.ask, permissions.allow
+    )
 
 
 @lru_cache(maxsize=256)
@@ -135,16 +137,16 @@ _FILE = Subject(paths=("path",))
 
 def decide_command(rules: ParsedRules, call: PolicyCall) -> Ruling:
     """Return one rule set's decision about a call that runs a program."""
-    changed = tuple(f"{name}={value}" for name, value in call.variables.items() if not is_harmless(name))
-    command = ShellCommand(call.command, changed)
-    whole = _target(call, command)
+    assignments = tuple(f"{name}={value}" for name, value in call.variables.items() if not is_harmless(name))
+    command = ShellCommand(call.command, assignments)
+    full_target = _target(call, command)
     if call.script is not None:
-        whole = replace(whole, shown=call.script, lines=(call.script, *whole.lines))
-    rulings = [one for part in parts_of(command) for one in _rulings_on_part(rules, call, part)]
-    exact = rules.exactly(whole)
+        full_target = replace(full_target, shown=call.script, lines=(call.script, *full_target.lines))
+    rulings = [ruling for part in parts_of(command) for ruling in _rulings_on_part(rules, call, part)]
+    exact = rules.exactly(full_target)
     if exact is not None:
-        return strictest([exact, *(one for one in rulings if one.decision == "deny" and one.rule)])
-    return strictest(rulings) if rulings else rules.ruling_on(whole)
+        return strictest([exact, *(ruling for ruling in rulings if ruling.decision == "deny" and ruling.rule)])
+    return strictest(rulings) if rulings else rules.ruling_on(full_target)
 
 
 def _rulings_on_part(rules: ParsedRules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
@@ -169,7 +171,7 @@ def _rulings_on_command(rules: ParsedRules, target: RuleTarget, command: ShellCo
         if ruling.rule and (ruling.decision == "deny" or (ruling.decision == "ask" and rules.names_line(ruling.rule))):
             yield ruling
         return
-    reason = command.reason or (VARIABLES if command.assignments else "")
+    reason = command.reason or (SETS_VARIABLES if command.assignments else "")
     if not reason:
         yield ruling
         return
@@ -208,10 +210,10 @@ def display_lines(words: Sequence[str]) -> Iterator[str]:
 
 def redirected_file_calls(call: PolicyCall) -> Iterator[PolicyCall]:
     """Yield the files that shells of a call open, each as a call of the file tool that decides it."""
-    for one in redirects_of(call.command):
-        if one.path is not None:
-            name = call.resolve(one.path, call.folder)[0]
-            yield _as_file(call, name, _READ if one.is_read else _WRITE)
+    for redirect in redirects_of(call.command):
+        if redirect.path is not None:
+            name = call.resolve(redirect.path, call.folder)[0]
+            yield _as_file(call, name, _READ if redirect.is_read else _WRITE)
 
 
 def _as_file(call: PolicyCall, path: str, tool: str) -> PolicyCall:
@@ -226,18 +228,18 @@ def _file(rules: ParsedRules, call: PolicyCall, path: str, tool: str) -> Iterato
 
 def _target(call: PolicyCall, command: ShellCommand) -> RuleTarget:
     """Return the command as a separate target, without what surrounds it."""
-    known = command.known
-    line = line_of([*command.assignments, *known])
+    known_words = command.known
+    line = line_of([*command.assignments, *known_words])
     start = None if command.is_known else (f"{line} " if line else "")
     shown = line if start is None else f"{start}…"
-    base = known[0].rpartition("/")[2] if known else ""
-    others: tuple[str, ...] = (line_of(known), line_of([base, *known[1:]])) if known else ()
+    base = known_words[0].rpartition("/")[2] if known_words else ""
+    readings: tuple[str, ...] = (line_of(known_words), line_of([base, *known_words[1:]])) if known_words else ()
     if start is not None:
         # this mark can be matched only by a rule with a wildcard there
-        others = tuple(f"{one} \ue000" for one in others)
+        readings = tuple(f"{reading} \ue000" for reading in readings)
         line = f"{start}\ue000"
-    inner = replace(call, args={**call.args, **_arguments(call.subject, command)})
-    return RuleTarget(inner, shown, lines=tuple(dict.fromkeys((line, *others))), start=start)
+    command_call = replace(call, args={**call.args, **_arguments(call.subject, command)})
+    return RuleTarget(command_call, shown, lines=tuple(dict.fromkeys((line, *readings))), start=start)
 
 
 def _arguments(subject: Subject | None, command: ShellCommand) -> JsonObject:
@@ -252,12 +254,12 @@ def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
     """Return the decision about a call under the rule sets of project, Expert and Runs above. Raises ValueError."""
     if call.is_exempt:
         return Ruling("allow")
-    sets = [rules_of(one) for one in chain]
-    found = [_ruling_by(one, call) for one in sets]
-    ruling = strictest(found) if found else Ruling("allow")
+    sets = [rules_of(rule_set) for rule_set in chain]
+    rulings = [_ruling_by(rules, call) for rules in sets]
+    ruling = strictest(rulings) if rulings else Ruling("allow")
     if ruling.decision == "deny":
         return ruling
-    projects = [one for one in sets if not one.expert]
+    projects = [rules for rules in sets if not rules.expert]
     files = redirected_file_calls(call) if call.command else (call,)
     opens = tuple(dict.fromkeys(path for file in files for path in _opened_paths(projects, file)))
     return replace(ruling, opens=opens) if opens else ruling
@@ -272,7 +274,7 @@ def decide_offer(chain: Sequence[RuleSet], tool: PolicyCall) -> Ruling:
     No single use can be judged, so a rule that asks keeps the tool away, and a rule with arguments counts for all uses
     if it denies or asks, and for none if it allows. Raises ValueError.
     """
-    ruling = strictest([Ruling("allow"), *(_offer_in(rules_of(one), tool) for one in chain)])
+    ruling = strictest([Ruling("allow"), *(_offer_in(rules_of(rule_set), tool) for rule_set in chain)])
     return ruling if ruling.decision == "allow" else replace(ruling, decision="deny")
 
 
@@ -302,7 +304,7 @@ def _ruling_by(rules: ParsedRules, call: PolicyCall) -> Ruling:
 
 def _targets(call: PolicyCall) -> Iterator[RuleTarget]:
     names = dict.fromkeys(name for names in call.paths().values() for name in names)
-    urls = dict.fromkeys(url for each in call.urls().values() for url in each)
+    urls = dict.fromkeys(url for addresses in call.urls().values() for url in addresses)
     if not names and not urls:
         yield RuleTarget(call, call.tool)
     for name in names:
@@ -326,7 +328,7 @@ def _names_path(rule: PermissionRule, call: PolicyCall, path: str) -> bool:
         return False
     if rule.bare is not None:
         return rule.bare.names_path(path)
-    own = {name: names for name, names in call.paths().items() if path in names}
-    return any(name in own and glob.names_path(path) for name, glob in rule.named) and matches(
+    arguments = {name: names for name, names in call.paths().items() if path in names}
+    return any(name in arguments and glob.names_path(path) for name, glob in rule.named) and matches(
         rule, RuleTarget(call, path, path=path), is_strict=False
     )

@@ -20,23 +20,25 @@ from perstack.dataclass import dataclass
 # Readings of an address: as written, and as programs understand it. A strict rule matches any of them, so that
 # `HTTP://EXAMPLE.com:80/a/../b` cannot bypass a rule for `http://example.com/b`.
 
-_LONGEST_HOST = 1_000
+_MAX_HOST_CHARS = 1_000
 _SPECIAL = re.compile(r"(?i)(https?|wss?|ftp):[\\/]*(.*)", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\d)")
-_UNSEEN = re.compile(r"[\t\r\n]")
+_IGNORED_CHARS = re.compile(r"[\t\r\n]")
 _NUMBER = re.compile(r"(?i)(?:0x[0-9a-f]*|\d+)(?:\.(?:0x[0-9a-f]*|\d+)){0,3}")
 _PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 
 
 def address_readings(text: str, *, is_strict: bool) -> tuple[str, ...]:
     """Return the possible readings of an address, the written one first. `is_strict` adds schemes to one without."""
-    plain = _UNSEEN.sub("", text.strip("".join(map(chr, range(33)))))
-    wholes = [plain] if _SCHEME.match(plain) else [f"{scheme}://{plain}" for scheme in ("https", "http") if is_strict]
-    found = [text]
-    for whole in wholes:
-        for one in (whole.replace("\\", "/"), whole):  # browsers and libraries disagree about backslashes
-            found += _normalized_addresses(one)
-    return tuple(dict.fromkeys(found))
+    plain = _IGNORED_CHARS.sub("", text.strip("".join(map(chr, range(33)))))
+    addresses = (
+        [plain] if _SCHEME.match(plain) else [f"{scheme}://{plain}" for scheme in ("https", "http") if is_strict]
+    )
+    readings = [text]
+    for address in addresses:
+        for reading in (address.replace("\\", "/"), address):  # browsers and libraries disagree about backslashes
+            readings += _normalized_addresses(reading)
+    return tuple(dict.fromkeys(readings))
 
 
 def _normalized_addresses(text: str) -> tuple[str, ...]:
@@ -46,25 +48,25 @@ def _normalized_addresses(text: str) -> tuple[str, ...]:
     scheme = special[1].lower()
     authority, path, query = _parts(special[2])
     host, port = _host_and_port(authority.rpartition("@")[2])
-    there = f"{scheme}://{host}{f':{port}' if port and port != _PORTS[scheme] else ''}"
-    way = normpath(f"/{unquote(path)}".replace("//", "/"))
-    is_folder = path.endswith("/") and way != "/"
-    return (f"{there}{way}{'/' if is_folder else ''}{query}",)
+    origin = f"{scheme}://{host}{f':{port}' if port and port != _PORTS[scheme] else ''}"
+    normalized = normpath(f"/{unquote(path)}".replace("//", "/"))
+    is_folder = path.endswith("/") and normalized != "/"
+    return (f"{origin}{normalized}{'/' if is_folder else ''}{query}",)
 
 
-def _parts(rest: str) -> tuple[str, str, str]:
-    rest = rest.partition("#")[0]
-    before, mark, query = rest.partition("?")
-    authority, _, path = before.partition("/")
+def _parts(text: str) -> tuple[str, str, str]:
+    text = text.partition("#")[0]
+    location, mark, query = text.partition("?")
+    authority, _, path = location.partition("/")
     return authority, path, f"{mark}{query}"
 
 
 def _host_and_port(text: str) -> tuple[str, str]:
-    if len(text) > _LONGEST_HOST:  # no host name is that long
+    if len(text) > _MAX_HOST_CHARS:  # no host name is that long
         return text.lower(), ""
     if text.startswith("["):
-        host, _, rest = text.partition("]")
-        return f"{_address(host[1:])}", rest.removeprefix(":")
+        host, _, tail = text.partition("]")
+        return f"{_address(host[1:])}", tail.removeprefix(":")
     host, _, port = text.partition(":")
     host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".")
     return (_dotted_ipv4(host) if _NUMBER.fullmatch(host) else _to_ascii(host)), port
@@ -75,8 +77,8 @@ def _dotted_ipv4(host: str) -> str:
     *first, last = (_number(part) for part in host.split("."))
     if any(part > 255 for part in first) or last >= 256 ** (4 - len(first)):
         return host
-    whole = sum(part << (24 - 8 * place) for place, part in enumerate(first)) + last
-    return ".".join(str(whole >> shift & 255) for shift in (24, 16, 8, 0))
+    value = sum(part << (24 - 8 * index) for index, part in enumerate(first)) + last
+    return ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0))
 
 
 def _number(part: str) -> int:
@@ -187,7 +189,9 @@ def _path(glob: Glob, path: str, call: PolicyCall, *, is_strict: bool) -> bool:
 
 
 def _url(glob: Glob, url: str, *, is_strict: bool) -> bool:
-    return _any_or_all([glob.matches(one) for one in address_readings(url, is_strict=is_strict)], is_strict=is_strict)
+    return _any_or_all(
+        [glob.matches(reading) for reading in address_readings(url, is_strict=is_strict)], is_strict=is_strict
+    )
 
 
 def _value(glob: Glob, value: JsonValue, call: PolicyCall, *, is_strict: bool) -> bool:
@@ -195,9 +199,9 @@ def _value(glob: Glob, value: JsonValue, call: PolicyCall, *, is_strict: bool) -
         case str():
             return any(glob.matches(text) for text in (_path_readings(value, call) if is_strict else [value]))
         case list() if value:
-            whole = is_strict and glob.matches(_json(value))
-            each = [_value(glob, one, call, is_strict=is_strict) for one in value]
-            return whole or _any_or_all(each, is_strict=is_strict)
+            matches_whole = is_strict and glob.matches(_json(value))
+            results = [_value(glob, item, call, is_strict=is_strict) for item in value]
+            return matches_whole or _any_or_all(results, is_strict=is_strict)
         case _:
             return glob.matches(_json(value))
 
@@ -207,12 +211,12 @@ def _path_readings(text: str, call: PolicyCall) -> Sequence[str]:
     if "/" not in text or "://" in text:
         return (text,)
     path = posixpath.normpath(text)
-    inside = path.removeprefix(f"{call.root}/") if call.root else path
-    return tuple(dict.fromkeys((text, path, inside)))
+    relative = path.removeprefix(f"{call.root}/") if call.root else path
+    return tuple(dict.fromkeys((text, path, relative)))
 
 
-def _any_or_all(found: Sequence[bool], *, is_strict: bool) -> bool:
-    return any(found) if is_strict else all(found) and bool(found)
+def _any_or_all(results: Sequence[bool], *, is_strict: bool) -> bool:
+    return any(results) if is_strict else all(results) and bool(results)
 
 
 def _json(value: JsonValue) -> str:

@@ -16,8 +16,8 @@ from perstack.core.definitions.permissions import Decision
 from perstack.core.definitions.skills import Effect, ToolKind
 from perstack.dataclass import dataclass
 
-_WANTED = re.compile(rb'\{"type":"(startRun|finishGeneration|callTools|decideApproval)"')
-RULED: tuple[ToolKind, ...] = ("tool", "delegate", "refused")
+_RELEVANT_EVENT = re.compile(rb'\{"type":"(startRun|finishGeneration|callTools|decideApproval)"')
+RULED_KINDS: tuple[ToolKind, ...] = ("tool", "delegate", "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,40 +47,44 @@ class PastRun:
     calls: list[PastCall] = field(default_factory=list[PastCall])
 
 
-def past_run(run_id: str, lines: Iterable[bytes], kinds: Collection[ToolKind] = RULED) -> PastRun:
+def past_run(run_id: str, lines: Iterable[bytes], kinds: Collection[ToolKind] = RULED_KINDS) -> PastRun:
     """Return a log's Run with its calls of these kinds. Raises ValueError for an invalid line."""
-    found = PastRun(run_id)
-    asked: Mapping[str, JsonObject] = {}
+    run = PastRun(run_id)
+    parts_by_call: Mapping[str, JsonObject] = {}
     approved: set[str] = set()
     for line in lines:
-        kind = _WANTED.match(line)
+        kind = _RELEVANT_EVENT.match(line)
         if kind is None:
             continue
         event = _event(line)
         match kind[1]:
             case b"startRun":
-                found.expert = _object(event, "expert")
-                found.works_for = _text(_object(event, "delegatedBy"), "runId") or None
+                run.expert = _object(event, "expert")
+                run.works_for = _text(_object(event, "delegatedBy"), "runId") or None
             case b"finishGeneration":
-                asked = {_text(part, "toolCallId"): part for part in _objects(event, "reply")}
+                parts_by_call = {_text(part, "toolCallId"): part for part in _objects(event, "reply")}
             case b"decideApproval":
                 if event.get("decision") != "no":
                     approved.add(_text(event, "toolCallId"))
             case _:
-                found.calls += [one for call in _objects(event, "calls") if (one := _call(call, event, asked, kinds))]
-    found.calls = [_with_approval(call, approved) for call in found.calls]
-    return found
+                run.calls += [
+                    past_call
+                    for call in _objects(event, "calls")
+                    if (past_call := _call(call, event, parts_by_call, kinds))
+                ]
+    run.calls = [_with_approval(call, approved) for call in run.calls]
+    return run
 
 
 def _call(
-    call: JsonObject, event: JsonObject, asked: Mapping[str, JsonObject], kinds: Collection[ToolKind]
+    call: JsonObject, event: JsonObject, parts_by_call: Mapping[str, JsonObject], kinds: Collection[ToolKind]
 ) -> PastCall | None:
     kind = cast("ToolKind", call.get("kind", "tool"))
     is_denied = kind == "refused" and bool(call.get("rule"))
     if kind not in kinds or (kind == "refused" and not is_denied):
         return None
     call_id = _text(call, "id")
-    part = asked.get(call_id)
+    part = parts_by_call.get(call_id)
     return PastCall(
         id=call_id,
         step=_number(event, "stepNumber"),
@@ -104,12 +108,12 @@ def _with_approval(call: PastCall, approved: set[str]) -> PastCall:
 
 def _event(line: bytes) -> JsonObject:
     try:
-        found: JsonValue = json.loads(open_line(line).payload)
+        event: JsonValue = json.loads(open_line(line).payload)
     except BrokenSeal as error:
         raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("a line is nested too deep") from None
-    return found if isinstance(found, dict) else {}
+    return event if isinstance(event, dict) else {}
 
 
 def _object(event: JsonObject, name: str) -> JsonObject:
@@ -119,7 +123,7 @@ def _object(event: JsonObject, name: str) -> JsonObject:
 
 def _objects(event: JsonObject, name: str) -> list[JsonObject]:
     value = event.get(name)
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _text(event: JsonObject, name: str) -> str:

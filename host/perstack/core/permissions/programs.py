@@ -67,10 +67,12 @@ INTERPRETERS: Mapping[str, str] = {  # patterns of interpreters' arguments that 
     "psql": r".*\\!.*",
 }
 
-READ_INPUT = _words("python pypy ipython perl ruby node nodejs php lua luajit julia groovy deno bun sqlite3")
+INPUT_INTERPRETERS = _words("python pypy ipython perl ruby node nodejs php lua luajit julia groovy deno bun sqlite3")
 """Interpreters that run their standard input if no argument names a file."""
 
-TRAPS: Mapping[str, str] = {  # patterns of arguments that make a program run another one, or change which one it runs
+RISKY_ARGUMENTS: Mapping[
+    str, str
+] = {  # patterns of arguments that make a program run another one, or change which one it runs
     "find": r"-(?:exec|execdir|ok|okdir)",
     "fd": _FD,
     "fdfind": _FD,
@@ -117,7 +119,7 @@ TRAPS: Mapping[str, str] = {  # patterns of arguments that make a program run an
     "local": r".*=.*",
 }
 
-SEEN_THROUGH = _words(
+WRAPPERS = _words(
     """
     npx bunx pnpx uvx uv poetry pipx pdm hatch rye npm pnpm yarn bun docker podman kubectl nix direnv mise asdf bundle
     rake cargo go dotenv op aws-vault conda mamba
@@ -126,18 +128,20 @@ SEEN_THROUGH = _words(
 """Wrappers that plainly run the command after them: rules that deny that command or ask about it apply."""
 
 
-VARIABLES = "it sets variables that can change which program runs"
+SETS_VARIABLES = "it sets variables that can change which program runs"
 
-_MOST_WORDS = 60
-_LONGEST_WORD = 2_000
-_DEEPEST = 6
+_MAX_WORDS = 60
+_MAX_WORD_CHARS = 2_000
+_MAX_DEPTH = 6
 _VERSION = re.compile(r"python[\d.]*|pypy[\d.]*|perl[\d.]+|ruby[\d.]+|lua[\d.]+|php[\d.]+|g?awk[\d.]+|gcc-\d+")
 _OPTIONS = re.compile(r"-[cefluvxnC]+|\+[efuvxnC]+|[-+][efuvxnC]*o")
-_SET = frozenset({"errexit", "nounset", "noglob", "noclobber", "pipefail", "posix", "xtrace", "verbose"})
+_HARMLESS_SHELL_OPTIONS = frozenset(
+    {"errexit", "nounset", "noglob", "noclobber", "pipefail", "posix", "xtrace", "verbose"}
+)
 """Shell options, and names after `-o`, that change neither how a script is parsed nor which program runs."""
-_OF_SYSTEM = re.compile(r"(?:(?:/usr(?:/local)?|/opt/homebrew)?/bin/)?[^/]+")
+_SYSTEM_PROGRAM = re.compile(r"(?:(?:/usr(?:/local)?|/opt/homebrew)?/bin/)?[^/]+")
 """Program found through PATH or in a folder that only administrators write. Any other, such as `./sh`, is unknown."""
-_SAYS = frozenset({"--version", "-V", "--help", "-h", "-v"})
+_INFO_OPTIONS = frozenset({"--version", "-V", "--help", "-h", "-v"})
 
 
 def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
@@ -147,30 +151,30 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
         yield replace(command, reason="which program it runs is known when it runs")
         return
     name = _name(words[0])
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         yield replace(command, reason=f"{name} runs other programs")
         return
     script = _script(name, command) if name in SHELLS else None
-    if script is not None and _OF_SYSTEM.fullmatch(words[0]):
+    if script is not None and _SYSTEM_PROGRAM.fullmatch(words[0]):
         yield replace(command, is_around=True)
         if command.assignments:
-            yield replace(command, reason=VARIABLES)
+            yield replace(command, reason=SETS_VARIABLES)
         for part in parts_of_script(script, is_bash=name == "bash"):
             yield from parts_of(part, depth + 1) if isinstance(part, ShellCommand) else (part,)
         return
     reason = _reason(name, command)
     yield replace(command, reason=reason or command.reason)
-    if reason or name in SEEN_THROUGH:
+    if reason or name in WRAPPERS:
         yield from _commands_in_arguments(words, depth)
 
 
 def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
     """Yield the files that shells open themselves, for a shell at any position among the words, as far as parsed."""
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return
-    for place in range(min(len(words), _MOST_WORDS)):
-        name = _name(words[place])
-        script = _script(name, ShellCommand(tuple(words[place:]))) if name in SHELLS else None
+    for index in range(min(len(words), _MAX_WORDS)):
+        name = _name(words[index])
+        script = _script(name, ShellCommand(tuple(words[index:]))) if name in SHELLS else None
         for part in parts_of_script(script, is_bash=name == "bash") if script is not None else ():
             if isinstance(part, Redirect):
                 yield part
@@ -188,7 +192,7 @@ def _name(word: str) -> str:
 def _script(name: str, command: ShellCommand) -> str | None:
     """Return the script that a shell gets with `-c`; None without `-c`, or with an option that is not understood."""
     words = list(command.words[1:])
-    is_given = False
+    has_script = False
     while words and (words[0] or "").startswith(("-", "+")):
         option = words.pop(0) or ""
         if option in ("-", "--"):
@@ -199,10 +203,10 @@ def _script(name: str, command: ShellCommand) -> str | None:
             return None
         if not _OPTIONS.fullmatch(option):
             return None
-        is_given = is_given or (option.startswith("-") and "c" in option)
-        if option.endswith("o") and (not words or words.pop(0) not in _SET):
+        has_script = has_script or (option.startswith("-") and "c" in option)
+        if option.endswith("o") and (not words or words.pop(0) not in _HARMLESS_SHELL_OPTIONS):
             return None
-    return words[0] if is_given and words else None
+    return words[0] if has_script and words else None
 
 
 def _reason(name: str, command: ShellCommand) -> str:
@@ -214,12 +218,12 @@ def _reason(name: str, command: ShellCommand) -> str:
         return "" if command.is_known and _runs_nothing(name, words) else f"{name} runs other programs"
     if name in INTERPRETERS:
         return _reason_of_interpreter(name, words, is_known=command.is_known)
-    trap = TRAPS.get(name)
-    if trap is None:
+    pattern = RISKY_ARGUMENTS.get(name)
+    if pattern is None:
         return ""
-    found = next((word for word in words if _matches(trap, word)), None)
-    if found is not None:
-        return f"{name} may run another program because of {found[:60]}"
+    argument = next((word for word in words if _matches(pattern, word)), None)
+    if argument is not None:
+        return f"{name} may run another program because of {argument[:60]}"
     if command.is_known or (name == "printf" and words and not words[0].startswith("-")):
         return ""
     return f"what {name} is given is known when it runs"
@@ -227,7 +231,7 @@ def _reason(name: str, command: ShellCommand) -> str:
 
 def _matches(pattern: str, word: str) -> bool:
     """Match a word; a long word counts as a match, because matching it costs too much."""
-    return len(word) > _LONGEST_WORD or re.fullmatch(pattern, word, re.DOTALL) is not None
+    return len(word) > _MAX_WORD_CHARS or re.fullmatch(pattern, word, re.DOTALL) is not None
 
 
 def _reason_of_interpreter(name: str, words: Sequence[str], *, is_known: bool) -> str:
@@ -237,7 +241,7 @@ def _reason_of_interpreter(name: str, words: Sequence[str], *, is_known: bool) -
         return ""
     if not is_known:
         return f"what {name} is given is known when it runs"
-    if name not in READ_INPUT or _SAYS.intersection(words):
+    if name not in INPUT_INTERPRETERS or _INFO_OPTIONS.intersection(words):
         return ""
     return f"{name} runs what it reads from its input"
 
@@ -245,7 +249,7 @@ def _reason_of_interpreter(name: str, words: Sequence[str], *, is_known: bool) -
 def _reason_of_shell(name: str, words: Sequence[str], *, is_known: bool) -> str:
     if name in SHELLS and words and not words[0].startswith(("-", "+")):
         return ""  # a script file, like any program that is called by its name
-    if is_known and words and _SAYS.issuperset(words):
+    if is_known and words and _INFO_OPTIONS.issuperset(words):
         return ""
     return f"{name} runs commands that are not read"
 
@@ -258,17 +262,17 @@ def _runs_nothing(name: str, words: Sequence[str]) -> bool:
 
 def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
     """Yield possible commands among the arguments, so that rules that deny them or ask about them apply."""
-    for place in range(1, min(len(words), _MOST_WORDS)):
-        rest = tuple(words[place:])
+    for index in range(1, min(len(words), _MAX_WORDS)):
+        rest = tuple(words[index:])
         yield ShellCommand(rest, is_around=True)
         if _name(rest[0]) in SHELLS:
             yield from _mark_around(parts_of(ShellCommand(rest), depth + 1))
-        if re.search(r"[\s;&|]", words[place]):
+        if re.search(r"[\s;&|]", words[index]):
             yield from _mark_around(
-                inner
-                for part in parts_of_script(words[place])
+                inner_part
+                for part in parts_of_script(words[index])
                 if isinstance(part, ShellCommand)
-                for inner in parts_of(part, depth + 1)
+                for inner_part in parts_of(part, depth + 1)
             )
 
 

@@ -29,10 +29,10 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_LONGEST = 50_000
-_DEEPEST = 60
+_MAX_SCRIPT_CHARS = 50_000
+_MAX_DEPTH = 60
 
-_INSIDE = _names(  # node types that only contain statements
+_CONTAINER_NODES = _names(  # node types that only contain statements
     """
     program list pipeline subshell compound_statement do_group negated_command if_statement elif_clause
     else_clause while_statement case_item function_definition variable_assignments command_substitution
@@ -40,14 +40,14 @@ _INSIDE = _names(  # node types that only contain statements
     """
 )
 
-_RESERVED = _names(
+_RESERVED_WORDS = _names(
     """
     { } ! if then elif else fi do done case esac for while until function select in [[ ]] coproc
     """
 )
-_MARK = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_JOINED = re.compile(r"(?<![\s\\])\\\n")
-_MOVES = frozenset({"cd", "pushd", "popd"})
+_CONTROL_CHARS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_LINE_CONTINUATION = re.compile(r"(?<![\s\\])\\\n")
+_FOLDER_COMMANDS = frozenset({"cd", "pushd", "popd"})
 
 
 def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
@@ -59,26 +59,26 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
     problem = _unreadable_reason(script)
     if problem is not None:
         return [Unparsed(_short(script), problem)]
-    if _JOINED.search(script):
+    if _LINE_CONTINUATION.search(script):
         script = script.replace(
             "\\\n", ""
         )  # safe: no quote or other backslash precedes it, so none of these is literal text
     root = parsed(script)
     if root.has_error:
         return [Unparsed(_short(script), "the script cannot be read")]
-    found = list(_statement(root, 0))
+    parts = list(_statement(root, 0))
     try:
-        sure = parse_script(script, is_bash=is_bash)
+        plain_parts = parse_script(script, is_bash=is_bash)
     except NotUnderstood as error:
-        found.append(Unparsed(_short(script), str(error)))
+        parts.append(Unparsed(_short(script), str(error)))
     else:
-        if _is_same(sure, found):
-            found = [*sure, *(part for part in found if isinstance(part, Unparsed))]
+        if _is_same(plain_parts, parts):
+            parts = [*plain_parts, *(part for part in parts if isinstance(part, Unparsed))]
         else:
-            found.append(Unparsed(_short(script), "the script can be read in more than one way"))
-    if not any(isinstance(part, ShellCommand) and _MOVES.intersection(part.known[:2]) for part in found):
-        return found
-    return [_without_place(part) for part in found]
+            parts.append(Unparsed(_short(script), "the script can be read in more than one way"))
+    if not any(isinstance(part, ShellCommand) and _FOLDER_COMMANDS.intersection(part.known[:2]) for part in parts):
+        return parts
+    return [_without_place(part) for part in parts]
 
 
 def _is_same(first: list[Part], second: list[Part]) -> bool:
@@ -96,13 +96,13 @@ def _is_same(first: list[Part], second: list[Part]) -> bool:
 
 
 def _unreadable_reason(script: str) -> str | None:
-    if len(script) > _LONGEST:
+    if len(script) > _MAX_SCRIPT_CHARS:
         return "the script is too long to be read"
-    if _MARK.search(script):
+    if _CONTROL_CHARS.search(script):
         return "the script has characters that cannot be seen"
-    if not script.isascii() and any(_is_odd(each) for each in script):
+    if not script.isascii() and any(_is_odd(char) for char in script):
         return "the script has characters that look like spaces, or like none"
-    if _JOINED.search(script) and any(mark in script for mark in ("'", '"', "<<", "#", "\\\\\n")):
+    if _LINE_CONTINUATION.search(script) and any(mark in script for mark in ("'", '"', "<<", "#", "\\\\\n")):
         return "a word of the script continues in the next line"
     return None
 
@@ -118,13 +118,13 @@ def _without_place(part: Part) -> Part:
 
 
 def _statement(node: Node, depth: int) -> Iterator[Part]:
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         yield Unparsed(_short(source(node)), "it is nested too deep to be read")
         return
-    read = _READERS.get(node.type)
-    if read is not None:
-        yield from read(node, depth + 1)
-    elif node.type in _INSIDE:
+    reader = _READERS.get(node.type)
+    if reader is not None:
+        yield from reader(node, depth + 1)
+    elif node.type in _CONTAINER_NODES:
         yield from _parts_within(node, depth)
     elif node.type != "comment":
         yield Unparsed(_short(source(node)), UNREAD)
@@ -146,11 +146,11 @@ def _parts_within(node: Node, depth: int) -> Iterator[Part]:
 
 def _word(node: Node, depth: int) -> tuple[str | None, list[Part]]:
     """Return a word's text, None if unknown, and the commands that run in order to expand it."""
-    text, inner, problem = word_of(node)
-    found = [part for one in inner for part in _statement(one, depth + 1)]
+    text, nodes, problem = word_of(node)
+    parts = [part for child in nodes for part in _statement(child, depth + 1)]
     if problem is not None:
-        found.append(Unparsed(_short(source(node)), problem))
-    return text, found
+        parts.append(Unparsed(_short(source(node)), problem))
+    return text, parts
 
 
 def _command(node: Node, depth: int) -> Iterator[Part]:
@@ -168,7 +168,7 @@ def _command(node: Node, depth: int) -> Iterator[Part]:
             word, parts = _word(child.children[0], depth)
             yield from parts
             words.append(word)
-            if source(child) in _RESERVED:
+            if source(child) in _RESERVED_WORDS:
                 yield Unparsed(_short(source(node)), UNREAD)
         elif child.is_named or child.type in ("==", "=~"):
             word, parts = _word(child, depth)
@@ -216,9 +216,9 @@ def _heredoc(node: Node, depth: int) -> Iterator[Part]:
         if child.type in ("file_redirect", "herestring_redirect"):
             yield from _redirect(child, depth)
         elif child.type not in ("heredoc_start", "heredoc_end", "heredoc_body", "file_descriptor"):
-            word = child.type in _WORDS
-            yield from (_word(child, depth)[1] if word else _statement(child, depth))
-            if word:
+            is_word = child.type in _WORD_NODES
+            yield from (_word(child, depth)[1] if is_word else _statement(child, depth))
+            if is_word:
                 yield Unparsed(_short(source(child)), UNREAD)
     if start is None or end is None:
         yield Unparsed(_short(source(node)), "a here-document has no end")
@@ -234,11 +234,11 @@ def _heredoc(node: Node, depth: int) -> Iterator[Part]:
 
 def _expansions(body: Node, depth: int) -> Iterator[Part]:
     text = re.sub(r"\\[\\$`]", "", source(body))
-    inner = [child for child in body.named_children if child.type not in ("heredoc_content", "string_content")]
-    run = sum(one.type == "command_substitution" for one in descendants(body))
-    if "`" in text or text.count("$(") > run + text.count("$(("):
+    nodes = [child for child in body.named_children if child.type not in ("heredoc_content", "string_content")]
+    substitutions = sum(node.type == "command_substitution" for node in descendants(body))
+    if "`" in text or text.count("$(") > substitutions + text.count("$(("):
         yield Unparsed(_short(source(body)), "a here-document cannot be read")
-    for child in inner:
+    for child in nodes:
         yield from _word(child, depth)[1]
 
 
@@ -257,8 +257,8 @@ def _read_assignment(node: Node, depth: int) -> tuple[str, str, list[Part]]:
     elif value is not None:
         text, parts_of_value = _word(value, depth)
         parts += parts_of_value
-    called = "" if name is None else source(name)
-    return called, f"{called}={'…' if text is None else text}", parts
+    variable = "" if name is None else source(name)
+    return variable, f"{variable}={'…' if text is None else text}", parts
 
 
 def _assignment(node: Node, depth: int) -> Iterator[Part]:
@@ -303,18 +303,16 @@ def _arithmetic(node: Node, depth: int) -> Iterator[Part]:
 
 
 def _substitutions(node: Node, depth: int) -> Iterator[Part]:
-    seen = 0
-    for one in descendants(node):
-        if one.type in ("command_substitution", "process_substitution"):
-            yield from _statement(one, depth + 1)
-        elif one.type in ("expansion", "arithmetic_expansion", "regex", "extglob_pattern"):
-            seen += 1
-            problem = word_of(one)[2]
+    for child in descendants(node):
+        if child.type in ("command_substitution", "process_substitution"):
+            yield from _statement(child, depth + 1)
+        elif child.type in ("expansion", "arithmetic_expansion", "regex", "extglob_pattern"):
+            problem = word_of(child)[2]
             if problem is not None:
-                yield Unparsed(_short(source(one)), problem)
-    run = sum(one.type in ("command_substitution", "process_substitution") for one in descendants(node))
+                yield Unparsed(_short(source(child)), problem)
+    substitutions = sum(child.type in ("command_substitution", "process_substitution") for child in descendants(node))
     text = source(node)
-    if text.count("`") + text.count("$(") + text.count("<(") + text.count(">(") > 2 * run:
+    if text.count("`") + text.count("$(") + text.count("<(") + text.count(">(") > 2 * substitutions:
         yield Unparsed(_short(text), UNREAD)
 
 
@@ -353,8 +351,8 @@ _READERS = {
     "case_statement": _case,
     "compound_statement": _parse_compound,
 }
-_STATEMENTS = _INSIDE | frozenset(_READERS)
-_WORDS = _names(
+_STATEMENTS = _CONTAINER_NODES | frozenset(_READERS)
+_WORD_NODES = _names(
     """
     word string raw_string ansi_c_string concatenation simple_expansion expansion number
     """

@@ -7,7 +7,7 @@ in every shell (in bash alone: `is_bash`), and let tests/support/shell_scripts.p
 it in each shell.
 
 There is no tokenizer, because the meaning of a character depends on its position: each method reads one construct at
-`_at`. Reserved words count only where a command begins.
+`_position`. Reserved words count only where a command begins.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_DEEPEST = 30
-_RESERVED = _names(
+_MAX_DEPTH = 30
+_RESERVED_WORDS = _names(
     """
     ! { } if then elif else fi do done case esac for while until in function select [[ ]] coproc time
     namespace repeat foreach end
     """
 )
-_ENDS = " \t\n;&|<>()"
-_BARE = re.compile(r"[^ \t\n;&|<>()'\"\\$`]+")
+_WORD_ENDS = " \t\n;&|<>()"
+_BARE_TEXT = re.compile(r"[^ \t\n;&|<>()'\"\\$`]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEXT = r"[A-Za-z0-9_./,:@%+ -]*"
-_NO_BLANK = frozenset({0x85, 0xA0})  # bytes that some locales treat as blanks, even within a UTF-8 character
+_BLANK_BYTES = frozenset({0x85, 0xA0})  # bytes that some locales treat as blanks, even within a UTF-8 character
 
-_SIMPLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
+_SIMPLE_EXPANSION = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
 _NUMBER_PARAMETERS = frozenset({"$?", "$#", "$$", "$!"})
 _EXPANSION = re.compile(
     r"\$\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9]+)"
@@ -57,22 +57,24 @@ _PATTERN = re.compile(
 _FUNCTION = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\(\)[ \t\n]+(?=[{(])")
 _REDIRECT = re.compile(r"([0-9]?)(<<<|<<-|<<|<>|<&|>>|>\||>&|<|>)|()(&>)(?!>)")
 _HEREDOC = re.compile(r"('?|\"?)([A-Za-z_][A-Za-z0-9_]*)\1(?=[ \t\n;&|<>)])")
-_BODY = re.compile(r"(?:[^\\`$]|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})*")
-_BODY_INSIDE = re.compile(r"[^\\`$'\"()#]*")
+_HEREDOC_BODY = re.compile(r"(?:[^\\`$]|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})*")
+_NESTED_HEREDOC_BODY = re.compile(r"[^\\`$'\"()#]*")
 
 _FILE_TEST = re.compile(r"-[abcdefghknprsuwxzLOGSN]")
 _NUMERIC_TEST = re.compile(r"-(?:eq|ne|gt|ge|lt|le)")
 _TEXT_TEST = re.compile(r"==?|!=|-nt|-ot|-ef")
-_FORMAT = re.compile(r"(?:[^%]|%(?:%|-?[0-9]*(?:\.[0-9]+)?[sb]))*", re.DOTALL)
-_SET = re.compile(r"[-+][efuxvnC]+|[-+][efuxvnC]*o|--|errexit|nounset|noglob|xtrace|verbose|noclobber|pipefail")
+_PRINTF_FORMAT = re.compile(r"(?:[^%]|%(?:%|-?[0-9]*(?:\.[0-9]+)?[sb]))*", re.DOTALL)
+_SET_ARGUMENT = re.compile(
+    r"[-+][efuxvnC]+|[-+][efuxvnC]*o|--|errexit|nounset|noglob|xtrace|verbose|noclobber|pipefail"
+)
 
 
-_DECLARES = frozenset({"export", "readonly", "local"})
-_COUNTS = frozenset({"exit", "return", "shift", "break", "continue", "ulimit", "umask"})
+_DECLARING_BUILTINS = frozenset({"export", "readonly", "local"})
+_NUMERIC_BUILTINS = frozenset({"exit", "return", "shift", "break", "continue", "ulimit", "umask"})
 """Builtins whose arguments some shells evaluate."""
-_NEVER = _names("declare typeset let shopt getopts integer float nameref autoload print")
-_QUIET = re.compile(r"/dev/(?:null|stdout|stderr|zero|fd/\d+)")
-_NETWORK = re.compile(r"/dev/(?:tcp|udp)/")
+_REFUSED_BUILTINS = _names("declare typeset let shopt getopts integer float nameref autoload print")
+_HARMLESS_DEVICE = re.compile(r"/dev/(?:null|stdout|stderr|zero|fd/\d+)")
+_NETWORK_DEVICE = re.compile(r"/dev/(?:tcp|udp)/")
 _DESCRIPTOR = re.compile(r"\d+-?|-")
 
 
@@ -101,51 +103,51 @@ class _ScriptReader:
     def __init__(self, script: str, *, is_bash: bool) -> None:
         self.parts: list[Part] = []
         self._script = script
-        self._at = 0
+        self._position = 0
         self._is_bash = is_bash
         self._depth = 0
-        self._inside = 0
+        self._substitution_depth = 0
         self._heredoc: tuple[str, bool, bool] | None = None  # delimiter, is quoted, cuts tabs
 
     def script(self) -> None:
         self._lines()
         self._list()
-        if self._at < len(self._script) or self._heredoc is not None:
+        if self._position < len(self._script) or self._heredoc is not None:
             raise NotUnderstood(UNREAD)
 
     # Lookahead.
 
     def _peek(self, length: int = 1) -> str:
-        return self._script[self._at : self._at + length]
+        return self._script[self._position : self._position + length]
 
     def _match(self, pattern: re.Pattern[str]) -> str | None:
-        found = pattern.match(self._script, self._at)
-        return None if found is None else found[0]
+        match = pattern.match(self._script, self._position)
+        return None if match is None else match[0]
 
     def _take(self, text: str) -> None:
-        if not self._script.startswith(text, self._at):
+        if not self._script.startswith(text, self._position):
             raise NotUnderstood(UNREAD)
-        self._at += len(text)
+        self._position += len(text)
 
     def _reserved(self) -> str:
         """Return the reserved word at this position, if a word ends there; empty for another word."""
-        word = self._match(_BARE) or ""
-        after = self._script[self._at + len(word) : self._at + len(word) + 1]
-        return word if word in _RESERVED and (after == "" or after in _ENDS) else ""
+        word = self._match(_BARE_TEXT) or ""
+        next_char = self._script[self._position + len(word) : self._position + len(word) + 1]
+        return word if word in _RESERVED_WORDS and (next_char == "" or next_char in _WORD_ENDS) else ""
 
     def _word_is(self, word: str) -> None:
         self._blanks()
         if self._reserved() != word:
             raise NotUnderstood(UNREAD)
-        self._at += len(word)
+        self._position += len(word)
 
     def _blanks(self) -> None:
         """Skip spaces, tabs, a comment, and escaped line ends between words."""
-        while self._at < len(self._script):
+        while self._position < len(self._script):
             if self._peek() in (" ", "\t"):
-                self._at += 1
-            elif self._peek(2) == "\\\n" and self._script[self._at - 1 : self._at] in (" ", "\t", "\n"):
-                self._at += 2
+                self._position += 1
+            elif self._peek(2) == "\\\n" and self._script[self._position - 1 : self._position] in (" ", "\t", "\n"):
+                self._position += 2
                 if self._peek() == "#":
                     raise NotUnderstood(UNREAD)
             elif self._peek() == "#":
@@ -154,19 +156,19 @@ class _ScriptReader:
                 return
 
     def _comment(self) -> None:
-        if self._at and self._script[self._at - 1] not in " \t\n":
+        if self._position and self._script[self._position - 1] not in " \t\n":
             raise NotUnderstood(UNREAD)
-        end = self._script.find("\n", self._at)
+        end = self._script.find("\n", self._position)
         end = len(self._script) if end < 0 else end
-        if self._inside or self._script[end - 1] == "\\":
+        if self._substitution_depth or self._script[end - 1] == "\\":
             raise NotUnderstood("a comment may not end where it seems to")
-        self._at = end
+        self._position = end
 
     def _lines(self) -> None:
         """Skip blank lines, and the here-document that begins after the first."""
         self._blanks()
         while self._peek() == "\n":
-            self._at += 1
+            self._position += 1
             self._body()
             self._blanks()
 
@@ -175,7 +177,7 @@ class _ScriptReader:
     def _list(self) -> None:
         """Read commands up to their end: a reserved word after a separator, a parenthesis, `;;`, or the end."""
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise NotUnderstood("it is nested too deep to be read")
         while True:
             self._and_or()
@@ -189,7 +191,7 @@ class _ScriptReader:
         if mark not in (";", "&", "\n") or self._peek(2) in (";;", ";&", "&&", "&>"):
             return False
         if mark != "\n":
-            self._at += 1
+            self._position += 1
         self._lines()
         return True
 
@@ -204,21 +206,21 @@ class _ScriptReader:
         self._pipeline()
         self._blanks()
         while self._peek(2) in ("&&", "||"):
-            self._at += 2
+            self._position += 2
             self._lines()
             self._pipeline()
             self._blanks()
 
     def _pipeline(self) -> None:
         if self._reserved() == "!":
-            self._at += 1
+            self._position += 1
             if self._peek() not in (" ", "\t"):
                 raise NotUnderstood(UNREAD)
             self._blanks()
         self._command()
         self._blanks()
         while self._peek() == "|" and self._peek(2) != "||":
-            self._at += 1
+            self._position += 1
             self._lines()
             self._command()
             self._blanks()
@@ -227,9 +229,9 @@ class _ScriptReader:
 
     def _command(self) -> None:
         word = self._reserved()
-        function = _FUNCTION.match(self._script, self._at)
-        if function is not None and function[1] not in _RESERVED and self._heredoc is None:
-            self._at = function.end()
+        function = _FUNCTION.match(self._script, self._position)
+        if function is not None and function[1] not in _RESERVED_WORDS and self._heredoc is None:
+            self._position = function.end()
             word = self._reserved()
             if word != "{" and self._peek() != "(":
                 raise NotUnderstood(UNREAD)
@@ -238,11 +240,11 @@ class _ScriptReader:
         elif word == "[[" and self._is_bash:
             self._double_brackets()
         elif word:
-            read = self._compounds().get(word)
-            if read is None:
+            parse = self._compounds().get(word)
+            if parse is None:
                 raise NotUnderstood(UNREAD)
-            self._at += len(word)
-            read()
+            self._position += len(word)
+            parse()
         else:
             self._simple()
             return
@@ -268,7 +270,7 @@ class _ScriptReader:
         self._word_is("}")
 
     def _subshell(self) -> None:
-        self._at += 1
+        self._position += 1
         if self._peek() == "(":
             raise NotUnderstood("what it computes is known when it runs")
         self._lines()
@@ -309,7 +311,7 @@ class _ScriptReader:
             raise NotUnderstood(UNREAD)
         if not is_plain(name):
             self.parts.append(Unparsed(name, SETS_VARIABLE))
-        self._at += len(name)
+        self._position += len(name)
         self._word_is("in")
         self._blanks()
         while self._peek() not in ("", ";", "\n"):
@@ -320,7 +322,7 @@ class _ScriptReader:
         self._do()
 
     def _case(self) -> None:
-        if self._inside:
+        if self._substitution_depth:
             raise NotUnderstood(UNREAD)
         self._blanks()
         self._word()
@@ -342,22 +344,22 @@ class _ScriptReader:
 
     def _pattern(self) -> None:
         if self._peek() == "(":
-            self._at += 1
+            self._position += 1
             self._blanks()
         while True:
             pattern = self._match(_PATTERN)
-            if pattern is None or pattern in _RESERVED:
+            if pattern is None or pattern in _RESERVED_WORDS:
                 raise NotUnderstood(UNREAD)
-            self._at += len(pattern)
+            self._position += len(pattern)
             self._blanks()
             if self._peek() != "|":
                 break
-            self._at += 1
+            self._position += 1
             self._blanks()
         self._take(")")
 
     def _double_brackets(self) -> None:
-        self._at += 2
+        self._position += 2
         words: list[_Word] = []
         self._blanks()
         while self._reserved() != "]]":
@@ -375,7 +377,7 @@ class _ScriptReader:
             if self._redirect():
                 is_empty = False
                 continue
-            if self._peek() == "" or (self._peek() in _ENDS and not self._is_process_substitution()):
+            if self._peek() == "" or (self._peek() in _WORD_ENDS and not self._is_process_substitution()):
                 break
             is_empty = False
             word = self._word_of_command(is_first=not words)
@@ -398,11 +400,11 @@ class _ScriptReader:
 
     def _redirect(self) -> bool:
         """Read a redirection; return False if there is none."""
-        found = _REDIRECT.match(self._script, self._at)
-        if found is None or self._is_process_substitution():
+        match = _REDIRECT.match(self._script, self._position)
+        if match is None or self._is_process_substitution():
             return False
-        descriptor, mark = found[1] or "", found[2] or found[4]
-        self._at = found.end()
+        descriptor, mark = match[1] or "", match[2] or match[4]
+        self._position = match.end()
         is_of_bash = mark in ("<<<", "&>")
         if mark == "<>" or (is_of_bash and (descriptor or not self._is_bash)) or self._peek() in tuple("&<>|("):
             raise NotUnderstood(UNREAD)
@@ -418,50 +420,50 @@ class _ScriptReader:
         return True
 
     def _delimiter(self, *, cuts_tabs: bool) -> None:
-        found = _HEREDOC.match(self._script, self._at)
-        if found is None or self._heredoc is not None:
+        match = _HEREDOC.match(self._script, self._position)
+        if match is None or self._heredoc is not None:
             raise NotUnderstood("a here-document cannot be read")
-        self._heredoc = (found[2], bool(found[1]), cuts_tabs)
-        self._at = found.end()
+        self._heredoc = (match[2], bool(match[1]), cuts_tabs)
+        self._position = match.end()
 
     def _body(self) -> None:
         if self._heredoc is None:
             return
         delimiter, is_quoted, cuts_tabs = self._heredoc
         self._heredoc = None
-        start = self._at
-        while self._at < len(self._script):
-            end = self._script.find("\n", self._at)
+        start = self._position
+        while self._position < len(self._script):
+            end = self._script.find("\n", self._position)
             end = len(self._script) if end < 0 else end
-            line, place = self._script[self._at : end], self._at
-            self._at = min(end + 1, len(self._script))
+            line, line_start = self._script[self._position : end], self._position
+            self._position = min(end + 1, len(self._script))
             if (line.lstrip("\t") if cuts_tabs else line) == delimiter:
-                body = self._script[start:place]
-                if not is_quoted and _BODY.fullmatch(body) is None:
+                body = self._script[start:line_start]
+                if not is_quoted and _HEREDOC_BODY.fullmatch(body) is None:
                     break
-                if self._inside and _BODY_INSIDE.fullmatch(body) is None:
+                if self._substitution_depth and _NESTED_HEREDOC_BODY.fullmatch(body) is None:
                     break
-                self._at = end  # this line end separates commands
+                self._position = end  # this line end separates commands
                 return
         raise NotUnderstood("a here-document cannot be read")
 
     # Words.
 
     def _word(self) -> _Word:
-        start = self._at
+        start = self._position
         if self._is_process_substitution():
             self._substitution()
             pieces: list[_Piece] = [(None, True)]
         else:
             pieces = []
-            while self._peek() != "" and self._peek() not in _ENDS:
+            while self._peek() != "" and self._peek() not in _WORD_ENDS:
                 pieces.append(self._piece(start))
-        raw = self._script[start : self._at]
-        after = self._peek()
-        is_glued = raw.startswith(("<(", ">(")) and after != "" and after not in _ENDS
-        if raw == "" or is_glued or after == "(" or self._peek(2) in ("<(", ">("):
+        raw = self._script[start : self._position]
+        next_char = self._peek()
+        is_glued = raw.startswith(("<(", ">(")) and next_char != "" and next_char not in _WORD_ENDS
+        if raw == "" or is_glued or next_char == "(" or self._peek(2) in ("<(", ">("):
             raise NotUnderstood(UNREAD)
-        if after in ("<", ">") and (raw.isdigit() or "{" in raw or raw.startswith(("<", ">"))):
+        if next_char in ("<", ">") and (raw.isdigit() or "{" in raw or raw.startswith(("<", ">"))):
             raise NotUnderstood(UNREAD)
         if "\n" in raw and self._heredoc is not None:
             raise NotUnderstood("a here-document cannot be read")
@@ -470,11 +472,11 @@ class _ScriptReader:
     def _piece(self, start: int) -> _Piece:
         match self._peek():
             case "'":
-                end = self._script.find("'", self._at + 1)
+                end = self._script.find("'", self._position + 1)
                 if end < 0:
                     raise NotUnderstood(UNREAD)
-                text = self._script[self._at + 1 : end]
-                self._at = end + 1
+                text = self._script[self._position + 1 : end]
+                self._position = end + 1
                 return text, True
             case '"':
                 return self._read_quoted()
@@ -488,26 +490,26 @@ class _ScriptReader:
     def _read_escaped(self) -> str:
         # In a locale such as GBK or Shift_JIS, which a script may set itself, a backslash after a byte of another
         # character is a part of that character: what it seems to escape would end a word or a command.
-        if not self._script[max(self._at - 1, 0) : self._at].isascii():
+        if not self._script[max(self._position - 1, 0) : self._position].isascii():
             raise NotUnderstood("a backslash may belong to the character before it")
-        character = self._script[self._at + 1 : self._at + 2]
+        character = self._script[self._position + 1 : self._position + 2]
         if character in ("", "\n"):
             raise NotUnderstood("a word of the script continues in the next line")
-        self._at += 2
+        self._position += 2
         return character
 
     def _read_bare(self, start: int) -> _Piece:
-        text = self._match(_BARE)
-        if text is None or not _NO_BLANK.isdisjoint(text.encode()):
+        text = self._match(_BARE_TEXT)
+        if text is None or not _BLANK_BYTES.isdisjoint(text.encode()):
             raise NotUnderstood(UNREAD)
-        is_start = self._at == start
-        self._at += len(text)
-        is_whole = is_start and (self._peek() == "" or self._peek() in _ENDS)
+        is_start = self._position == start
+        self._position += len(text)
+        is_whole = is_start and (self._peek() == "" or self._peek() in _WORD_ENDS)
         if text in ("{}", "[", "[[") and is_whole:
             return text, True
         if re.search(r"[{}\[]", text):
-            allowed = _WITH_BRACKETS if "[" in text else _WITH_BRACES
-            if not is_whole or allowed.fullmatch(text) is None:
+            pattern = _WITH_BRACKETS if "[" in text else _WITH_BRACES
+            if not is_whole or pattern.fullmatch(text) is None:
                 raise NotUnderstood(UNREAD)
             return None, False
         if re.search(r"[*?]", text):
@@ -516,7 +518,7 @@ class _ScriptReader:
         return (None if is_home else text), True
 
     def _read_quoted(self) -> _Piece:
-        self._at += 1
+        self._position += 1
         texts: list[str | None] = []
         is_one = True
         while self._peek() != '"':
@@ -527,49 +529,49 @@ class _ScriptReader:
                     character = self._read_escaped()
                     texts.append(character if character in '$`"\\' else f"\\{character}")
                 case "$" if self._peek(2) == '$"':
-                    self._at += 1
+                    self._position += 1
                     texts.append(None)
                 case "$":
                     is_one = self._dollar() not in ("$@", "${@}") and is_one
                     texts.append(None)
                 case character:
                     texts.append(character)
-                    self._at += 1
-        self._at += 1
+                    self._position += 1
+        self._position += 1
         return _join_known(texts), is_one
 
     def _dollar(self) -> str:
-        start = self._at
-        found = self._match(_ARITHMETIC) or self._match(_EXPANSION) or self._match(_SIMPLE)
-        if found is None and self._is_bash:
-            found = self._match(_EXPANSION_OF_BASH)
-        if found is not None:
-            self._at += len(found)
+        start = self._position
+        expansion = self._match(_ARITHMETIC) or self._match(_EXPANSION) or self._match(_SIMPLE_EXPANSION)
+        if expansion is None and self._is_bash:
+            expansion = self._match(_EXPANSION_OF_BASH)
+        if expansion is not None:
+            self._position += len(expansion)
         elif self._peek(2) == "$(" and self._peek(3) != "$((":
             self._substitution()
         else:
             raise NotUnderstood("an expansion is more than a name and a plain text")
-        return self._script[start : self._at]
+        return self._script[start : self._position]
 
     def _substitution(self) -> None:
         """Read `$(…)`, `<(…)` or `>(…)` and the commands in it."""
         if self._heredoc is not None:
             raise NotUnderstood("a here-document cannot be read")
-        self._at += 2
-        self._inside += 1
+        self._position += 2
+        self._substitution_depth += 1
         self._lines()
         self._list()
         self._blanks()
         if self._heredoc is not None:
             raise NotUnderstood("a here-document cannot be read")
         self._take(")")
-        self._inside -= 1
+        self._substitution_depth -= 1
 
 
 def _join_known(texts: Iterable[str | None]) -> str | None:
-    found = list(texts)
-    known = [text for text in found if text is not None]
-    return "".join(known) if len(known) == len(found) else None
+    items = list(texts)
+    known = [text for text in items if text is not None]
+    return "".join(known) if len(known) == len(items) else None
 
 
 def _simple_command(assignments: Sequence[_Word], words: Sequence[_Word], *, is_bash: bool) -> Iterator[Part]:
@@ -579,24 +581,24 @@ def _simple_command(assignments: Sequence[_Word], words: Sequence[_Word], *, is_
             if not is_plain(name):
                 yield Unparsed(f"{name}=…", SETS_VARIABLE)
         return
-    changed = tuple(
+    changed_variables = tuple(
         f"{name}=…" if word.text is None else word.text
         for name, word in zip(names, assignments, strict=True)
         if not is_harmless(name)
     )
-    command = ShellCommand(tuple(word.text for word in words), changed)
+    command = ShellCommand(tuple(word.text for word in words), changed_variables)
     name = words[0].text or ""
     _check_builtin(name, words[1:], is_bash=is_bash)
-    is_builtin = name in ("unset", "[") or name in _DECLARES
+    is_builtin = name in ("unset", "[") or name in _DECLARING_BUILTINS
     if not is_builtin or (name == "local" and not is_bash):  # ksh93 has no `local`, and looks for a program
         yield command
-    elif changed:
-        yield Unparsed(changed[0], SETS_VARIABLE)
+    elif changed_variables:
+        yield Unparsed(changed_variables[0], SETS_VARIABLE)
 
 
 def _check_builtin(name: str, words: Sequence[_Word], *, is_bash: bool) -> None:
     """Raise NotUnderstood if a builtin may evaluate its arguments, or change how the rest of the script is parsed."""
-    if name in _DECLARES:
+    if name in _DECLARING_BUILTINS:
         is_fine = all(_is_declared(word, is_export=name == "export") for word in words)
     elif name in ("unset", "read"):
         options = ("-f", "-v") if name == "unset" else ("-r",)
@@ -607,22 +609,22 @@ def _check_builtin(name: str, words: Sequence[_Word], *, is_bash: bool) -> None:
         _check_test(words[:-1] if name == "[" else words, is_double=False, is_bash=is_bash)
         return
     elif name == "set":
-        is_fine = all(_SET.fullmatch(word.text or "") for word in words)
+        is_fine = all(_SET_ARGUMENT.fullmatch(word.text or "") for word in words)
     elif name == "printf" and not is_bash:
-        is_fine = bool(words) and _FORMAT.fullmatch(words[0].text or "%") is not None
-    elif name in _COUNTS and not is_bash:
+        is_fine = bool(words) and _PRINTF_FORMAT.fullmatch(words[0].text or "%") is not None
+    elif name in _NUMERIC_BUILTINS and not is_bash:
         is_fine = all(_is_number(word) for word in words)
     else:
-        is_fine = name not in _NEVER
+        is_fine = name not in _REFUSED_BUILTINS
     if not is_fine:
         raise NotUnderstood(f"what {name} is given is known when it runs")
 
 
 def _is_declared(word: _Word, *, is_export: bool) -> bool:
-    found = _ASSIGNMENT.match(word.raw)
-    if found is None:
+    assignment = _ASSIGNMENT.match(word.raw)
+    if assignment is None:
         return _NAME.fullmatch(word.raw) is not None
-    return word.is_one and (is_harmless(found[1]) or (not is_export and is_plain(found[1])))
+    return word.is_one and (is_harmless(assignment[1]) or (not is_export and is_plain(assignment[1])))
 
 
 def _is_number(word: _Word) -> bool:
@@ -651,9 +653,11 @@ def _check_test(words: Sequence[_Word], *, is_double: bool, is_bash: bool) -> No
 
 def redirect_parts(mark: str, path: str | None, shown: str) -> Iterator[Part]:
     """Yield what a redirection opens. `mark` is its operator, `path` the word after it, None if unknown."""
-    if path is not None and ((mark in (">&", "<&") and _DESCRIPTOR.fullmatch(path)) or _QUIET.fullmatch(path)):
+    if path is not None and (
+        (mark in (">&", "<&") and _DESCRIPTOR.fullmatch(path)) or _HARMLESS_DEVICE.fullmatch(path)
+    ):
         return
-    if path is not None and _NETWORK.match(path):
+    if path is not None and _NETWORK_DEVICE.match(path):
         yield Unparsed(path, "it opens a connection")
         return
     if mark.startswith("<"):

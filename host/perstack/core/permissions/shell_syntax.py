@@ -72,9 +72,9 @@ def descendants(node: Node) -> Iterator[Node]:
     """Yield a node and all nodes below it."""
     waiting = [node]
     while waiting:
-        one = waiting.pop()
-        yield one
-        waiting += one.children
+        current = waiting.pop()
+        yield current
+        waiting += current.children
 
 
 @lru_cache(maxsize=1)
@@ -87,25 +87,27 @@ def _parser() -> Parser:
 
 # Variables that change what a program does, or which program runs.
 
-_HARMLESS = re.compile(
+_HARMLESS_VARIABLE = re.compile(
     r"CI|DEBUG|VERBOSE|LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE"
     r"|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONHASHSEED|NODE_ENV|RUST_BACKTRACE|RUST_LOG|OMP_NUM_THREADS"
 )
-_LOWER = re.compile(r"[a-z_][a-z0-9_]*")
-_LOADED = re.compile(r".*_?proxy|path|fpath|cdpath|histchars")
+_LOWER_CASE_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_SHELL_VARIABLE = re.compile(r".*_?proxy|path|fpath|cdpath|histchars")
 
 
 def is_harmless(name: str) -> bool:
     """Return whether a variable changes at most how a program displays things."""
-    return _HARMLESS.fullmatch(name) is not None
+    return _HARMLESS_VARIABLE.fullmatch(name) is not None
 
 
 def is_plain(name: str) -> bool:
     """Return whether a script may set a variable for itself: most that programs know are in capitals."""
-    return is_harmless(name) or (_LOWER.fullmatch(name) is not None and _LOADED.fullmatch(name) is None)
+    return is_harmless(name) or (
+        _LOWER_CASE_NAME.fullmatch(name) is not None and _SHELL_VARIABLE.fullmatch(name) is None
+    )
 
 
-_HIDDEN = "this part of the script cannot be read"
+_UNREADABLE = "this part of the script cannot be read"
 
 _PLAIN = re.compile(r"(?:[^\\*?\[\]{}$`~\"'\s;&|<>()!]|\\[^\n])+", re.DOTALL)
 """Bare word without expansions. `!` is literal in a script, but excluded to be safe."""
@@ -132,7 +134,7 @@ def word_of(node: Node) -> Word:
         case "concatenation":
             return _concatenated_word(node)
         case "ansi_c_string" | "translated_string" | "extglob_pattern" | "regex" | "brace_expression":
-            return None, [], _HIDDEN if "`" in source(node) or "$(" in source(node) else None
+            return None, [], _UNREADABLE if "`" in source(node) or "$(" in source(node) else None
         case "simple_expansion":
             return None, [], None
         case "expansion":
@@ -142,7 +144,7 @@ def word_of(node: Node) -> Word:
         case "command_substitution" | "process_substitution":
             return None, [node], None
         case _:
-            return None, [], _HIDDEN
+            return None, [], _UNREADABLE
 
 
 def _bare_word(node: Node) -> Word:
@@ -151,7 +153,7 @@ def _bare_word(node: Node) -> Word:
         return text, [], None
     unescaped = re.sub(r"\\.", "", text, flags=re.DOTALL)
     if "`" in unescaped or "$" in unescaped or node.named_children or "\\\n" in text:
-        return None, [], _HIDDEN
+        return None, [], _UNREADABLE
     if text.startswith("~") or not _PLAIN.fullmatch(text.replace("!", "").replace("]", "") or "x"):
         return None, [], None
     return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL), [], None
@@ -160,25 +162,27 @@ def _bare_word(node: Node) -> Word:
 def _quoted_word(node: Node) -> Word:
     text = source(node)
     if not (len(text) >= 2 and text[0] == text[-1] == '"'):
-        return None, [], _HIDDEN
-    inside = text[1:-1]
-    inner = [child for child in node.named_children if child.type != "string_content"]
-    plain = re.sub(r"\\.", "", inside, flags=re.DOTALL)
-    if not inner:
+        return None, [], _UNREADABLE
+    content = text[1:-1]
+    children = [child for child in node.named_children if child.type != "string_content"]
+    plain = re.sub(r"\\.", "", content, flags=re.DOTALL)
+    if not children:
         if "`" in plain or "$(" in plain or "${" in plain:
-            return None, [], _HIDDEN
+            return None, [], _UNREADABLE
         if "$" in plain:
             return None, [], None
-        return re.sub(r"\\([\\$`\"\n])", lambda found: found[1].strip("\n"), inside), [], None
+        return re.sub(r"\\([\\$`\"\n])", lambda match: match[1].strip("\n"), content), [], None
     runs: list[Node] = []
     problem: str | None = None
-    for child in inner:
-        _, found, why = word_of(child)
-        runs += found
-        problem = problem or why
-    known = sum(one.type == "command_substitution" for one in descendants(node))
-    if problem is None and (plain.count("`") > 2 * known or plain.count("$(") > known + 2 * plain.count("$((")):
-        problem = _HIDDEN
+    for child in children:
+        _, nodes, child_problem = word_of(child)
+        runs += nodes
+        problem = problem or child_problem
+    substitutions = sum(descendant.type == "command_substitution" for descendant in descendants(node))
+    if problem is None and (
+        plain.count("`") > 2 * substitutions or plain.count("$(") > substitutions + 2 * plain.count("$((")
+    ):
+        problem = _UNREADABLE
     return None, runs, problem
 
 
@@ -187,10 +191,10 @@ def _concatenated_word(node: Node) -> Word:
     runs: list[Node] = []
     problem: str | None = None
     for child in node.children:
-        text, found, why = word_of(child)
+        text, nodes, child_problem = word_of(child)
         texts.append(text)
-        runs += found
-        problem = problem or why
+        runs += nodes
+        problem = problem or child_problem
     is_whole = "".join(map(source, node.children)) == source(node)
     if source(node) == "{}":
         return "{}", [], None
@@ -203,5 +207,5 @@ def _concatenated_word(node: Node) -> Word:
 def _expansion(node: Node) -> Word:
     runs = [child for child in descendants(node) if child.type in ("command_substitution", "process_substitution")]
     text = source(node)
-    problem = None if _EXPANSION.fullmatch(text) and text.count("$(") <= len(runs) else _HIDDEN
+    problem = None if _EXPANSION.fullmatch(text) and text.count("$(") <= len(runs) else _UNREADABLE
     return None, runs, problem

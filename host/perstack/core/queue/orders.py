@@ -8,7 +8,7 @@ until that ends or stops, and asks this module about the outcome (`DriveOutcome`
 
 The order of a target that may be in another storage (`missing`), that cannot be reached, or that a newer version wrote
 is never completed: another worker may be able to drive it. A Job that ends its workers is given up after
-`MOST_TAKEOVERS` consecutive takeovers without progress (`count_progress`); workers that are still alive do not count.
+`MAX_TAKEOVERS` consecutive takeovers without progress (`count_progress`); workers that are still alive do not count.
 
 A new outcome is added to `DriveOutcome`, `_action_after` and the worker that reports it. An event that a worker
 records before any work says so (`RunEvent.is_progress`), or each takeover would count as progress.
@@ -43,8 +43,8 @@ def is_over(paused: PausedTarget, now: int) -> bool:
 
 def are_old(page: Sequence[PausedTarget], now: int) -> bool:
     """Return True if everything on a page, and so on all later ones, is too old; ignores unreadable entries."""
-    written = [one.updated_at for one in page if one.updated_at]
-    return bool(written) and max(written) < now - _TOO_OLD_MS
+    times = [target.updated_at for target in page if target.updated_at]
+    return bool(times) and max(times) < now - _TOO_OLD_MS
 
 
 def state_of(served: OrderTarget, now: int) -> JobState:
@@ -59,12 +59,12 @@ def state_of(served: OrderTarget, now: int) -> JobState:
     return "stoppedByInterrupt" if is_left else "stoppedByInteractiveTool"  # the rest needs a person
 
 
-MOST_TAKEOVERS = 3  # consecutive workers that may end while driving a Job without progress before it is given up
+MAX_TAKEOVERS = 3  # consecutive workers that may end while driving a Job without progress before it is given up
 
-_MOST_IN_ALL = 10  # consecutive takeovers without progress before a Job is given up, for any reason
+_MAX_TOTAL_TAKEOVERS = 10  # consecutive takeovers without progress before a Job is given up, for any reason
 
-_FIRST_PAUSE = 250
-_LONGEST_PAUSE = 4_000  # milliseconds, as is `_FIRST_PAUSE`
+_MIN_PAUSE_MS = 250
+_MAX_PAUSE_MS = 4_000
 
 # Types of events that each takeover records again before the work that may end the worker, or that are no work.
 _NO_PROGRESS = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent) if not event.is_progress)
@@ -146,12 +146,12 @@ def _action_after(outcome: DriveOutcome, now: int, tries: int, reason: str) -> D
 
 def pause(tries: int) -> int:
     """Return the milliseconds until a worker retries an order after so many failed tries."""
-    return min(_FIRST_PAUSE << min(tries, 10), _LONGEST_PAUSE)
+    return min(_MIN_PAUSE_MS << min(tries, 10), _MAX_PAUSE_MS)
 
 
 def count_progress(event_types: Iterable[str]) -> int:
     """Return the progress of a Job: the number of events of all its Runs, without mere beginnings."""
-    return sum(one not in _NO_PROGRESS for one in event_types)
+    return sum(event_type not in _NO_PROGRESS for event_type in event_types)
 
 
 def takeovers_now(before: int, work_before: int, work: int) -> int:
@@ -164,18 +164,18 @@ def takeovers_now(before: int, work_before: int, work: int) -> int:
 
 def is_suspect(takeovers: int) -> bool:
     """Return True if one more takeover might give the Job up."""
-    return takeovers >= MOST_TAKEOVERS - 1
+    return takeovers >= MAX_TAKEOVERS - 1
 
 
 def drivers_in(coordinator: Iterable[StoredEvent]) -> tuple[str, ...]:
     """Return the workers that claimed a Coordinator's Run, in order, except workers that recorded their departure."""
-    found: list[str] = []
+    drivers: list[str] = []
     for event in coordinator:
         if isinstance(event, ResumeRun) and event.worker:
-            found.append(event.worker)
-        elif isinstance(event, StopRunByInterrupt) and found:
-            found.pop()
-    return tuple(found)
+            drivers.append(event.worker)
+        elif isinstance(event, StopRunByInterrupt) and drivers:
+            drivers.pop()
+    return tuple(drivers)
 
 
 def ends_its_workers(takeovers: int, drivers: Sequence[str], live: Collection[str]) -> bool:
@@ -184,7 +184,7 @@ def ends_its_workers(takeovers: int, drivers: Sequence[str], live: Collection[st
     `drivers`: workers that claimed it, latest last. A `live` worker was only frozen or cut off and does not count, nor
     does one that had not started to drive the Job.
     """
-    if takeovers < MOST_TAKEOVERS:
+    if takeovers < MAX_TAKEOVERS:
         return False
     ended = set(drivers[-takeovers:]) - set(live)
-    return len(ended) >= MOST_TAKEOVERS or takeovers >= _MOST_IN_ALL
+    return len(ended) >= MAX_TAKEOVERS or takeovers >= _MAX_TOTAL_TAKEOVERS

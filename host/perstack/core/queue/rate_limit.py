@@ -5,7 +5,7 @@ Pure functions: times are seconds of the caller's clock. `engine/plugins/pacing.
 - `[limits]` bounds concurrent generations, starts per minute, spread evenly, and tokens per minute.
 - After a 429 nothing starts before the endpoint's `retry-after` has passed; then as many generations run at once as it
   had not refused, and one more each time that as many succeeded.
-- After `MOST_FAILURES` consecutive failures the circuit opens: nothing is sent for `CLOSED_FOR` seconds, then one
+- After `MAX_FAILURES` consecutive failures the circuit opens: nothing is sent for `CIRCUIT_OPEN_S` seconds, then one
   generation as a test.
 """
 
@@ -15,11 +15,11 @@ from dataclasses import replace
 
 from perstack.core.definitions.models import ProviderLimits
 from perstack.core.runs.display_events import WaitReason
-from perstack.core.runs.retries_and_fallbacks import LONGEST_WAIT
+from perstack.core.runs.retries_and_fallbacks import MAX_WAIT_S
 from perstack.dataclass import dataclass
 
-MOST_FAILURES = 10  # in a row, over all Runs; more than one Run's attempts, which alone open no circuit
-CLOSED_FOR = 30.0
+MAX_FAILURES = 10  # consecutive failures over all Runs; more than one Run's attempts, which alone open no circuit
+CIRCUIT_OPEN_S = 30.0
 
 NO_LIMITS = ProviderLimits(name="")
 
@@ -89,12 +89,14 @@ def admission(pace: Pace, limits: ProviderLimits, now: float) -> StartNow | Dela
 
 def after_start(pace: Pace, limits: ProviderLimits, now: float, tokens: int) -> Pace:
     """Return the state after the start of a generation that is expected to send so many tokens."""
-    request, spent = pace.next_request, pace.next_tokens
+    request, token_time = pace.next_request, pace.next_tokens
     if limits.requests_per_minute is not None:
         request = _next_start(request, now, 60 / limits.requests_per_minute)
     if limits.tokens_per_minute is not None:
-        spent = max(spent, now) + tokens * 60 / limits.tokens_per_minute
-    return replace(pace, under_way=pace.under_way + 1, next_request=request, next_tokens=spent, is_trying=pace.is_open)
+        token_time = max(token_time, now) + tokens * 60 / limits.tokens_per_minute
+    return replace(
+        pace, under_way=pace.under_way + 1, next_request=request, next_tokens=token_time, is_trying=pace.is_open
+    )
 
 
 def _next_start(planned: float, now: float, interval: float) -> float:
@@ -121,23 +123,23 @@ def after_refusal(pace: Pace) -> Pace:
 def after_rate_limit(pace: Pace, now: float, seconds: float | None) -> Pace:
     """Return the state after a 429; `seconds`: the pause that the endpoint asks for.
 
-    A pause beyond `LONGEST_WAIT` holds no other Run: it may concern one model or a quota, and the Run that received it
+    A pause beyond `MAX_WAIT_S` holds no other Run: it may concern one model or a quota, and the Run that received it
     stops. Others will find out themselves.
     """
     pace = _without_one(answered(pace))
-    holds = seconds is not None and seconds <= LONGEST_WAIT
-    until = max(pace.held_until, now + (seconds or 0)) if holds else pace.held_until
-    most = max(1, pace.under_way)
-    return replace(pace, held_until=until, most=most if pace.most is None else min(most, pace.most), went_well=0)
+    is_short = seconds is not None and seconds <= MAX_WAIT_S
+    held_until = max(pace.held_until, now + (seconds or 0)) if is_short else pace.held_until
+    limit = max(1, pace.under_way)
+    return replace(pace, held_until=held_until, most=limit if pace.most is None else min(limit, pace.most), went_well=0)
 
 
-def failed(pace: Pace, now: float, words: str) -> Pace:
+def failed(pace: Pace, now: float, message: str) -> Pace:
     """Return the state after a failure as of an endpoint that is down."""
     was_trying, pace = pace.is_trying, _without_one(pace)
     failures = pace.failures + 1
-    opens = was_trying or (failures >= MOST_FAILURES and not pace.is_open)
-    until = now + CLOSED_FOR if opens else pace.open_until
-    return replace(pace, failures=failures, latest=words, open_until=until)
+    opens = was_trying or (failures >= MAX_FAILURES and not pace.is_open)
+    open_until = now + CIRCUIT_OPEN_S if opens else pace.open_until
+    return replace(pace, failures=failures, latest=message, open_until=open_until)
 
 
 def abandoned(pace: Pace) -> Pace:

@@ -17,8 +17,8 @@ from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import BASE_SKILL, Effect
 from perstack.core.recordings.model import (
-    MOST_BLOB_BYTES,
-    MOST_BYTES,
+    MAX_BLOB_BYTES,
+    MAX_RECORDING_BYTES,
     CalledBy,
     RecordedCall,
     RecordedExpert,
@@ -100,11 +100,11 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
                 model=full_name(start.provider, start.model),
                 status=source.statuses[run_id],
                 attached=tuple(_result_part(part, hiding) for part in start.attachments),
-                replies=tuple(one.with_calls() for one in reader.replies.values()),
+                replies=tuple(recorded.with_calls() for recorded in reader.replies.values()),
             )
         )
-        known = experts.get(start.expert_key)
-        tools = {(tool.skill, tool.name): tool for tool in (*(() if known is None else known.tools), *reader.tools)}
+        earlier = experts.get(start.expert_key)
+        tools = {(tool.skill, tool.name): tool for tool in (*(() if earlier is None else earlier.tools), *reader.tools)}
         instruction = digest_of_instruction(start.expert.instruction)
         experts[start.expert_key] = RecordedExpert(instruction=instruction, tools=tuple(tools.values()))
     recording = Recording(
@@ -116,9 +116,9 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
         blobs={name: b64encode(data).decode() for name, data in sorted(source.blobs.items())},
     )
     size = len(recording.to_bytes())
-    if size > MOST_BYTES:
+    if size > MAX_RECORDING_BYTES:
         raise UsageError(f"Job {source.job_id} cannot be recorded: {size >> 20} MiB, where a recording has at most "
-                         f"{MOST_BYTES >> 20}")  # fmt: skip
+                         f"{MAX_RECORDING_BYTES >> 20}")  # fmt: skip
     return recording
 
 
@@ -126,16 +126,16 @@ def _check(source: RecordingSource, hiding: SecretMasker) -> None:
     for run_id, log in source.logs.items():
         redacted = next((event for event in log if isinstance(event, RedactEvent)), None)
         if redacted is not None:
-            place = f"{redacted.event_id} was redacted, so it does not say what happened"
-            raise UsageError(f"{run_id} cannot be recorded: {place}; record a Job in which nothing was")
+            reason = f"{redacted.event_id} was redacted, so it does not say what happened"
+            raise UsageError(f"{run_id} cannot be recorded: {reason}; record a Job in which nothing was")
     size = sum(map(len, source.blobs.values()))
-    if size > MOST_BLOB_BYTES:
-        most = f"where a recording has at most {MOST_BLOB_BYTES >> 20}"
-        raise UsageError(f"Job {source.job_id} cannot be recorded: its results have {size >> 20} MiB of files, {most}")
+    if size > MAX_BLOB_BYTES:
+        limit = f"where a recording has at most {MAX_BLOB_BYTES >> 20}"
+        raise UsageError(f"Job {source.job_id} cannot be recorded: its results have {size >> 20} MiB of files, {limit}")
     for name, data in source.blobs.items():
         if hiding.is_in(data):
-            what = f"a file that a tool gave, {name[:12]}, has a secret of this environment in it"
-            raise UsageError(f"Job {source.job_id} cannot be recorded: {what}; record a Job without it")
+            flaw = f"a file that a tool gave, {name[:12]}, has a secret of this environment in it"
+            raise UsageError(f"Job {source.job_id} cannot be recorded: {flaw}; record a Job without it")
 
 
 class _LogReader:
@@ -145,7 +145,7 @@ class _LogReader:
         self._source = source
         self._hiding = hiding
         self._first = self._model = full_name(start.provider, start.model)
-        self._begun: events.StartGeneration | None = None
+        self._generation_start: events.StartGeneration | None = None
         self._tools: dict[str, JsonObject] = {}  # tools of the latest generation, by name
         self._open: dict[str, _Recorded] = {}  # reply of each call, by the call's id
         self.replies: dict[tuple[int, str], _Recorded] = {}
@@ -154,7 +154,7 @@ class _LogReader:
     def take(self, event: StoredEvent) -> None:
         match event:
             case events.StartGeneration():
-                self._begun = event
+                self._generation_start = event
                 self._tools = {
                     str(tool.get("name")): tool for tool in self._source.tools.get(event.tools_digest or "", ())
                 }
@@ -181,16 +181,16 @@ class _LogReader:
         if event.decision == "sandboxed":
             return  # decided again during playback, where nothing runs
         decision = "job" if event.decision == "project" else event.decision
-        words, rule = self._hiding.text(event.text), self._hiding.text(event.rule)
-        self._record_answer(event.tool_call_id, SaidApproval(decision=decision, rule=rule, words=words))
+        comment, rule = self._hiding.text(event.text), self._hiding.text(event.rule)
+        self._record_answer(event.tool_call_id, SaidApproval(decision=decision, rule=rule, words=comment))
 
     def _reply(self, event: events.FinishGeneration) -> None:
-        begun = self._begun
-        is_result = begun is not None and begun.final
+        start = self._generation_start
+        is_result = start is not None and start.final
         reply = RecordedReply(
             step=event.step_number,
             kind="result" if is_result else "reply",
-            messages=0 if begun is None else self._source.sent.get(begun.id, 0),
+            messages=0 if start is None else self._source.sent.get(start.id, 0),
             model="" if self._model == self._first else self._model,
             reply=tuple(self._part(part) for part in event.reply),
             finish_reason=event.finish_reason,
@@ -218,10 +218,10 @@ class _LogReader:
                 assert_never(part)
 
     def _on_call_tools(self, event: events.CallTools) -> None:
-        for one in event.calls:
-            self._update(one.id, skill=one.skill_name, kind=one.kind)
-            if one.skill_name != BASE_SKILL and one.kind in ("tool", "refused") and one.tool_name in self._tools:
-                self.tools.append(_tool(self._tools[one.tool_name], one.skill_name, one.effect, self._hiding))
+        for call in event.calls:
+            self._update(call.id, skill=call.skill_name, kind=call.kind)
+            if call.skill_name != BASE_SKILL and call.kind in ("tool", "refused") and call.tool_name in self._tools:
+                self.tools.append(_tool(self._tools[call.tool_name], call.skill_name, call.effect, self._hiding))
 
     def _on_finish_tool_call(self, event: events.FinishToolCall) -> None:
         recorded = self._open.get(event.tool_call_id)
@@ -267,12 +267,12 @@ class _LogReader:
         self.replies[step, "summary"] = _Recorded(reply)
 
 
-def _tool(shown: JsonObject, skill: str, effect: Effect, hiding: SecretMasker) -> RecordedTool:
-    schema: JsonValue = shown.get("inputSchema")
+def _tool(tool: JsonObject, skill: str, effect: Effect, hiding: SecretMasker) -> RecordedTool:
+    schema: JsonValue = tool.get("inputSchema")
     return RecordedTool(
         skill=skill,
-        name=str(shown.get("name")),
-        description=hiding.text(str(shown.get("description", ""))),
+        name=str(tool.get("name")),
+        description=hiding.text(str(tool.get("description", ""))),
         input_schema=hiding.args(schema) if isinstance(schema, dict) else {},
         effect=effect,
     )

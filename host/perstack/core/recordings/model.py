@@ -40,13 +40,13 @@ from perstack.core.runs.messages import FinishReason
 from perstack.errors import UsageError
 
 FORMAT: Literal["perstack-recording/1"] = "perstack-recording/1"
-MOST_BYTES = 32 * 1024 * 1024
-MOST_BLOB_BYTES = 12 * 1024 * 1024  # maximum size of all images and documents in a recording, before base64
+MAX_RECORDING_BYTES = 32 * 1024 * 1024
+MAX_BLOB_BYTES = 12 * 1024 * 1024  # maximum size of all images and documents in a recording, before base64
 
-_MANY = 100_000  # maximum length of any list
-_DEEPEST = 200
-_LONGEST_SHOWN = 160
-_WIDTH = 118
+_MAX_ITEMS = 100_000  # maximum length of any list
+_MAX_CALL_DEPTH = 200
+_MAX_SHOWN_CHARS = 160
+_LINE_WIDTH = 118
 
 
 def _join_lines(value: object) -> object:
@@ -89,7 +89,7 @@ class RecordedFile(Piece):
 
     blob: str  # sha256 in hex
     mime_type: str
-    size: int = Field(ge=0, le=MOST_BYTES)
+    size: int = Field(ge=0, le=MAX_RECORDING_BYTES)
     name: str | None = None
 
 
@@ -153,8 +153,8 @@ class RecordedCall(Piece):
     raw: str | None = None  # text that the model wrote in place of a JSON object
     skill: str = Field(default="", exclude_if=falsy)
     kind: ToolKind = Field(default="tool", exclude_if=lambda value: value == "tool")
-    said: tuple[Said, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)  # by people, in order
-    result: tuple[ResultPart, ...] | None = Field(default=None, max_length=_MANY)
+    said: tuple[Said, ...] = Field(default=(), exclude_if=falsy, max_length=_MAX_ITEMS)  # by people, in order
+    result: tuple[ResultPart, ...] | None = Field(default=None, max_length=_MAX_ITEMS)
     """Result of a tool. None without one, and for calls whose result playback makes again: of the loop itself, of
     delegates, and refusals."""
     failed: bool = Field(default=False, exclude_if=falsy)  # True if the model saw an error
@@ -192,7 +192,7 @@ class RecordedReply(Piece):
     """`result`: the final generation without tools. `summary`: a summary of older turns, from compaction."""
     messages: int = Field(default=0, ge=0, le=10**9, exclude_if=falsy)  # that the model was sent; 0: not compared
     model: str = Field(default="", exclude_if=falsy)  # `provider/model`, if it is not the Run's
-    reply: tuple[ReplyPart, ...] = Field(max_length=_MANY)
+    reply: tuple[ReplyPart, ...] = Field(max_length=_MAX_ITEMS)
     finish_reason: FinishReason = Field(default="stop", exclude_if=lambda value: value == "stop")
     usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)
     context_window: int | None = Field(default=None, ge=0, le=10**12)
@@ -206,7 +206,7 @@ class RecordedReply(Piece):
 class CalledBy(Piece):
     """Call of another Run that a delegate was started by."""
 
-    run: int = Field(ge=0, le=_MANY)  # index of that Run in `runs`, from 0
+    run: int = Field(ge=0, le=_MAX_ITEMS)  # index of that Run in `runs`, from 0
     call: str
 
 
@@ -218,8 +218,8 @@ class RecordedRun(Piece):
     called_by: CalledBy | None = None  # id of the parent; None for a Coordinator
     model: str = Field(default="", exclude_if=falsy)  # `provider/model`
     status: str = "completed"
-    attached: tuple[RecordedFile | RecordedText, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
-    replies: tuple[RecordedReply, ...] = Field(default=(), max_length=_MANY)
+    attached: tuple[RecordedFile | RecordedText, ...] = Field(default=(), exclude_if=falsy, max_length=_MAX_ITEMS)
+    replies: tuple[RecordedReply, ...] = Field(default=(), max_length=_MAX_ITEMS)
 
     def calls(self) -> tuple[tuple[int, RecordedCall], ...]:
         """Return every call with its step."""
@@ -240,7 +240,9 @@ class RecordedExpert(Piece):
     """Expert as of the recording."""
 
     instruction: str  # digest of its instruction
-    tools: tuple[RecordedTool, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)  # without the base skill's
+    tools: tuple[RecordedTool, ...] = Field(
+        default=(), exclude_if=falsy, max_length=_MAX_ITEMS
+    )  # without the base skill's
 
 
 class Recording(Piece):
@@ -251,41 +253,41 @@ class Recording(Piece):
     perstack: str = ""  # version of perstack that made the recording
     status: JobStatus = "completed"  # status of the Job when it was recorded
     experts: dict[str, RecordedExpert] = Field(default_factory=dict[str, RecordedExpert])
-    runs: tuple[RecordedRun, ...] = Field(max_length=_MANY)
+    runs: tuple[RecordedRun, ...] = Field(max_length=_MAX_ITEMS)
     blobs: dict[str, str] = Field(default_factory=dict[str, str], exclude_if=falsy)  # base64, by sha256 in hex
 
     def to_bytes(self) -> bytes:
         """Return the file: indented JSON in a fixed order, so that a Job always gives equal bytes."""
-        found: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return _indented_json(found).encode("utf-8", "replace") + b"\n"
+        data: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return _indented_json(data).encode("utf-8", "replace") + b"\n"
 
     def places(self) -> dict[RunPlace, RecordedRun]:
         """Return the Runs by their position in the Job's tree."""
         paths: list[tuple[str, ...]] = []
         numbers: dict[RunPlace, int] = {}
-        found: dict[RunPlace, RecordedRun] = {}
+        places: dict[RunPlace, RecordedRun] = {}
         for run in self.runs:
-            by = run.called_by
-            paths.append(() if by is None else (*paths[by.run], by.call))
-            same = RunPlace(run.expert, run.query, paths[-1])
-            number = numbers[same] = numbers.get(same, -1) + 1
-            found[replace(same, number=number)] = run
-        return found
+            caller = run.called_by
+            paths.append(() if caller is None else (*paths[caller.run], caller.call))
+            place = RunPlace(run.expert, run.query, paths[-1])
+            number = numbers[place] = numbers.get(place, -1) + 1
+            places[replace(place, number=number)] = run
+        return places
 
 
 def _indented_json(value: JsonValue, indent: str = "", before: int = 0) -> str:
     """Return indented JSON, with values on one line if they fit after `before` characters."""
     line = json.dumps(value, ensure_ascii=False)
-    is_short = before + len(indent) + len(line) <= _WIDTH
+    is_short = before + len(indent) + len(line) <= _LINE_WIDTH
     if is_short or not value or not isinstance(value, dict | list):
         return line
     deeper = f"{indent} "
     if isinstance(value, list):
-        inner = [_indented_json(one, deeper) for one in value]
+        items = [_indented_json(item, deeper) for item in value]
     else:
-        names = ((f"{json.dumps(name, ensure_ascii=False)}: ", one) for name, one in value.items())
-        inner = [f"{name}{_indented_json(one, deeper, len(name))}" for name, one in names]
-    rows = ",\n".join(f"{deeper}{row}" for row in inner)
+        names = ((f"{json.dumps(name, ensure_ascii=False)}: ", item) for name, item in value.items())
+        items = [f"{name}{_indented_json(item, deeper, len(name))}" for name, item in names]
+    rows = ",\n".join(f"{deeper}{row}" for row in items)
     opening, closing = "[]" if isinstance(value, list) else "{}"
     return f"{opening}\n{rows}\n{indent}{closing}"
 
@@ -294,29 +296,29 @@ def shown_call(tool: str, args: JsonObject) -> str:
     """Return a call in one line, in the form of permission rules: `exec(command=ls, args=["-l"])`."""
     parts = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in args.items())
     line = " ".join(", ".join(parts).split())
-    return f"{tool}({line if len(line) <= _LONGEST_SHOWN else line[:_LONGEST_SHOWN] + ' …'})"
+    return f"{tool}({line if len(line) <= _MAX_SHOWN_CHARS else line[:_MAX_SHOWN_CHARS] + ' …'})"
 
 
 def parse_recording(data: bytes, name: str) -> Recording:
     """Parse a recording, called `name` in errors. Raises UsageError: one line with the place and a remedy."""
-    again = "record the Job again"
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"{name}: a recording has at most {MOST_BYTES >> 20} MiB: {again}")
+    remedy = "record the Job again"
+    if len(data) > MAX_RECORDING_BYTES:
+        raise UsageError(f"{name}: a recording has at most {MAX_RECORDING_BYTES >> 20} MiB: {remedy}")
     try:
         value = read_json(data)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name}: not a recording ({_line(str(error))}): {again}") from error
+        raise UsageError(f"{name}: not a recording ({_line(str(error))}): {remedy}") from error
     form = value.get("format") if isinstance(value, dict) else None
     if form != FORMAT:
         which = f"its `format` is {_line(json.dumps(form))[:60]}" if form is not None else "it has no `format`"
-        raise UsageError(f"{name}: not a recording that this version reads ({which}, not {FORMAT}): {again}")
+        raise UsageError(f"{name}: not a recording that this version reads ({which}, not {FORMAT}): {remedy}")
     try:
         recording = Recording.model_validate(value)
     except (ValidationError, RecursionError) as error:
-        raise UsageError(f"{name}: {_problem(error)}: correct that place, or {again}") from error
+        raise UsageError(f"{name}: {_problem(error)}: correct that place, or {remedy}") from error
     problem = _disagreement(recording)
     if problem is not None:
-        raise UsageError(f"{name}: {problem}: correct that place, or {again}")
+        raise UsageError(f"{name}: {problem}: correct that place, or {remedy}")
     return recording
 
 
@@ -333,24 +335,24 @@ def _disagreement(recording: Recording) -> str | None:
         if above is not None and above.run >= number:
             return f"runs.{number}.calledBy.run: {above.run} is no Run before it"
         depths.append(0 if above is None else depths[above.run] + 1)
-        if depths[-1] > _DEEPEST:
-            return f"runs.{number}.calledBy: more than {_DEEPEST} Runs, each called by the one before it"
-    wanted = {
+        if depths[-1] > _MAX_CALL_DEPTH:
+            return f"runs.{number}.calledBy: more than {_MAX_CALL_DEPTH} Runs, each called by the one before it"
+    required_blobs = {
         part.blob
         for run in recording.runs
         for _, call in run.calls()
         for part in call.result or ()
         if isinstance(part, RecordedFile)
     }
-    missing = sorted(wanted - recording.blobs.keys())
+    missing = sorted(required_blobs - recording.blobs.keys())
     if missing:
         return f"blobs: {_line(missing[0])[:70]}, which a result names, is missing"
     for name, text in recording.blobs.items():
         try:
-            is_its = sha256(b64decode(text, validate=True)).hexdigest() == name
+            matches_name = sha256(b64decode(text, validate=True)).hexdigest() == name
         except (NotBase64, ValueError):
-            is_its = False
-        if not is_its:
+            matches_name = False
+        if not matches_name:
             return f"blobs.{_line(name)[:70]}: not the bytes of that sha256 in base64"
     return None
 

@@ -42,7 +42,7 @@ HowToRun = Literal["live", "recorded"]
 ToolChoice = HowToRun | Mapping[str, HowToRun] | None
 """One choice for all tools; choices by pattern, `TOOL` or `SKILL/TOOL` with `*`; or None for the default."""
 
-_WORDS: tuple[HowToRun, ...] = ("live", "recorded")
+_CHOICES: tuple[HowToRun, ...] = ("live", "recorded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +63,26 @@ class ChosenTools:
         return changes_files
 
 
-BY_DEFAULT = ChosenTools()
+DEFAULT_TOOLS = ChosenTools()
 
 
 def chosen_tools(choice: JsonValue | ToolChoice, where: str) -> ChosenTools:
     """Parse the value of `tools`; `where` is its name in errors. Raises UsageError."""
     if choice is None:
-        return BY_DEFAULT
-    written = choice if isinstance(choice, Mapping) else {"*": choice}
-    for name, how in written.items():
-        if how not in _WORDS:
-            place = where if name == "*" else f"{where}.{name}"
-            raise UsageError(f"{place} is {how!r}: use `live` or `recorded`, or a table of tools with either")
-    return ChosenTools(tuple(cast("Mapping[str, HowToRun]", written).items()))
+        return DEFAULT_TOOLS
+    choices = choice if isinstance(choice, Mapping) else {"*": choice}
+    for name, how in choices.items():
+        if how not in _CHOICES:
+            setting = where if name == "*" else f"{where}.{name}"
+            raise UsageError(f"{setting} is {how!r}: use `live` or `recorded`, or a table of tools with either")
+    return ChosenTools(tuple(cast("Mapping[str, HowToRun]", choices).items()))
 
 
-_S = TypeVar("_S", model.SaidText, model.SaidForm, model.SaidApproval)
+_SaidT = TypeVar("_SaidT", model.SaidText, model.SaidForm, model.SaidApproval)
 
 Purpose = Literal["reply", "result", "summary", "sample"]
 
-_LONGEST = 200
+_MAX_TEXT_CHARS = 200
 
 
 def not_recorded(message: str) -> ProviderError:
@@ -115,7 +115,7 @@ class Player:
     """Source of recorded replies, results and answers."""
 
     def __init__(
-        self, recording: model.Recording, name: str, tools: ChosenTools = BY_DEFAULT, *, any_definition: bool = False
+        self, recording: model.Recording, name: str, tools: ChosenTools = DEFAULT_TOOLS, *, any_definition: bool = False
     ) -> None:
         """Set the recording, called `name` in errors; `any_definition` accepts changed instructions."""
         self.recording = recording
@@ -137,29 +137,29 @@ class Player:
                 " not have: play that tool as `recorded`"
             )
         part = self._part(place)
-        found = part.replies.get((step, purpose))
+        reply = part.replies.get((step, purpose))
         if purpose == "summary":
-            if found is None:
+            if reply is None:
                 raise not_recorded(f"{self._of(place, step)} has no summary in {self.name}")
-            return found
-        if found is None:
+            return reply
+        if reply is None:
             last = max((number for number, kind in part.replies if kind != "summary"), default=0)
             end = f"it ends after step {last} ({part.run.status})" if last else "it has no reply"
             kind = "result" if purpose == "result" else "reply"
             raise not_recorded(f"{self._of(place, step)} has no {kind} in {self.name}: {end}")
-        if found.messages and found.messages != len(messages):
+        if reply.messages and reply.messages != len(messages):
             raise not_recorded(
                 f"{self._of(place, step)}: the model would be sent {len(messages)} messages, where it was sent"
-                f" {found.messages} when {self.name} was recorded"
+                f" {reply.messages} when {self.name} was recorded"
             )
-        return found
+        return reply
 
     def _find_run(self, place: RunPlace) -> _RunPart | None:
-        found = self._runs.get(place)
-        if found is not None:
-            return found
-        near = ((one, part) for one, part in self._runs.items() if replace(one, query=place.query) == place)
-        return next((part for one, part in near if _is_hidden(one.query, place.query)), None)
+        exact = self._runs.get(place)
+        if exact is not None:
+            return exact
+        candidates = ((other, part) for other, part in self._runs.items() if replace(other, query=place.query) == place)
+        return next((part for other, part in candidates if _is_hidden(other.query, place.query)), None)
 
     def _part(self, place: RunPlace) -> _RunPart:
         part = self._find_run(place)
@@ -177,16 +177,17 @@ class Player:
         return part
 
     def _no_run(self, place: RunPlace) -> str:
-        near = [one for one in self._runs if one.expert_key == place.expert_key]
-        what = f"a Run of {place.expert_key} with the query «{_short(place.query)}»"
+        same_expert = [other for other in self._runs if other.expert_key == place.expert_key]
+        description = f"a Run of {place.expert_key} with the query «{_short(place.query)}»"
         if place.calls:
-            what += f", for the call {place.calls[-1]}"
-        if not near:
-            known = _list_names(one.expert_key for one in self._runs)
-            return f"{self.name} has no Run of {place.expert_key}; it has: {known}"
-        if any((one.query, one.calls) == (place.query, place.calls) for one in near):
-            return f"{self.name} does not have {what} once more"
-        return f"{self.name} does not have {what}; it has: {_list_names(f'«{_short(one.query)}»' for one in near)}"
+            description += f", for the call {place.calls[-1]}"
+        if not same_expert:
+            names = _list_names(other.expert_key for other in self._runs)
+            return f"{self.name} has no Run of {place.expert_key}; it has: {names}"
+        if any((other.query, other.calls) == (place.query, place.calls) for other in same_expert):
+            return f"{self.name} does not have {description} once more"
+        queries = _list_names(f"«{_short(other.query)}»" for other in same_expert)
+        return f"{self.name} does not have {description}; it has: {queries}"
 
     def check_results(self, place: RunPlace, step: int, results: Mapping[str, ToolResultPart | None]) -> None:
         """Raise ProviderError if the outcome of a call in this step, by its id, differs from the recording."""
@@ -195,7 +196,7 @@ class Player:
             call = part.calls.get((step, call_id))
             if result is None or call is None or call.failed == result.is_error:
                 continue
-            of = self._of(place, step)
+            step_name = self._of(place, step)
             if result.is_error:
                 now = f"failed now («{_short(text_of(result.contents))}») and did not"
             else:
@@ -205,20 +206,23 @@ class Player:
                     else "did not fail now, but did"
                 )
             raise not_recorded(
-                f"{of}: {call.shown} {now} when {self.name} was recorded: change back what differs, or record again"
+                f"{step_name}: {call.shown} {now} when {self.name} was recorded: change back what differs, or record"
+                " again"
             )
 
     # Tools.
 
-    def result(self, asked: AskedCall) -> model.RecordedCall:
+    def result(self, request: AskedCall) -> model.RecordedCall:
         """Return the recorded call with its result. Raises ProviderError if it is missing or had no result."""
-        call = self._part(asked.place).calls.get((asked.step, asked.call_id))
-        shown = model.shown_call(asked.tool, asked.args)
-        if call is None or (call.tool, call.args) != (asked.tool, asked.args):
-            raise not_recorded(f"{self._of(asked.place, asked.step)}: {shown} is not in {self.name}")
+        call = self._part(request.place).calls.get((request.step, request.call_id))
+        shown = model.shown_call(request.tool, request.args)
+        if call is None or (call.tool, call.args) != (request.tool, request.args):
+            raise not_recorded(f"{self._of(request.place, request.step)}: {shown} is not in {self.name}")
         if call.result is None:
-            why = "it was refused then" if call.kind == "refused" else "it had none when the Job was recorded"
-            raise not_recorded(f"{self._of(asked.place, asked.step)}: {shown} has no result in {self.name}: {why}")
+            reason = "it was refused then" if call.kind == "refused" else "it had none when the Job was recorded"
+            raise not_recorded(
+                f"{self._of(request.place, request.step)}: {shown} has no result in {self.name}: {reason}"
+            )
         return call
 
     def file(self, sha256: str) -> bytes:
@@ -240,12 +244,12 @@ class Player:
         """Return the tool's next question after so many answers; None if it asks no more."""
         return self.answer_to(call.place, call.call_id, call.step, model.SaidForm, answers)
 
-    def answer_to(self, place: RunPlace, call_id: str, step: int, kind: type[_S], number: int = 0) -> _S | None:
+    def answer_to(self, place: RunPlace, call_id: str, step: int, kind: type[_SaidT], number: int = 0) -> _SaidT | None:
         """Return a person's answer to a call, the `number`-th of its kind from 0; None if the recording has none."""
         part = self._find_run(place)
         call = None if part is None else part.calls.get((step, call_id))
-        said = [] if call is None else [one for one in call.said if isinstance(one, kind)]
-        return said[number] if number < len(said) else None
+        answers = [] if call is None else [answer for answer in call.said if isinstance(answer, kind)]
+        return answers[number] if number < len(answers) else None
 
     def _of(self, place: RunPlace, step: int) -> str:
         return f"step {step} of {place.expert_key}"
@@ -284,16 +288,16 @@ def _spec(tool: model.RecordedTool) -> ToolSpec:
 
 def _is_hidden(recorded: str, query: str) -> bool:
     """Return whether a query equals a recorded one in which secrets were masked."""
-    first, *others = recorded.split(REDACTED)
-    if not others or not query.startswith(first):
+    first, *rest = recorded.split(REDACTED)
+    if not rest or not query.startswith(first):
         return False
-    place = len(first)
-    for part in others[:-1]:
-        place = query.find(part, place)
-        if place < 0:
+    position = len(first)
+    for part in rest[:-1]:
+        position = query.find(part, position)
+        if position < 0:
             return False
-        place += len(part)
-    return len(query) - place >= len(others[-1]) and query.endswith(others[-1])
+        position += len(part)
+    return len(query) - position >= len(rest[-1]) and query.endswith(rest[-1])
 
 
 def _text(call: model.RecordedCall) -> str:
@@ -301,10 +305,10 @@ def _text(call: model.RecordedCall) -> str:
 
 
 def _list_names(names: Iterable[str]) -> str:
-    each = list(dict.fromkeys(names))
-    return ", ".join(each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
+    unique = list(dict.fromkeys(names))
+    return ", ".join(unique[:5]) + (f" and {len(unique) - 5} more" if len(unique) > 5 else "")
 
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
+    return line if len(line) <= _MAX_TEXT_CHARS else f"{line[:_MAX_TEXT_CHARS]} …"

@@ -35,17 +35,19 @@ from perstack.core.runs.state import ContextState, RequestSize, Run
 from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import replace
 
-HEAD = 400  # characters kept of the beginning of a result that shrinks; `TAIL` of its end
-TAIL = 200
+HEAD_CHARS = 400  # characters kept of the beginning of a result that shrinks; `TAIL_CHARS` of its end
+TAIL_CHARS = 200
 OVERFLOW = "ContextOverflow"  # name of the error that an endpoint raises for a request which does not fit
 RECALL_TOOL = "recallHistory"
 PIN_TOOL = "pin"
 
-_ENOUGH = 1 / 8  # share of the window to free at least; freeing less would invalidate the prompt cache at every step
+_MIN_FREED_SHARE = (
+    1 / 8
+)  # share of the window to free at least; freeing less would invalidate the prompt cache at every step
 _SUMMARY_SHARE = 1 / 8
-_LEAST_SUMMARY = 256
-_MOST_SUMMARY = 4_000
-_CERTAIN = 3 / 4  # lower bound of the actual tokens, as a share of their estimate
+_MIN_SUMMARY_TOKENS = 256
+_MAX_SUMMARY_TOKENS = 4_000
+_MIN_ACTUAL_SHARE = 3 / 4  # lower bound of the actual tokens, as a share of their estimate
 
 
 def policy_of(run: Run) -> ContextPolicy | None:
@@ -57,32 +59,32 @@ def policy_of(run: Run) -> ContextPolicy | None:
 def window_of(run: Run) -> int | None:
     """Return the tokens that the model's context can hold; None if unknown."""
     policy = run.limits.context
-    known = run.context.window if policy is None or policy.window is None else policy.window
+    declared = run.context.window if policy is None or policy.window is None else policy.window
     learned = run.context.learned
-    return learned if known is None else known if learned is None else min(known, learned)
+    return learned if declared is None else declared if learned is None else min(declared, learned)
 
 
 def load(run: Run) -> int:
     """Return the estimated tokens of the next generation's request."""
     messages, counted = run.messages, run.context.counted
-    every = messages.tokens(len(messages))
+    total = messages.tokens(len(messages))
     if counted is None or counted.messages > len(messages):
-        return _overhead(run) + every
-    return max(0, counted.tokens - run.context.freed) + every - messages.tokens(counted.messages)
+        return _overhead(run) + total
+    return max(0, counted.tokens - run.context.freed) + total - messages.tokens(counted.messages)
 
 
 def _overhead(run: Run) -> int:
     return max(run.context.overhead, estimated_tokens(len(run.instruction.encode(errors="replace"))))
 
 
-def window_after_overflow(run: Run, said: int | None) -> int:
-    """Return the window that an overflow reveals: the size `said` by the endpoint, or less than was sent."""
-    sent = load(run)
-    known = window_of(run)
-    if said is not None and said > 0:
-        return said
-    least = max(run.context.tokens, sent * 9 // 10)
-    return least if known is None else min(known, least)
+def window_after_overflow(run: Run, reported: int | None) -> int:
+    """Return the window that an overflow reveals: the size `reported` by the endpoint, or less than was sent."""
+    sent_tokens = load(run)
+    window = window_of(run)
+    if reported is not None and reported > 0:
+        return reported
+    lower_bound = max(run.context.tokens, sent_tokens * 9 // 10)
+    return lower_bound if window is None else min(window, lower_bound)
 
 
 def command_for_full_context(run: Run) -> Shrink | Compact | Fail | None:
@@ -100,7 +102,7 @@ def command_for_full_context(run: Run) -> Shrink | Compact | Fail | None:
     compact = _compact(run, policy, window, now)
     if compact is not None:
         return compact
-    if overflow is not None or now * _CERTAIN > window:
+    if overflow is not None or now * _MIN_ACTUAL_SHARE > window:
         return Fail(too_large(run, overflow))
     return None
 
@@ -115,13 +117,13 @@ def relief_in_hand(run: Run) -> Shrink | Compact | Fail | None:
 
 def short_text(part: ToolResultPart, blob: str, head: int, tail: int) -> str:
     """Return what the model sees of a shrunk result. Replay compares it with recorded logs: never change the form."""
-    whole = text_of(part.contents)
-    blobs = "".join(f"\n[{one.mime_type}: blob:{one.sha256}]" for one in part.contents if isinstance(one, BlobPart))
-    if len(whole) <= head + tail:
-        return whole + blobs
-    end = whole[-tail:] if tail else ""
-    left = f"\n[… {len(whole) - head - tail} characters are not shown any more; the whole text: blob:{blob} …]\n"
-    return f"{whole[:head]}{left}{end}{blobs}"
+    text = text_of(part.contents)
+    blobs = "".join(f"\n[{item.mime_type}: blob:{item.sha256}]" for item in part.contents if isinstance(item, BlobPart))
+    if len(text) <= head + tail:
+        return text + blobs
+    end = text[-tail:] if tail else ""
+    note = f"\n[… {len(text) - head - tail} characters are not shown any more; the whole text: blob:{blob} …]\n"
+    return f"{text[:head]}{note}{end}{blobs}"
 
 
 def blob_of(part: ToolResultPart) -> bytes:
@@ -130,15 +132,19 @@ def blob_of(part: ToolResultPart) -> bytes:
 
 
 def _shrink(run: Run, policy: ContextPolicy, window: int, now: int) -> Shrink | None:
-    found: list[ShrunkResult] = []
+    results: list[ShrunkResult] = []
     freed = 0
-    for place, part in _old_results(run, policy.keep_results):
-        saved = tokens_of_contents(part.contents) - estimated_tokens(HEAD + TAIL + 120)
-        if saved > HEAD // 2:
-            found.append(ShrunkResult(at=place, tool_call_id=part.tool_call_id, blob=sha256(blob_of(part)).hexdigest()))
+    for event_id, part in _old_results(run, policy.keep_results):
+        saved = tokens_of_contents(part.contents) - estimated_tokens(HEAD_CHARS + TAIL_CHARS + 120)
+        if saved > HEAD_CHARS // 2:
+            results.append(
+                ShrunkResult(at=event_id, tool_call_id=part.tool_call_id, blob=sha256(blob_of(part)).hexdigest())
+            )
             freed += saved
-    is_enough = freed >= _ENOUGH * window and now - freed <= (policy.compact_at - _ENOUGH / 2) * window
-    return Shrink(tuple(found), HEAD, TAIL) if found and is_enough else None
+    is_enough = (
+        freed >= _MIN_FREED_SHARE * window and now - freed <= (policy.compact_at - _MIN_FREED_SHARE / 2) * window
+    )
+    return Shrink(tuple(results), HEAD_CHARS, TAIL_CHARS) if results and is_enough else None
 
 
 def _old_results(run: Run, keep: int) -> Iterator[tuple[str, ToolResultPart]]:
@@ -157,27 +163,27 @@ def _old_results(run: Run, keep: int) -> Iterator[tuple[str, ToolResultPart]]:
 
 def summary_tokens(window: int) -> int:
     """Return the maximum tokens of a summary."""
-    return max(_LEAST_SUMMARY, min(_MOST_SUMMARY, int(window * _SUMMARY_SHARE)))
+    return max(_MIN_SUMMARY_TOKENS, min(_MAX_SUMMARY_TOKENS, int(window * _SUMMARY_SHARE)))
 
 
 def _compact(run: Run, policy: ContextPolicy, window: int, now: int) -> Compact | None:
     """Return the range to summarise, with as many of the latest turns kept as possible; None if it frees too little."""
-    least = _latest_turn(run)
+    latest_start = _latest_turn(run)
     best: Compact | None = None
-    for start in dict.fromkeys((_first_recent(run, policy.keep_recent * window, least), least)):
+    for start in dict.fromkeys((_first_recent(run, policy.keep_recent * window, latest_start), latest_start)):
         plan = _plan(run, start, window, now)
         if plan is None:
             continue
         best = plan
         if (
-            plan.tokens_before - plan.tokens_after >= _ENOUGH * window
+            plan.tokens_before - plan.tokens_after >= _MIN_FREED_SHARE * window
             and plan.tokens_after <= policy.compact_at * window
         ):
             return plan
     if best is None:
         return None
     freed = best.tokens_before - best.tokens_after
-    return best if freed >= _ENOUGH * window or (run.context.overflow is not None and freed > 0) else None
+    return best if freed >= _MIN_FREED_SHARE * window or (run.context.overflow is not None and freed > 0) else None
 
 
 def _latest_turn(run: Run) -> int:
@@ -194,13 +200,13 @@ def _begins_turn(messages: Sequence[Message], index: int) -> bool:
     return is_reply and not (index and isinstance(messages[index - 1], ExpertMessage))
 
 
-def _first_recent(run: Run, most: float, least: int) -> int:
-    """Return the index of the oldest reply from which on all messages have at most `most` tokens."""
+def _first_recent(run: Run, max_tokens: float, latest_start: int) -> int:
+    """Return the index of the oldest reply from which on all messages have at most `max_tokens` tokens."""
     messages = run.messages
-    every = messages.tokens(len(messages))
-    start = least
-    for index in range(least - 1, 0, -1):
-        if every - messages.tokens(index) > most:
+    total = messages.tokens(len(messages))
+    start = latest_start
+    for index in range(latest_start - 1, 0, -1):
+        if total - messages.tokens(index) > max_tokens:
             break
         if _begins_turn(messages, index):
             start = index
@@ -215,9 +221,9 @@ def _plan(run: Run, start: int, window: int, now: int) -> Compact | None:
         return None
     first, last = dropped[0], dropped[-1]
     saved = sum(messages.tokens(index + 1) - messages.tokens(index) for index in dropped)
-    after = now - saved + summary_tokens(window)
+    tokens_after = now - saved + summary_tokens(window)
     kept = tuple(messages.place(index) for index in range(first, last + 1) if index in never)
-    return Compact(messages.place(first), messages.place(last), kept, now, max(0, after))
+    return Compact(messages.place(first), messages.place(last), kept, now, max(0, tokens_after))
 
 
 def always_kept(run: Run) -> set[int]:
@@ -246,14 +252,14 @@ def always_kept(run: Run) -> set[int]:
 def too_large(run: Run, overflow: ErrorInfo | None) -> ErrorInfo:
     """Return the error of a context from which nothing more can be left out, naming the parts that fill it."""
     window, now = window_of(run) or 0, load(run)
-    parts = sorted(_parts(run), key=lambda one: -one[1])[:3]
-    said = "; ".join(f"{what}, about {tokens:,} tokens" for what, tokens in parts)
-    words = "" if overflow is None else f" The endpoint says: {overflow.message}"
+    parts = sorted(_parts(run), key=lambda item: -item[1])[:3]
+    largest = "; ".join(f"{name}, about {tokens:,} tokens" for name, tokens in parts)
+    quote = "" if overflow is None else f" The endpoint says: {overflow.message}"
     return ErrorInfo(
         name=OVERFLOW,
         message=f"the context cannot get below the {window:,} tokens that the model's window holds, and has about"
-        f" {now:,}. What cannot be left out is {said}. Make the largest smaller, or use a model with a larger window."
-        f"{words}",
+        f" {now:,}. What cannot be left out is {largest}. Make the largest smaller, or use a model with a larger"
+        f" window.{quote}",
         status_code=None if overflow is None else overflow.status_code,
     )
 
@@ -267,8 +273,8 @@ def _parts(run: Run) -> Iterator[tuple[str, int]]:
         if isinstance(message, ToolMessage):
             for part in message.contents:
                 is_pinned = part.tool_name in run.context.pinned
-                what = "the pinned result" if is_pinned else "the latest result"
-                yield f"{what} of {part.tool_name} ({part.tool_call_id})", tokens_of_contents(part.contents)
+                name = "the pinned result" if is_pinned else "the latest result"
+                yield f"{name} of {part.tool_name} ({part.tool_call_id})", tokens_of_contents(part.contents)
         elif isinstance(message, UserMessage):
             yield "the query" if index else "the first query", tokens_of_contents(message.contents)
         else:
@@ -283,8 +289,8 @@ def remember_called_tools(run: Run, calls: Iterable[DecidedCall]) -> ContextStat
     context = run.context
     if run.limits.context is None:
         return context
-    reading = {one.tool_name for one in calls if one.effect == "readOnly" and one.kind not in LOOP_KINDS}
-    pinned = {one.tool_name for one in calls if one.pin}
+    reading = {call.tool_name for call in calls if call.effect == "readOnly" and call.kind not in LOOP_KINDS}
+    pinned = {call.tool_name for call in calls if call.pin}
     if reading <= context.read_only and pinned <= context.pinned:
         return context
     return replace(context, read_only=context.read_only | reading, pinned=context.pinned | pinned)

@@ -117,8 +117,10 @@ def start_compaction_event(
     run: Run, command: commands.Compact, model: str, reserved: Charge | None, stamp: Stamps
 ) -> events.StartCompaction:
     """Return the event that precedes the request for a summary."""
-    place = _stamp_for_next_step(run, stamp)
-    return events.StartCompaction(**place, first=command.first, through=command.through, model=model, reserved=reserved)
+    next_stamp = _stamp_for_next_step(run, stamp)
+    return events.StartCompaction(
+        **next_stamp, first=command.first, through=command.through, model=model, reserved=reserved
+    )
 
 
 def compact_history_event(
@@ -161,8 +163,8 @@ class SummaryCost:
 
 def _stamp_for_next_step(run: Run, stamp: Stamps) -> EventStamp:
     """Return the stamp of an event before a step's generation, which belongs to that step and not to the last."""
-    given = stamp()
-    return {**given, "step_number": run.step + 1} if run.phase is Phase.READY else given
+    fields = stamp()
+    return {**fields, "step_number": run.step + 1} if run.phase is Phase.READY else fields
 
 
 # --- questions ----------------------------------------------------------------------------------------------------
@@ -213,11 +215,11 @@ def approval_events(
         offers=offers,
     )
     requested = () if call.requested is not None else (request,)
-    after = stamp(len(requested))
+    next_stamp = stamp(len(requested))
     if settled is None:
-        return *requested, events.StopRunByInteractiveTool(**at_checkpoint(after))
+        return *requested, events.StopRunByInteractiveTool(**at_checkpoint(next_stamp))
     decision = events.DecideApproval(
-        **after,
+        **next_stamp,
         tool_call_id=call.decided.id,
         call_digest=call.requested or digest,
         decision=settled.approval.decision,
@@ -254,12 +256,12 @@ def answer_event(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: B
 # --- results ------------------------------------------------------------------------------------------------------
 
 
-def result_event(run: Run, text: str, found: ResultCheck, stamp: Stamps) -> events.FinishRun | events.RejectResult:
+def result_event(run: Run, text: str, check: ResultCheck, stamp: Stamps) -> events.FinishRun | events.RejectResult:
     """Return the event for a checked result."""
-    if found.value is None:
-        text = correction(found.problem)
-        return events.RejectResult(**stamp(), problem=found.problem, text=text, by_program=found.by_program)
-    return _finish_run(run, text, found.value, stamp)
+    if check.value is None:
+        text = correction(check.problem)
+        return events.RejectResult(**stamp(), problem=check.problem, text=text, by_program=check.by_program)
+    return _finish_run(run, text, check.value, stamp)
 
 
 def _finish_run(run: Run, text: str, value: JsonObject | None, stamp: Stamps) -> events.FinishRun:
@@ -311,8 +313,8 @@ class DelegateResult:
 def report_of(run: Run, tool_name: str) -> DelegateReport:
     """Return the report of an ended delegate; `tool_name`: the name that the caller knows it by."""
     is_completed = run.status == "completed"
-    did = f"{_count_of(run.step, 'step')}, {_count_of(run.effects, 'call')} with an effect"
-    text = f"({tool_name}: {'completed in' if is_completed else 'failed after'} {did})"
+    work = f"{_count_of(run.step, 'step')}, {_count_of(run.effects, 'call')} with an effect"
+    text = f"({tool_name}: {'completed in' if is_completed else 'failed after'} {work})"
     if run.without_effect:
         text += " Its work should have an effect, and none of its calls had one: check before you rely on its result."
     return DelegateReport(
@@ -324,8 +326,8 @@ def report_of(run: Run, tool_name: str) -> DelegateReport:
     )
 
 
-def _count_of(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count_of(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # --- stops --------------------------------------------------------------------------------------------------------
@@ -345,13 +347,13 @@ def switch_event(
     run: Run, error: ErrorInfo, stamp: Stamps, *, uncharged: bool = False, window: int | None = None
 ) -> events.SwitchModel | None:
     """Return the switch to the next model; None if there is none, or if it would not do better."""
-    following, reason = next_model(run), reason_to_switch(error)
-    if following is None or reason is None:
+    successor, reason = next_model(run), reason_to_switch(error)
+    if successor is None or reason is None:
         return None
     return events.SwitchModel(
         **stamp(),
         before=run.on,
-        to=following,
+        to=successor,
         reason=reason,
         error=error,
         context_window=window,
@@ -428,12 +430,12 @@ def resume_event(
 
 
 def _settlements_of(run: Run, settled: Mapping[str, Settlement]) -> dict[str, Settlement]:
-    decided: dict[str, Settlement] = {}
+    settlements: dict[str, Settlement] = {}
     for call in run.calls.values():
         settlement = settled.get(call_key(run, call)) or settled.get(call.decided.id)
         if is_unsettled(call) and settlement is not None:
-            decided[call.decided.id] = settlement
-    return decided
+            settlements[call.decided.id] = settlement
+    return settlements
 
 
 def changed_definition(
@@ -441,10 +443,10 @@ def changed_definition(
 ) -> tuple[Definition | None, Limits | None]:
     """Return today's definition and limits for a Run that failed before its first reply; None for each if unchanged."""
     is_same = _is_definition_of(run, today)
-    wanted = today_limits
+    new_limits = today_limits
     if limits is not None and limits.max_steps != run.limits.max_steps:
-        wanted = wanted.model_copy(update={"max_steps": limits.max_steps})
-    return None if is_same else today, None if wanted == run.limits else wanted
+        new_limits = new_limits.model_copy(update={"max_steps": limits.max_steps})
+    return None if is_same else today, None if new_limits == run.limits else new_limits
 
 
 def definition_in_directory(run: Run, today: Definition, directory: str) -> Definition | None:

@@ -25,7 +25,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 
-MAX_LENGTH = 1_000  # maximum characters of an expression
+MAX_CHARS = 1_000  # maximum characters of an expression
 MAX_DEPTH = 50  # maximum parentheses and negations around a comparison
 
 # Names of events in the original Perstack, by their names here.
@@ -66,12 +66,12 @@ Condition = Comparison | Negation | Combination
 
 def parse_filter(text: str) -> Condition:
     """Return the condition. Raises ValueError with the column of what is wrong."""
-    if len(text) > MAX_LENGTH:
-        raise ValueError(f"column {MAX_LENGTH + 1}: it has more than {MAX_LENGTH} characters")
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"column {MAX_CHARS + 1}: it has more than {MAX_CHARS} characters")
     parser = _Parser(list(_tokens(text)))
-    found = parser.expression(0)
+    condition = parser.expression(0)
     parser.expect("end", "&& or ||, or the end")
-    return found
+    return condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,38 +95,40 @@ _TOKEN = re.compile(
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    at = 0
-    while at < len(text):
-        if text[at].isspace():
-            at += 1
+    position = 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
             continue
-        found = _TOKEN.match(text, at)
-        if found is None:
-            quote = text[at] in "\"'"
-            raise ValueError(f"column {at + 1}: {'the text has no end' if quote else f'unexpected {text[at]!r}'}")
-        yield _Token(str(found.lastgroup), found[0], at + 1)
-        at = found.end()
+        match = _TOKEN.match(text, position)
+        if match is None:
+            quote = text[position] in "\"'"
+            raise ValueError(
+                f"column {position + 1}: {'the text has no end' if quote else f'unexpected {text[position]!r}'}"
+            )
+        yield _Token(str(match.lastgroup), match[0], position + 1)
+        position = match.end()
     yield _Token("end", "", len(text) + 1)
 
 
 class _Parser:
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
-        self._at = 0
+        self._position = 0
 
     def expect(self, kind: str, expected: str) -> str:
         """Take the next token, and return its text. Raises ValueError if it is of another kind."""
-        token = self._tokens[self._at]
+        token = self._tokens[self._position]
         if token.kind != kind:
-            found = repr(token.text[:40]) if token.kind != "end" else "the end"
-            raise ValueError(f"column {token.column}: expected {expected}, found {found}")
-        self._at += 1
+            actual = repr(token.text[:40]) if token.kind != "end" else "the end"
+            raise ValueError(f"column {token.column}: expected {expected}, found {actual}")
+        self._position += 1
         return token.text
 
     def _accept(self, text: str) -> bool:
-        token = self._tokens[self._at]
+        token = self._tokens[self._position]
         is_next = token.text == text and token.kind in ("combine", "sign")
-        self._at += is_next
+        self._position += is_next
         return is_next
 
     def expression(self, depth: int) -> Condition:
@@ -144,28 +146,28 @@ class _Parser:
 
     def _parse_term(self, depth: int) -> Condition:
         if depth > MAX_DEPTH:
-            raise ValueError(f"column {self._tokens[self._at].column}: more than {MAX_DEPTH} levels")
+            raise ValueError(f"column {self._tokens[self._position].column}: more than {MAX_DEPTH} levels")
         if self._accept("!"):
             return Negation(self._parse_term(depth + 1))
         if self._accept("("):
-            found = self.expression(depth + 1)
+            condition = self.expression(depth + 1)
             if not self._accept(")"):
                 self.expect(")", "&&, || or )")
-            return found
+            return condition
         path = self.expect("path", "a field such as .type")
         operator = cast("Operator", self.expect("compare", f"one of {' '.join(get_args(Operator))} after {path}"))
         names = path.replace("[]", ".[]").strip(".").split(".")
         return Comparison(tuple(name for name in names if name), operator, self._value(operator))
 
     def _value(self, operator: str) -> Value:
-        if self._tokens[self._at].kind not in ("text", "number", "word"):
+        if self._tokens[self._position].kind not in ("text", "number", "word"):
             self.expect("text", f"a value after {operator}")
-        token = self._tokens[self._at]
-        self._at += 1
+        token = self._tokens[self._position]
+        self._position += 1
         if token.kind == "number":
             return float(token.text) if set(token.text) & set(".eE") else int(token.text)
-        words: dict[str, Value] = {"true": True, "false": False}
-        return token.text[1:-1] if token.kind == "text" else words.get(token.text, token.text)
+        constants: dict[str, Value] = {"true": True, "false": False}
+        return token.text[1:-1] if token.kind == "text" else constants.get(token.text, token.text)
 
 
 def matches(condition: Condition, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:
@@ -176,8 +178,8 @@ def matches(condition: Condition, event: JsonObject, args: Mapping[str, JsonObje
         case Negation():
             return not matches(condition.of, event, args)
         case Combination(operator, parts):
-            some = all if operator == "&&" else any
-            return some(matches(part, event, args) for part in parts)
+            combine = all if operator == "&&" else any
+            return combine(matches(part, event, args) for part in parts)
         case _:
             assert_never(condition)
 
@@ -187,7 +189,7 @@ def _holds(comparison: Comparison, event: JsonObject, args: Mapping[str, JsonObj
     value = event[name] if name in event else _original_field(name, event, args)
     if comparison.path == ("type",) and isinstance(value, str) and comparison.operator in ("==", "!="):
         return (comparison.value in (value, *ORIGINAL_TYPES.get(value, ()))) == (comparison.operator == "==")
-    return any(_compare(one, comparison.operator, comparison.value) for one in _values(value, comparison.path[1:]))
+    return any(_compare(item, comparison.operator, comparison.value) for item in _values(value, comparison.path[1:]))
 
 
 def _original_field(name: str, event: JsonObject, args: Mapping[str, JsonObject]) -> JsonValue:
@@ -195,7 +197,7 @@ def _original_field(name: str, event: JsonObject, args: Mapping[str, JsonObject]
     match name:
         case "toolCalls":
             calls = event.get("calls", event.get("delegates"))
-            return [_call(one, args) for one in calls if isinstance(one, dict)] if isinstance(calls, list) else None
+            return [_call(call, args) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else None
         case "toolCall" | "toolResult" if "toolCallId" in event:
             return _call(event, args)
         case "toolResults" if "contents" in event:
@@ -222,19 +224,19 @@ def _values(value: JsonValue, path: tuple[str, ...]) -> Iterator[JsonValue]:
         if isinstance(value, dict):
             yield from _values(value.get(path[0]), path[1:])
     elif isinstance(value, list):
-        for one in value:
-            yield from _values(one, path[1:])
+        for item in value:
+            yield from _values(item, path[1:])
 
 
-def _compare(found: JsonValue, operator: Operator, value: Value) -> bool:
+def _compare(actual: JsonValue, operator: Operator, value: Value) -> bool:
     """Return whether a value fits. Neither a text nor true is ever equal to a number."""
-    are_numbers = _is_number(found) and _is_number(value)
+    are_numbers = _is_number(actual) and _is_number(value)
     if operator in ("==", "!="):
-        are_equal = found == value and (are_numbers or type(found) is type(value))
+        are_equal = actual == value and (are_numbers or type(actual) is type(value))
         return are_equal == (operator == "==")
     if not are_numbers:
         return False
-    left, right = cast("float", found), cast("float", value)
+    left, right = cast("float", actual), cast("float", value)
     match operator:
         case "<":
             return left < right

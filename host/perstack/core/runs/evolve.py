@@ -48,14 +48,14 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     if event.type == "startRun":
         raise IllegalFact("a second startRun")
     _check(run, event)
-    at = run.updated_at if event.is_of_person else max(run.updated_at, event.timestamp)
+    updated_at = run.updated_at if event.is_of_person else max(run.updated_at, event.timestamp)
     was_at_work = run.status in ACTIVE and not event.ends_pause and not event.is_of_person
     return replace(
         event.fold(run),
         head=head,
         status=event.follows.to_status or run.status,
-        updated_at=at,
-        worked_ms=run.worked_ms + (at - run.updated_at if was_at_work else 0),
+        updated_at=updated_at,
+        worked_ms=run.worked_ms + (updated_at - run.updated_at if was_at_work else 0),
     )
 
 

@@ -196,20 +196,22 @@ class ShrunkResult(Fact):
 WITHOUT_EFFECT = "no call had an effect, and the Expert declares `effects = true`: check before you rely on the result"
 
 
-def repeat_warning(most: int, *, is_one: bool) -> str:
-    """Return the warning to a model at half of the `most` repetitions; `is_one`: of one call in each step."""
+def repeat_warning(max_repeats: int, *, is_one: bool) -> str:
+    """Return the warning to a model at half of the `max_repeats` repetitions; `is_one`: of one call in each step."""
     return (
         f"{'This call' if is_one else 'These calls'} had the same arguments and the same "
-        f"{'result' if is_one else 'results'} {(most + 1) // 2} times in a row. Another repetition will not help: do"
-        f" something else, or finish. After {most} times the Run is stopped."
+        f"{'result' if is_one else 'results'} {(max_repeats + 1) // 2} times in a row. Another repetition will not help:"
+        f" do something else, or finish. After {max_repeats} times the Run is stopped."
     )
 
 
 def is_repeat_warning(text: str) -> bool:
     """Return True if the text is exactly a `repeat_warning`."""
-    most = text.rpartition("After ")[2].removesuffix(" times the Run is stopped.")
+    max_repeats = text.rpartition("After ")[2].removesuffix(" times the Run is stopped.")
     return (
-        most.isdecimal() and len(most) < 10 and text in (repeat_warning(int(most), is_one=one) for one in (True, False))
+        max_repeats.isdecimal()
+        and len(max_repeats) < 10
+        and text in (repeat_warning(int(max_repeats), is_one=single) for single in (True, False))
     )
 
 
@@ -263,12 +265,12 @@ Todos = tuple[Todo, ...]
 
 def apply_todo(todos: Todos, args: JsonObject) -> Todos:
     """Return the list after a call of `todo`: complete `completedTodos` (unknown ids are ignored), add `newTodos`."""
-    done = _ids(args.get("completedTodos"))
-    marked = [todo.model_copy(update={"completed": True}) if todo.id in done else todo for todo in todos]
+    completed_ids = _ids(args.get("completedTodos"))
+    updated = [todo.model_copy(update={"completed": True}) if todo.id in completed_ids else todo for todo in todos]
     titles = args.get("newTodos")
     next_id = max((todo.id for todo in todos), default=-1) + 1
     new = [title for title in titles if isinstance(title, str)] if isinstance(titles, list) else []
-    return (*marked, *(Todo(id=next_id + i, title=title) for i, title in enumerate(new)))
+    return (*updated, *(Todo(id=next_id + i, title=title) for i, title in enumerate(new)))
 
 
 def remaining_todos(todos: Iterable[Todo]) -> Todos:

@@ -56,8 +56,8 @@ def tokens(usage: Usage, unpriced_tokens: int | None = None) -> str:
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
     price = cost(usage, usage.unpriced_tokens if unpriced_tokens is None else unpriced_tokens)
-    words = f"{usage.input_tokens:,}{cached} + {usage.output_tokens:,}{reasoning} tokens"
-    return f"{words}, {price}" if price else words
+    text = f"{usage.input_tokens:,}{cached} + {usage.output_tokens:,}{reasoning} tokens"
+    return f"{text}, {price}" if price else text
 
 
 def author_rows(by: By | None) -> list[LogRow]:

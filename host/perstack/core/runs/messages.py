@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple, assert_never, overload
 
 from pydantic import Field
 
-from perstack.core.base.json_schema import DEEPEST
+from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, canonical_fact, falsy, layers
 
 
@@ -74,19 +74,19 @@ class ProviderToolPart(Fact):
     @property
     def shown(self) -> str:
         """The use as one text, for people and for models of other vendors."""
-        given = ", ".join(f"{name}={value}" for name, value in self.args.items())
-        return f"[{self.tool_name}({given[:_MAX_SHOWN_ARGS]}): {self.result or 'no result'}]"
+        arguments = ", ".join(f"{name}={value}" for name, value in self.args.items())
+        return f"[{self.tool_name}({arguments[:_MAX_ARGS_CHARS]}): {self.result or 'no result'}]"
 
 
-_MAX_SHOWN_ARGS = 500  # characters
-_MAX_PROVIDER_RESULT = 4_000  # characters of a result that are kept readable; `opaque` has all of it
+_MAX_ARGS_CHARS = 500
+_MAX_RESULT_CHARS = 4_000  # characters of a result that are kept readable; `opaque` has all of it
 _MAX_OPAQUE_BYTES = 4 << 20  # bytes of JSON that the provider tools of a reply may have, to be sent back
 
 
 def readable_result(lines: Iterable[str]) -> str:
     """Return the readable result of a provider's tool: its lines, up to a maximum length."""
     text = "\n".join(lines)
-    return text if len(text) <= _MAX_PROVIDER_RESULT else f"{text[:_MAX_PROVIDER_RESULT]} …"
+    return text if len(text) <= _MAX_RESULT_CHARS else f"{text[:_MAX_RESULT_CHARS]} …"
 
 
 ResultContent = Annotated[TextPart | BlobPart, Field(discriminator="type")]
@@ -167,7 +167,7 @@ def blobs_of(message: Message) -> Sequence[BlobPart]:
         case UserMessage():
             parts: Iterable[object] = message.contents
         case ToolMessage():
-            parts = (one for part in message.contents for one in part.contents)
+            parts = (content for part in message.contents for content in part.contents)
         case ExpertMessage():
             return ()
         case _:
@@ -183,7 +183,7 @@ def _may_have_floats(message: Message) -> bool:
         if not isinstance(part, TextPart) and part.opaque is not None:
             return True
         args = part.args if isinstance(part, ToolCallPart | ProviderToolPart) else {}
-        if not all(type(one) in _NO_FLOATS for one in args.values()):
+        if not all(type(value) in _NO_FLOATS for value in args.values()):
             return True
     return False
 
@@ -192,20 +192,20 @@ _NO_FLOATS = (str, int, bool, type(None))
 
 NO_MESSAGES = bytes(32)
 
-_BYTES_A_TOKEN = 3  # fewer than most texts have, so that estimates are seldom too low
+_BYTES_PER_TOKEN = 3  # fewer than most texts have, so that estimates are seldom too low
 _IMAGE_TOKENS = 1_600
-_MOST_DOCUMENT_TOKENS = 50_000
+_MAX_DOCUMENT_TOKENS = 50_000
 
 
 def estimated_tokens(size: int) -> int:
     """Return an estimate of the tokens of `size` bytes of text, on the high side."""
-    return size // _BYTES_A_TOKEN
+    return size // _BYTES_PER_TOKEN
 
 
 def _tokens_of_blob(blob: BlobPart) -> int:
     if blob.mime_type.startswith("image/"):
         return _IMAGE_TOKENS
-    return max(_IMAGE_TOKENS, min(blob.size // 50, _MOST_DOCUMENT_TOKENS))
+    return max(_IMAGE_TOKENS, min(blob.size // 50, _MAX_DOCUMENT_TOKENS))
 
 
 def tokens_of_contents(contents: Iterable[ResultContent]) -> int:
@@ -280,13 +280,13 @@ class History(Sequence[Message]):
             raise IndexError(length)
         for item in self._items[len(self._sums) - 1 : length]:
             text = canonical_fact(item, has_floats=_may_have_floats(item))
-            before, blobs = self._sums[-1], blobs_of(item)
+            previous, blobs = self._sums[-1], blobs_of(item)
             self._sums.append(
                 _Sums(
-                    sha256(before.digest + sha256(text).digest()).digest(),
-                    before.size + len(text) + sum(one.size * 4 // 3 + 4 for one in blobs),
-                    before.tokens + estimated_tokens(len(text)) + sum(map(_tokens_of_blob, blobs)),
-                    before.blobs + len(blobs),
+                    sha256(previous.digest + sha256(text).digest()).digest(),
+                    previous.size + len(text) + sum(blob.size * 4 // 3 + 4 for blob in blobs),
+                    previous.tokens + estimated_tokens(len(text)) + sum(map(_tokens_of_blob, blobs)),
+                    previous.blobs + len(blobs),
                 )
             )
         return self._sums[length]
@@ -384,8 +384,8 @@ def _with_small_opaque(reply: ExpertMessage) -> ExpertMessage:
 
 def _problem(args: JsonObject) -> str | None:
     for level, layer in enumerate(layers(args)):
-        if level > DEEPEST:
-            return f"(they have more than {DEEPEST} levels)"
+        if level > MAX_VALUE_DEPTH:
+            return f"(they have more than {MAX_VALUE_DEPTH} levels)"
         if any(isinstance(value, float) and not isfinite(value) for value in layer):
             return "(they have a number that is not finite)"
     return None

@@ -14,7 +14,7 @@ from perstack.core.runs.context import command_for_full_context, relief_in_hand
 from perstack.core.runs.facts import ErrorInfo, Settlement, apply_todo, remaining_todos, todos_json
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.retries_and_fallbacks import next_model, reason_to_switch
-from perstack.core.runs.state import MOST_REJECTED, Phase, Run, latest_reply
+from perstack.core.runs.state import MAX_REJECTIONS, Phase, Run, latest_reply
 
 _SETTLED_TEXT: dict[Settlement, str] = {
     "ask": "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: "
@@ -67,8 +67,8 @@ def _pending_while_calling(run: Run) -> commands.Command:
     if run.snapshot_due == "before":
         return commands.Snapshot()
     command = _pending_call(run)
-    waits = isinstance(command, commands.Ask | commands.AskApproval) and run.status == "running"
-    return commands.Snapshot() if run.snapshot_due == "after" and waits else command
+    is_waiting = isinstance(command, commands.Ask | commands.AskApproval) and run.status == "running"
+    return commands.Snapshot() if run.snapshot_due == "after" and is_waiting else command
 
 
 def _after_unusable(run: Run, problem: ErrorInfo) -> commands.Fail | commands.Switch:
@@ -79,8 +79,8 @@ def _after_unusable(run: Run, problem: ErrorInfo) -> commands.Fail | commands.Sw
 def _pending_step(run: Run, limit: int | None) -> commands.Command:
     if run.result is not None:
         return commands.EndRun(run.result) if run.schema is None else commands.JudgeResult(run.result, run.schema)
-    if (failed := _failure(run)) is not None:
-        return commands.Fail(failed)
+    if (failure := _failure(run)) is not None:
+        return commands.Fail(failure)
     if limit is not None:
         return commands.StopAtLimit(limit)
     return (
@@ -140,15 +140,17 @@ def _recordable(run: Run, call: commands.Call) -> commands.RecordResult | None:
 
 
 def _completion(run: Run, call: commands.Call) -> commands.Complete:
-    left = remaining_todos(run.todos)
-    given = call.part.args.get("result")
-    text = given if isinstance(given, str) and given.strip() else latest_reply(run).text
-    return commands.Complete(call, left, None if left or not text.strip() else text)
+    remaining = remaining_todos(run.todos)
+    result = call.part.args.get("result")
+    text = result if isinstance(result, str) and result.strip() else latest_reply(run).text
+    return commands.Complete(call, remaining, None if remaining or not text.strip() else text)
 
 
 def _failure(run: Run) -> ErrorInfo | None:
     """Return the error of a Run whose results were rejected too often; None if it may continue."""
-    if run.rejections < MOST_REJECTED:
+    if run.rejections < MAX_REJECTIONS:
         return None
-    words = f"the result does not fit the schema that was asked for, and neither did the one before: {run.rejected_for}"
-    return ErrorInfo(name="InvalidResult", message=words)
+    message = (
+        f"the result does not fit the schema that was asked for, and neither did the one before: {run.rejected_for}"
+    )
+    return ErrorInfo(name="InvalidResult", message=message)

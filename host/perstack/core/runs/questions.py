@@ -7,9 +7,9 @@ from pydantic import Field, JsonValue
 from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
 from perstack.core.base.text import approvable_text, counted_blanks
 
-_LONGEST = 2_000  # maximum characters of a call's arguments in one line; `args` has them complete
+_MAX_ARGS_CHARS = 2_000  # maximum characters of a call's arguments in one line; `args` has them complete
 _EXEC = "exec"
-_MOST_COMMANDS = 50
+_MAX_COMMANDS = 50
 
 
 class OpenQuestion(Fact):
@@ -33,15 +33,21 @@ class OpenQuestion(Fact):
     @property
     def runs(self) -> tuple[str, ...]:
         """The simple commands of an `exec` call that needs approval, as the rules' parser finds them."""
-        program, words = self.args.get("command"), self.args.get("args", [])
+        program, arguments = self.args.get("command"), self.args.get("args", [])
         if not self.call_digest or self.tool_name != _EXEC or not isinstance(program, str) or not program:
             return ()
         from perstack.core.permissions.decisions import display_lines  # imported only for calls of programs
 
-        argv = [program, *(word for word in words if isinstance(word, str))] if isinstance(words, list) else [program]
-        lines = [approvable_text(line).replace("\n", "\\n") for line in islice(display_lines(argv), _MOST_COMMANDS + 1)]
-        short = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …" for line in lines[:_MOST_COMMANDS]]
-        return (*short, "… and more") if len(lines) > _MOST_COMMANDS else tuple(short)
+        argv = (
+            [program, *(word for word in arguments if isinstance(word, str))]
+            if isinstance(arguments, list)
+            else [program]
+        )
+        lines = [approvable_text(line).replace("\n", "\\n") for line in islice(display_lines(argv), _MAX_COMMANDS + 1)]
+        short = [
+            line if len(line) <= _MAX_ARGS_CHARS else f"{line[:_MAX_ARGS_CHARS]} …" for line in lines[:_MAX_COMMANDS]
+        ]
+        return (*short, "… and more") if len(lines) > _MAX_COMMANDS else tuple(short)
 
     @property
     def shown(self) -> str:
@@ -50,7 +56,7 @@ class OpenQuestion(Fact):
             runs = "".join(f" [{line}]" for line in self.runs)
             args = approvable_text(canonical_json(count_blanks(self.args)).decode("utf-8", "replace"))
             text = approvable_text(self.text).replace("\n", " ")
-            return f"{text}{runs}: {args if len(args) <= _LONGEST else f'{args[:_LONGEST]} …'}"
+            return f"{text}{runs}: {args if len(args) <= _MAX_ARGS_CHARS else f'{args[:_MAX_ARGS_CHARS]} …'}"
         is_of_tool = self.requested_schema is not None and self.skill_name
         return f"skill {self.skill_name}: {self.text}" if is_of_tool else self.text
 
@@ -61,8 +67,8 @@ def count_blanks(value: JsonValue) -> JsonValue:
         case str():
             return counted_blanks(value)
         case list():
-            return [count_blanks(one) for one in value]
+            return [count_blanks(item) for item in value]
         case dict():
-            return {counted_blanks(name): count_blanks(one) for name, one in value.items()}
+            return {counted_blanks(name): count_blanks(item) for name, item in value.items()}
         case _:
             return value

@@ -26,10 +26,10 @@ from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 
-MOST_FOUND = 10
-MOST_CHARACTERS = 6_000  # maximum characters of one answer, over all of its entries
-_EXCERPT = 600
-_LONGEST_QUERY = 500
+MAX_ENTRIES = 10
+MAX_ANSWER_CHARS = 6_000  # maximum characters of one answer, over all of its entries
+_EXCERPT_CHARS = 600
+_MAX_QUERY_CHARS = 500
 
 
 @cache
@@ -45,7 +45,7 @@ def recall_spec() -> ToolSpec:
             "properties": {
                 "text": {
                     "type": "string",
-                    "maxLength": _LONGEST_QUERY,
+                    "maxLength": _MAX_QUERY_CHARS,
                     "description": "words that must all stand in what is found, in any case of letters",
                 },
                 "tool": {"type": "string", "description": "only calls of this tool and their results"},
@@ -60,7 +60,7 @@ def recall_spec() -> ToolSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecallQuery:
     """The conditions of a search."""
 
     words: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Wanted:
     offset: int = 0
 
     @classmethod
-    def of(cls, args: JsonObject) -> Wanted:
+    def of(cls, args: JsonObject) -> RecallQuery:
         """Return the conditions in a call's arguments, which fit the schema."""
         text, tool, step, offset = (args.get(name) for name in ("text", "tool", "step", "offset"))
         return cls(
@@ -105,16 +105,16 @@ class Entry:
     text: str
 
 
-def entries_of(event: StoredEvent, query: Wanted) -> Iterator[Entry]:
+def entries_of(event: StoredEvent, query: RecallQuery) -> Iterator[Entry]:
     """Yield the matching texts of an event."""
     if query.step is not None and event.step_number != query.step:
         return
-    for tool, what, text in _texts(event):
+    for tool, label, text in _texts(event):
         if query.tool is not None and tool != query.tool:
             continue
         folded = text.casefold()
         if text and tool != RECALL_TOOL and all(word in folded for word in query.words):
-            yield Entry(event.run_id, event.step_number, what, text)
+            yield Entry(event.run_id, event.step_number, label, text)
 
 
 def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
@@ -137,30 +137,34 @@ def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
             return
 
 
-def answer_of(entries: Iterable[Entry], query: Wanted, run_id: str) -> str:
+def answer_of(entries: Iterable[Entry], query: RecallQuery, run_id: str) -> str:
     """Return the answer that the model sees: the entries in order, each shortened so that all fit."""
-    every = list(entries)
-    page = every[query.offset : query.offset + MOST_FOUND]
-    most = MOST_CHARACTERS // max(1, len(page)) if query.step is not None else _EXCERPT
-    found: list[JsonValue] = []
+    all_entries = list(entries)
+    page = all_entries[query.offset : query.offset + MAX_ENTRIES]
+    max_chars = MAX_ANSWER_CHARS // max(1, len(page)) if query.step is not None else _EXCERPT_CHARS
+    items: list[JsonValue] = []
     for entry in page:
-        one: JsonObject = {"step": entry.step, "what": entry.what, "text": _excerpt(entry.text, query.words, most)}
+        item: JsonObject = {
+            "step": entry.step,
+            "what": entry.what,
+            "text": _excerpt(entry.text, query.words, max_chars),
+        }
         if entry.run_id != run_id:
-            one["run"] = entry.run_id
-        found.append(one)
-    answer: JsonObject = {"found": found}
-    more = len(every) - query.offset - len(page)
-    if more > 0:
-        answer["more"] = f"{more} more: give offset {query.offset + len(page)}, or other words"
+            item["run"] = entry.run_id
+        items.append(item)
+    answer: JsonObject = {"found": items}
+    remaining = len(all_entries) - query.offset - len(page)
+    if remaining > 0:
+        answer["more"] = f"{remaining} more: give offset {query.offset + len(page)}, or other words"
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
 
 
-def _excerpt(text: str, words: tuple[str, ...], most: int) -> str:
-    if len(text) <= most:
+def _excerpt(text: str, words: tuple[str, ...], max_chars: int) -> str:
+    if len(text) <= max_chars:
         return text
-    at = text.casefold().find(words[0]) if words else 0
-    begin = max(0, min(at - most // 3, len(text) - most))
-    return f"{'… ' if begin else ''}{text[begin : begin + most]}{' …' if begin + most < len(text) else ''}"
+    position = text.casefold().find(words[0]) if words else 0
+    begin = max(0, min(position - max_chars // 3, len(text) - max_chars))
+    return f"{'… ' if begin else ''}{text[begin : begin + max_chars]}{' …' if begin + max_chars < len(text) else ''}"
 
 
 # Events that the model no longer sees at the end of a Run's log.
@@ -186,8 +190,8 @@ class Visibility:
             case CallTools() if self._reply in self._events:
                 self._events[self._reply].append(event.id)
             case ShrinkResults():
-                found = (self._calls.get((one.at, one.tool_call_id)) for one in event.results)
-                self.shortened |= {one for one in found if one is not None}
+                event_ids = (self._calls.get((result.at, result.tool_call_id)) for result in event.results)
+                self.shortened |= {event_id for event_id in event_ids if event_id is not None}
             case FinishGeneration():
                 self._reply = event.id
             case _:
@@ -197,7 +201,7 @@ class Visibility:
             self._events[event.id] = [event.id]
             if self._results:
                 self._events[event.id] = list(self._results.values())
-                self._calls.update({(event.id, call): one for call, one in self._results.items()})
+                self._calls.update({(event.id, call): event_id for call, event_id in self._results.items()})
                 self._results = {}
         if event.type in ("compactHistory", "startRun"):
             self._shown = {run.messages.place(index) for index in range(count)}
@@ -207,4 +211,9 @@ class Visibility:
     @property
     def hidden(self) -> frozenset[str]:
         """The ids of the events of which the model no longer sees anything."""
-        return frozenset(one for place, events in self._events.items() if place not in self._shown for one in events)
+        return frozenset(
+            event_id
+            for message_id, events in self._events.items()
+            if message_id not in self._shown
+            for event_id in events
+        )

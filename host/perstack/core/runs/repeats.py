@@ -15,33 +15,33 @@ def count_repeats(run: Run, calls: Iterable[Call]) -> Repeats:
     """Return the count of consecutive equal steps, after a step in which these calls have their results."""
     if run.limits.max_repeats is None:
         return NO_REPEATS
-    same = tuple(_compared_call(call) for call in calls)
-    if not same or None in same:
+    compared = tuple(_compared_call(call) for call in calls)
+    if not compared or None in compared:
         return NO_REPEATS
-    found = tuple(one for one in same if one is not None)
-    return Repeats(found, run.repeats.times + 1 if found == run.repeats.calls else 1)
+    comparable = tuple(call for call in compared if call is not None)
+    return Repeats(comparable, run.repeats.times + 1 if comparable == run.repeats.calls else 1)
 
 
 def warning_with(run: Run, call_id: str, result: Callable[[], ToolResultPart]) -> str | None:
     """Return the warning if a call's result ends a step at half of the allowed repetitions; None if it does not."""
-    most = run.limits.max_repeats
-    if most is None or most < 2 or run.repeats.times + 1 != (most + 1) // 2:
+    limit = run.limits.max_repeats
+    if limit is None or limit < 2 or run.repeats.times + 1 != (limit + 1) // 2:
         return None
     open_calls = run.open_calls
     if len(open_calls) != 1 or open_calls[0].decided.id != call_id:
         return None
     calls = {**run.calls, call_id: replace(open_calls[0], result=result())}
-    if count_repeats(run, calls.values()).times != (most + 1) // 2:
+    if count_repeats(run, calls.values()).times != (limit + 1) // 2:
         return None
-    return repeat_warning(most, is_one=len(calls) == 1)
+    return repeat_warning(limit, is_one=len(calls) == 1)
 
 
 def repeated_call(run: Run) -> ErrorInfo | None:
     """Return the error of a Run that has repeated itself too often; None if it may continue."""
-    most, repeats = run.limits.max_repeats, run.repeats
-    if most is None or repeats.times < most:
+    limit, repeats = run.limits.max_repeats, run.repeats
+    if limit is None or repeats.times < limit:
         return None
-    names = ", ".join(dict.fromkeys(one.tool_name for one in repeats.calls))
+    names = ", ".join(dict.fromkeys(call.tool_name for call in repeats.calls))
     return ErrorInfo(
         name="RepeatedCall",
         message=f"{names} had the same arguments and the same result {repeats.times} times in a row; `maxRepeats` of"

@@ -23,8 +23,8 @@ from perstack.dataclass import dataclass
 
 VERSION = "v1"  # version of the hashed form. A changed form gets another version, and this one must stay computable
 
-_TOOLS = re.compile(r"v1:([0-9a-f]{64})")
-_HINT = 6  # characters per part that tell which part differs; the digest itself is complete and covers all parts
+_TOOLS_DIGEST = re.compile(r"v1:([0-9a-f]{64})")
+_HINT_CHARS = 6  # characters per part that tell which part differs; the digest itself is complete and covers all parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,17 @@ class KeptTools:
 
 def kept_tools(specs: Sequence[ToolSpec]) -> KeptTools:
     """Return the tools in their stored form: what a model sees of each, in the order in which it sees them."""
-    shown: JsonValue = [
+    tools: JsonValue = [
         {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema} for spec in specs
     ]
-    blob = canonical_json(shown)
+    blob = canonical_json(tools)
     return KeptTools(tuple(specs), blob, sha256(blob).hexdigest())
 
 
 def tools_blob(digest: str) -> str | None:
     """Return the name of the blob that `toolsDigest` refers to; None if this version does not know its form."""
-    found = _TOOLS.fullmatch(digest)
-    return found[1] if found else None
+    match = _TOOLS_DIGEST.fullmatch(digest)
+    return match[1] if match else None
 
 
 def request_digest(run: Run, event: StartGeneration) -> str:
@@ -64,11 +64,11 @@ def request_digest(run: Run, event: StartGeneration) -> str:
     guidance = run.guidance if event.guidance is None else event.guidance
     instruction = _text_digest(whole_instruction(run.start.instruction, guidance))
     settings = sha256(canonical_json(_settings(run, event))).digest()
-    sent = len(run.messages)
-    messages = run.messages.digest(sent)
-    whole = sha256(instruction + settings + bytes.fromhex(tools) + messages).digest()
-    hints = (instruction, settings, run.messages.digest(max(0, sent - 1)), messages)
-    return f"{VERSION}:{encode_digest(whole)}.{'.'.join([encode_digest(part)[:_HINT] for part in hints])}"
+    sent_count = len(run.messages)
+    messages = run.messages.digest(sent_count)
+    digest = sha256(instruction + settings + bytes.fromhex(tools) + messages).digest()
+    hints = (instruction, settings, run.messages.digest(max(0, sent_count - 1)), messages)
+    return f"{VERSION}:{encode_digest(digest)}.{'.'.join([encode_digest(part)[:_HINT_CHARS] for part in hints])}"
 
 
 def is_comparable(event: StartGeneration) -> bool:
@@ -77,35 +77,37 @@ def is_comparable(event: StartGeneration) -> bool:
     return digest is not None and digest.startswith(f"{VERSION}:") and tools_blob(event.tools_digest or "") is not None
 
 
-def request_difference(run: Run, event: StartGeneration, known: int) -> str | None:
-    """Return how the rebuilt request differs; None if it does not. `known`: messages compared before."""
-    again = request_digest(run, event)
+def request_difference(run: Run, event: StartGeneration, compared: int) -> str | None:
+    """Return how the rebuilt request differs; None if it does not. `compared`: messages compared before."""
+    recomputed = request_digest(run, event)
     recorded = event.request_digest or ""
-    if again == recorded:
+    if recomputed == recorded:
         return None
-    parts = _differing_parts(again.split("."), recorded.split("."), known, len(run.messages))
+    parts = _differing_parts(recomputed.split("."), recorded.split("."), compared, len(run.messages))
     return (
         f"generation of step {event.step_number}: what the log says the model was sent is not what its requestDigest"
         f" says: {' and '.join(parts)}"
     )
 
 
-def _differing_parts(again: list[str], recorded: list[str], known: int, sent: int) -> list[str]:
-    if len(recorded) != len(again):
+def _differing_parts(recomputed: list[str], recorded: list[str], compared: int, sent_count: int) -> list[str]:
+    if len(recorded) != len(recomputed):
         return ["the digest has not the form of one"]
-    (_, instruction, settings, before, messages), (_, *old) = again, recorded
+    (_, instruction, settings, earlier_messages, messages), (_, *old) = recomputed, recorded
     parts: list[str] = []
     if instruction != old[0]:
         parts.append("the instruction differs")
     if settings != old[1]:
         parts.append("the model or its settings differ")
-    if before != old[2]:
-        first = min(known + 1, sent - 1)
+    if earlier_messages != old[2]:
+        first = min(compared + 1, sent_count - 1)
         parts.append(
-            f"message {first} differs" if first == sent - 1 else f"one of messages {first} to {sent - 1} differs"
+            f"message {first} differs"
+            if first == sent_count - 1
+            else f"one of messages {first} to {sent_count - 1} differs"
         )
     elif messages != old[3]:
-        parts.append(f"message {sent} differs")
+        parts.append(f"message {sent_count} differs")
     return parts or ["the tools differ"]
 
 
@@ -146,6 +148,6 @@ class RequestCheck:
             self.uncompared += 1
             return None
         self.compared += 1
-        wrong = request_difference(run, event, self._sent)
+        problem = request_difference(run, event, self._sent)
         self._sent = len(run.messages)
-        return wrong
+        return problem

@@ -3,7 +3,7 @@
 - `startRun` names the models in order; `switchModel` records each change of the active one.
 - The next model takes over when the attempts are used up, a quota is exhausted, or the model refuses: where another
   endpoint may succeed. An invalid request is invalid everywhere, and a rejected key needs a person.
-- The primary model is tried again after `REST`.
+- The primary model is tried again after `REST_MS`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from perstack.dataclass import dataclass
 
 # After a failed generation: try again, give up, or pause the Job until the endpoint has capacity.
 
-_FIRST_DELAY = 0.5
-_LONGEST_DELAY = 60.0
+_MIN_DELAY_S = 0.5
+_MAX_DELAY_S = 60.0
 
-LONGEST_WAIT = 300.0  # longest pause in seconds that a process waits for an endpoint; beyond it the Job pauses
+MAX_WAIT_S = 300.0  # longest pause that a process waits for an endpoint; beyond it the Job pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class GiveUp:
 
 def time_for_try(limits: Limits, spent: float) -> tuple[float, bool]:
     """Return the seconds that an attempt may take, and True if it is `retry_timeout` that limits them."""
-    left = max(0.0, limits.retry_timeout / 1000 - spent)
-    longest = limits.timeout / 1000
-    return (left, True) if left < longest else (longest, False)
+    remaining = max(0.0, limits.retry_timeout / 1000 - spent)
+    timeout = limits.timeout / 1000
+    return (remaining, True) if remaining < timeout else (timeout, False)
 
 
 def after_failure(
@@ -70,7 +70,7 @@ def after_failure(
     """
     if not is_retryable or (has_stand_in and is_hopeless):
         return GiveUp()
-    if retry_after is not None and retry_after > LONGEST_WAIT:
+    if retry_after is not None and retry_after > MAX_WAIT_S:
         return GiveUp() if has_stand_in else PauseJob(retry_after)
     is_over = spent * 1000 >= limits.retry_timeout
     if attempt > limits.max_retries and not is_over:
@@ -96,11 +96,11 @@ def delay_before(attempt: int, jitter: float, retry_after: float | None) -> floa
     """
     if retry_after is not None:
         return max(0.0, retry_after)
-    longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (attempt - 1))
-    return longest * (1 - jitter / 2)
+    full_delay = min(_MAX_DELAY_S, _MIN_DELAY_S * 2.0 ** (attempt - 1))
+    return full_delay * (1 - jitter / 2)
 
 
-REST = 300_000  # milliseconds until the primary model is tried again
+REST_MS = 300_000  # milliseconds until the primary model is tried again
 
 REFUSAL = "Refusal"
 
@@ -130,7 +130,7 @@ _REASONS: dict[str, SwitchReason] = {
     "CircuitOpen": "circuitOpen",
     "MissingCredential": "notConfigured",
 }
-_AT_ONCE = frozenset(("QuotaExceeded", "CircuitOpen"))
+_ERRORS_WITHOUT_RETRY = frozenset(("QuotaExceeded", "CircuitOpen"))
 
 
 def models_of(start: StartRun) -> tuple[str, ...]:
@@ -141,8 +141,8 @@ def models_of(start: StartRun) -> tuple[str, ...]:
 def next_model(run: Run) -> str | None:
     """Return the fallback of the active model; None if there is none."""
     names = models_of(run.start)
-    following = names.index(run.on) + 1 if run.on in names else 1
-    return names[following] if following < len(names) else None
+    next_index = names.index(run.on) + 1 if run.on in names else 1
+    return names[next_index] if next_index < len(names) else None
 
 
 def models_left(run: Run) -> int:
@@ -153,24 +153,24 @@ def models_left(run: Run) -> int:
 
 def reason_to_switch(error: ErrorInfo) -> SwitchReason | None:
     """Return why another model may succeed after this error; None if it would not."""
-    known = _REASONS.get(error.name)
+    reason = _REASONS.get(error.name)
     status = error.status_code or 0
-    if error.is_retryable or known in ("quota", "refusal", "notConfigured") or status in (429, 529):
-        return known or "serverError"
+    if error.is_retryable or reason in ("quota", "refusal", "notConfigured") or status in (429, 529):
+        return reason or "serverError"
     return None
 
 
 def needs_no_retry(error: ErrorInfo) -> bool:
     """Return True if the fallback is asked at once, without another attempt of the active model."""
-    return error.name in _AT_ONCE
+    return error.name in _ERRORS_WITHOUT_RETRY
 
 
 def cannot_stand_in(run: Run, problem: str) -> ErrorInfo:
     """Return the error of a Run whose active model is unavailable: the previous model's failure, and this problem."""
-    words = f"{run.on} cannot stand in: {problem}"
+    message = f"{run.on} cannot stand in: {problem}"
     if run.left_for is None:
-        return ErrorInfo(name="MissingCredential", message=words)
-    return run.left_for.model_copy(update={"message": f"{run.left_for.message}; {words}"})
+        return ErrorInfo(name="MissingCredential", message=message)
+    return run.left_for.model_copy(update={"message": f"{run.left_for.message}; {message}"})
 
 
 def is_due_back(run: Run, now: int) -> bool:

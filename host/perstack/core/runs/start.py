@@ -56,7 +56,7 @@ class StartRun(RunEvent):
     @property
     def named_runs(self) -> tuple[str, ...]:
         """The Runs that it works for and continues."""
-        return tuple(one.run_id for one in (self.delegated_by, self.continued_from) if one is not None)
+        return tuple(origin.run_id for origin in (self.delegated_by, self.continued_from) if origin is not None)
 
     @property
     @override

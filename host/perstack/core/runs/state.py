@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.records import JsonObject
-from perstack.core.base.usage import NOTHING_SPENT, Exceeded, Spending
+from perstack.core.base.usage import NO_SPENDING, Exceeded, Spending
 from perstack.core.definitions.exec_grant import is_exec, names_exec, rules_without_grant
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import whole_instruction
@@ -145,7 +145,7 @@ class Repeats:
 NO_REPEATS = Repeats()
 
 
-MOST_REJECTED = 2  # the model sees the problem of the first rejected result; at the second the Run fails
+MAX_REJECTIONS = 2  # the model sees the problem of the first rejected result; at the second the Run fails
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Run:
     step: int = 0  # the current step; in phase READY the last finished one
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     todos: tuple[Todo, ...] = ()
-    spending: Spending = NOTHING_SPENT
+    spending: Spending = NO_SPENDING
     guidance: str = ""  # texts of skills about their tools; they follow the instruction
     provider_settings: JsonObject = field(default_factory=dict[str, JsonValue])
     accepted: bool = False  # True if the Run has declared itself done, and no todo remained
@@ -248,14 +248,14 @@ class Run:
     @property
     def definition(self) -> str | None:
         """The blob of Experts and settings that the Run was queued with and continues with; None if there is none."""
-        is_put_right = self.status == "stoppedByError" and not self.has_generated
-        return None if self.queued is None or is_put_right else self.queued_definition
+        may_be_corrected = self.status == "stoppedByError" and not self.has_generated
+        return None if self.queued is None or may_be_corrected else self.queued_definition
 
     @property
     def may_delegate(self) -> bool:
         """True if a delegate would not be too deep below the Coordinator."""
-        most = self.limits.max_depth
-        return most is None or self.start.depth < most
+        max_depth = self.limits.max_depth
+        return max_depth is None or self.start.depth < max_depth
 
     @property
     def id(self) -> str:
@@ -316,15 +316,15 @@ def inherit_context(base: Run, start: StartRun) -> ContextState:
     return replace(context, tokens=0, overhead=0)
 
 
-def inheritable(run: Run, place: str = "") -> History:
-    """Return the messages for a Run that continues this one: each call gets a result, at `place` if it had none."""
+def inheritable(run: Run, event_id: str = "") -> History:
+    """Return the messages for a Run that continues this one: each call gets a result, at `event_id` if it had none."""
     if run.phase not in (Phase.REPLIED, Phase.CALLING):
         return run.messages
     results = tuple(
         call.result if (call := run.calls.get(part.tool_call_id)) and call.result else _no_result(part)
         for part in latest_reply(run).tool_calls
     )
-    return run.messages.append(ToolMessage(contents=results), place)
+    return run.messages.append(ToolMessage(contents=results), event_id)
 
 
 def _no_result(part: ToolCallPart) -> ToolResultPart:
@@ -338,8 +338,8 @@ def _no_result(part: ToolCallPart) -> ToolResultPart:
 
 def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
     """Return the state after `startRun`; `base`: state of the continued Run at the checkpoint it continues from."""
-    place = start.continued_from
-    if base is not None and place is not None and (place.answers or place.as_it_was):
+    origin = start.continued_from
+    if base is not None and origin is not None and (origin.answers or origin.as_it_was):
         return _take_over(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")

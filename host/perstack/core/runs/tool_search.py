@@ -14,17 +14,19 @@ from perstack.dataclass import dataclass
 
 SEARCH_TOOL = "searchTools"
 
-AUTO_BUDGET = 10_000  # tokens that the tools of all skills except the base skill may cost before some are deferred
+AUTO_BUDGET_TOKENS = (
+    10_000  # tokens that the tools of all skills except the base skill may cost before some are deferred
+)
 
-MOST_FOUND = 5
-_MOST_NAMED = 60
+DEFAULT_RESULTS = 5
+_MAX_LISTED_NAMES = 60
 _WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+"
 
 
 def tokens_of(spec: ToolSpec) -> int:
     """Return the estimated tokens that a tool costs at every step: one for four characters of its JSON."""
-    shown = {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}
-    return len(json.dumps(shown, ensure_ascii=False, separators=(",", ":"))) // 4 + 1
+    tool = {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}
+    return len(json.dumps(tool, ensure_ascii=False, separators=(",", ":"))) // 4 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,16 @@ class Deferral:
 
 
 def divide(specs: Iterable[tuple[ToolSpec, bool]], choice: ToolSearch) -> Deferral:
-    """Divide tools into shown and deferred ones (bool: may be deferred), by `AUTO_BUDGET`, or `on` all that may be."""
+    """Divide tools into shown and deferred ones. The bool says whether a tool may be deferred."""
     shown: list[ToolSpec] = []
     deferred: list[ToolSpec] = []
-    left = AUTO_BUDGET if choice == "auto" else 0
+    remaining = AUTO_BUDGET_TOKENS if choice == "auto" else 0
     for spec, may_wait in specs:
         cost = tokens_of(spec) if may_wait and choice == "auto" else 0
-        if may_wait and choice != "off" and (choice == "on" or cost > left):
+        if may_wait and choice != "off" and (choice == "on" or cost > remaining):
             deferred.append(spec)
         else:
-            left -= cost
+            remaining -= cost
             shown.append(spec)
     if not deferred:
         return Deferral(tuple(shown))
@@ -62,7 +64,7 @@ def search_spec(deferred: Sequence[ToolSpec]) -> ToolSpec:
         "type": "object",
         "properties": {
             "query": {"type": "string", "description": "words for what the tool does, or names of tools"},
-            "most": {"type": "integer", "minimum": 1, "maximum": 20, "description": f"{MOST_FOUND} if not given"},
+            "most": {"type": "integer", "minimum": 1, "maximum": 20, "description": f"{DEFAULT_RESULTS} if not given"},
         },
         "required": ["query"],
     }
@@ -77,24 +79,26 @@ def search_spec(deferred: Sequence[ToolSpec]) -> ToolSpec:
     )
 
 
-def search(query: str, deferred: Sequence[ToolSpec], most: int = MOST_FOUND) -> list[ToolSpec]:
+def search(query: str, deferred: Sequence[ToolSpec], most: int = DEFAULT_RESULTS) -> list[ToolSpec]:
     """Return the best matches; tools named in the query come first."""
-    named = set(re.findall(r"[\w-]+", query))
-    wanted = _words(query)
-    scored = [(_score(spec, wanted, named), -place, spec) for place, spec in enumerate(deferred)]
-    scored.sort(key=lambda one: one[:2], reverse=True)
+    names = set(re.findall(r"[\w-]+", query))
+    words = _words(query)
+    scored = [(_score(spec, words, names), -index, spec) for index, spec in enumerate(deferred)]
+    scored.sort(key=lambda item: item[:2], reverse=True)
     return [spec for score, _, spec in scored[:most] if score > 0]
 
 
-def result_text(found: Sequence[ToolSpec], deferred: Sequence[ToolSpec]) -> str:
+def result_text(matches: Sequence[ToolSpec], deferred: Sequence[ToolSpec]) -> str:
     """Return the text for the model: the tools found, or the available names if none was found."""
-    if found:
+    if matches:
         tools = [
-            {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema} for spec in found
+            {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema} for spec in matches
         ]
         return json.dumps({"tools": tools}, ensure_ascii=False)
-    names = [spec.name for spec in deferred[:_MOST_NAMED]]
-    return json.dumps({"tools": [], "names": names, "more": max(0, len(deferred) - _MOST_NAMED)}, ensure_ascii=False)
+    names = [spec.name for spec in deferred[:_MAX_LISTED_NAMES]]
+    return json.dumps(
+        {"tools": [], "names": names, "more": max(0, len(deferred) - _MAX_LISTED_NAMES)}, ensure_ascii=False
+    )
 
 
 class RevealedTools:
@@ -103,7 +107,7 @@ class RevealedTools:
     def __init__(self, deferred: Sequence[ToolSpec], earlier: Iterable[str] = ()) -> None:
         """Start with `earlier`, the names mentioned in messages that have been left out since."""
         self._deferred = {spec.name: spec for spec in deferred}
-        self._found = {name: self._deferred[name] for name in earlier if name in self._deferred}
+        self._revealed = {name: self._deferred[name] for name in earlier if name in self._deferred}
         self._latest = History()
         self._read = 0
 
@@ -116,9 +120,9 @@ class RevealedTools:
             for name in names_in(message):
                 spec = self._deferred.get(name)
                 if spec is not None:
-                    self._found.setdefault(name, spec)
+                    self._revealed.setdefault(name, spec)
         self._read = len(messages)
-        return tuple(self._found.values())
+        return tuple(self._revealed.values())
 
 
 def names_in(message: object) -> Iterable[str]:
@@ -139,12 +143,12 @@ def _found_in(part: ToolResultPart) -> list[str]:
     return [str(tool["name"]) for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-def _score(spec: ToolSpec, wanted: set[str], named: set[str]) -> float:
-    if spec.name in named:
+def _score(spec: ToolSpec, words: set[str], names: set[str]) -> float:
+    if spec.name in names:
         return 100
     name, skill, description = _words(spec.name), _words(spec.skill_name), _words(spec.description)
-    return sum(4 * (word in name) + 2 * (word in skill) + (word in description) for word in wanted) + sum(
-        0.5 for word in wanted if len(word) > 3 and any(other.startswith(word[:4]) for other in name | description)
+    return sum(4 * (word in name) + 2 * (word in skill) + (word in description) for word in words) + sum(
+        0.5 for word in words if len(word) > 3 and any(other.startswith(word[:4]) for other in name | description)
     )
 
 

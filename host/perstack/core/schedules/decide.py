@@ -34,7 +34,7 @@ from perstack.core.schedules.schedule import (
 )
 from perstack.dataclass import dataclass
 
-MINUTE = 60_000
+MINUTE_MS = 60_000
 
 ScheduleAction = Literal["started", "resumed", "skipped", "queued"]
 
@@ -133,28 +133,28 @@ def settle_occurrence(
 
 def latest_time(times: Times, after: int, until: int) -> int | None:
     """Return the latest occurrence in the interval (`after`, `until`], or None. Uses binary search."""
-    found = times.next_after(after)
-    if found is None or found > until:
+    latest = times.next_after(after)
+    if latest is None or latest > until:
         return None
     beyond = until
-    while beyond - found >= MINUTE:  # invariant: none is in (`beyond`, `until`]
-        middle = (found + beyond) // 2
+    while beyond - latest >= MINUTE_MS:  # invariant: none is in (`beyond`, `until`]
+        middle = (latest + beyond) // 2
         later = times.next_after(middle)
         if later is not None and later <= until:
-            found = later
+            latest = later
         else:
             beyond = middle
-    return found
+    return latest
 
 
 def _start_occurrence(state: ScheduleState, times: Times, due: int | None, now: int) -> AppendEvents | None:
     """Start the waiting occurrence, or else the due one."""
-    at = due if state.waiting is None else state.waiting
-    if at is None:
+    time = due if state.waiting is None else state.waiting
+    if time is None:
         return None
-    job_id = occurrence_job_id(state.name, times.stamp(at))
-    start = StartOccurrence(schedule=state.name, timestamp=now, at=at, job_id=job_id)
-    return AppendEvents((start,), "started", at, starts=job_id)
+    job_id = occurrence_job_id(state.name, times.stamp(time))
+    start = StartOccurrence(schedule=state.name, timestamp=now, at=time, job_id=job_id)
+    return AppendEvents((start,), "started", time, starts=job_id)
 
 
 def _held_up(state: ScheduleState, schedule: Schedule, current: Occurrence, due: int, now: int) -> AppendEvents:

@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 from perstack.core.base.ids import check_job_id
 from perstack.core.base.lifecycle import IllegalFact, JobStatus, Transition, check_follows, transition
 from perstack.core.base.records import EventParser, Fact, falsy
-from perstack.core.definitions.project import LONGEST_NAME, wrong_schedule_name
+from perstack.core.definitions.project import MAX_SCHEDULE_NAME_CHARS, wrong_schedule_name
 from perstack.errors import UsageError
 
 # Events of a schedule's log. An occurrence is identified by its time `at`, the minute that the cron line names.
@@ -130,8 +130,8 @@ class ScheduleState(Fact):
 
 def check_schedule_name(name: str) -> str:
     """Return the name. Raises UsageError if it is not a valid name of a schedule."""
-    if len(name) <= LONGEST_NAME and (wrong := wrong_schedule_name(name)) is not None:
-        raise UsageError(f"{name!r} {wrong}")
+    if len(name) <= MAX_SCHEDULE_NAME_CHARS and (problem := wrong_schedule_name(name)) is not None:
+        raise UsageError(f"{name!r} {problem}")
     return check_job_id(name)
 
 
@@ -151,8 +151,8 @@ def _prefix(name: str) -> str:
 
 def damaged_schedule(name: str, readable: ScheduleState | None, damage: str) -> ScheduleState:
     """Return the state of a schedule with an unreadable log: its last readable state, marked as damaged."""
-    known = readable or ScheduleState(name=name, version=0, lines={}, updated_at=0)
-    return known.model_copy(update={"damaged": True, "error": damage})
+    state = readable or ScheduleState(name=name, version=0, lines={}, updated_at=0)
+    return state.model_copy(update={"damaged": True, "error": damage})
 
 
 class _Changes(TypedDict, total=False):
@@ -198,28 +198,28 @@ def _changes(state: ScheduleState, event: StoredScheduleEvent) -> _Changes:
         case BeginOccurrence():
             return _Changes(current=_require_current(state, event).model_copy(update={"begun": True}))
         case FinishOccurrence():
-            ended = _require_current(state, event).model_copy(update={"begun": True, "outcome": event.outcome})
-            return _Changes(current=None, last=ended)
+            finished = _require_current(state, event).model_copy(update={"begun": True, "outcome": event.outcome})
+            return _Changes(current=None, last=finished)
     assert_never(event)
 
 
 def _apply_start(state: ScheduleState, event: StartOccurrence) -> _Changes:
     if not is_job_of(state.name, event.job_id):
         raise IllegalFact(f"startOccurrence names Job {event.job_id}, which cannot be one of this schedule")
-    begun = Occurrence(at=event.at, job_id=event.job_id, decided_at=event.timestamp)
-    before = state.current or state.last
+    started = Occurrence(at=event.at, job_id=event.job_id, decided_at=event.timestamp)
+    previous = state.current or state.last
     if event.at == state.waiting:
-        return _Changes(current=begun, waiting=None, last=before)
+        return _Changes(current=started, waiting=None, last=previous)
     if state.waiting is not None:
         raise IllegalFact(f"startOccurrence is of {event.at}, and {state.waiting} waits")
-    return _Changes(current=begun, last=before, lines=_mark_decided(state, event))
+    return _Changes(current=started, last=previous, lines=_mark_decided(state, event))
 
 
 def _mark_decided(state: ScheduleState, event: StartOccurrence | SkipOccurrence | QueueOccurrence) -> dict[str, int]:
     """Mark everything up to this occurrence as decided, for every line. Raises IllegalFact if it was decided before."""
     if event.at <= min(state.lines.values()):
         raise IllegalFact(f"{event.type} is of {event.at}, which was decided before")
-    return {line: max(through, event.at) for line, through in state.lines.items()}
+    return {line: max(decided_until, event.at) for line, decided_until in state.lines.items()}
 
 
 def _require_current(

@@ -11,34 +11,34 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import JsonObject
 from perstack.core.base.secrets import is_secret_in
-from perstack.core.base.text import LATEST, nearest
+from perstack.core.base.text import MAX_TIME_MS, nearest
 from perstack.core.tasks.events import TaskConfig, WaitingFor
 from perstack.errors import UsageError
 
-MOST_STATE = 1 << 20  # maximum bytes of JSON for each of a task's state, checkpoint data, input and result
+MAX_STATE_BYTES = 1 << 20  # maximum bytes of JSON for each of a task's state, checkpoint data, input and result
 
 FirstStatus = Literal["created", "running"]
 
-_WRAPPERS = 16  # levels of nesting that writing and sending add to a value, within which it must stay readable
+_WRAPPER_LEVELS = 16  # levels of nesting that writing and sending add to a value, within which it must stay readable
 
-_LONGEST_ERROR = 500
-_TIMED = ("scheduled_wait", "rate_limit")
+_MAX_ERROR_CHARS = 500
+_TIMED_REASONS = ("scheduled_wait", "rate_limit")
 
 
 def _storable(value: JsonValue) -> JsonValue:
     """Return the value. Raises ValueError if a log could not hold it: unreadable as JSON, or too large."""
     wrapped: JsonValue = value
-    for _ in range(_WRAPPERS):
+    for _ in range(_WRAPPER_LEVELS):
         wrapped = [wrapped]
     try:
         content = to_json(wrapped)
         from_json(content, allow_inf_nan=False)
     except (PydanticSerializationError, ValueError) as error:
         raise ValueError(f"is not JSON: {str(error).splitlines()[0]}") from error
-    size = len(content) - 2 * _WRAPPERS
-    if size > MOST_STATE:
+    size = len(content) - 2 * _WRAPPER_LEVELS
+    if size > MAX_STATE_BYTES:
         raise ValueError(
-            f"has {size:,} bytes, and may have {MOST_STATE:,}: keep big things in files, and their paths here"
+            f"has {size:,} bytes, and may have {MAX_STATE_BYTES:,}: keep big things in files, and their paths here"
         )
     return value
 
@@ -53,23 +53,23 @@ def _object(value: JsonObject) -> JsonObject:
     return value
 
 
-def _known_keys(given: object) -> object:
+def _known_keys(value: object) -> object:
     """Return the value. Raises ValueError for a key that a config does not have; pydantic would ignore it silently."""
     fields = TaskConfig.model_fields
-    known = {*fields, *(field.alias for field in fields.values())}
-    stray = [key for key in _keys_of(given) if key not in known]
-    if stray:
-        there_are = ", ".join(str(field.alias) for field in fields.values())
-        raise ValueError(f"has no {', '.join(map(repr, stray))}; there are: {there_are}")
-    return given
+    keys = {*fields, *(field.alias for field in fields.values())}
+    unknown = [key for key in _keys_of(value) if key not in keys]
+    if unknown:
+        names = ", ".join(str(field.alias) for field in fields.values())
+        raise ValueError(f"has no {', '.join(map(repr, unknown))}; there are: {names}")
+    return value
 
 
-def _keys_of(given: object) -> Iterable[object]:
-    return cast("dict[object, object]", given) if isinstance(given, dict) else ()
+def _keys_of(value: object) -> Iterable[object]:
+    return cast("dict[object, object]", value) if isinstance(value, dict) else ()
 
 
-def _one_or_more(given: object) -> object:
-    return (given,) if isinstance(given, str) else given
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
 
 
 Text = Annotated[str, AfterValidator(_text)]
@@ -77,7 +77,7 @@ Json = Annotated[JsonValue, AfterValidator(_storable)]
 State = Annotated[JsonObject, AfterValidator(_object)]
 Config = Annotated[TaskConfig, BeforeValidator(_known_keys)]
 Count = Annotated[int, Field(ge=0)]
-Moment = Annotated[int, Field(ge=0, le=LATEST)]
+Moment = Annotated[int, Field(ge=0, le=MAX_TIME_MS)]
 PageSize = Annotated[int, Field(ge=1)]
 TaskIds = Annotated[Sequence[str], BeforeValidator(_one_or_more)]
 
@@ -91,29 +91,29 @@ def starts(*, start: bool | None, status: FirstStatus | None) -> bool | None:
     return start
 
 
-def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
+def reason_of(text: str | None) -> tuple[PauseReason, str | None]:
     """Return pause reason and message; another text is a question for a person. Raises UsageError."""
-    plain = _letters(said or "")
-    if said is None or not plain:
+    plain = _letters(text or "")
+    if text is None or not plain:
         raise UsageError(f"pause: `reason` is missing: give one of {', '.join(get_args(PauseReason))}, or type a text")
     reasons: dict[str, PauseReason] = {_letters(reason): reason for reason in get_args(PauseReason)}
     if plain in reasons:
         return reasons[plain], None
-    near = nearest(plain, reasons, 0.8) if not said.strip().count(" ") else None
-    if near is not None:
+    similar = nearest(plain, reasons, 0.8) if not text.strip().count(" ") else None
+    if similar is not None:
         raise UsageError(
-            f"pause: there is no reason {said!r}; did you mean {reasons[near]!r}? Any other text is a"
+            f"pause: there is no reason {text!r}; did you mean {reasons[similar]!r}? Any other text is a"
             " question for a person: write more than one word"
         )
-    return "human_input", said
+    return "human_input", text
 
 
 def check_pause(reason: PauseReason, resume_at: int | None, waiting_for: WaitingFor | None) -> None:
     """Raise UsageError if a pause for this reason needs another argument, or cannot have one."""
     if reason == "scheduled_wait" and resume_at is None:
         raise UsageError("a scheduled wait needs `resumeAt`: when the task is to continue, in milliseconds since 1970")
-    if resume_at is not None and reason not in _TIMED:
-        raise UsageError(f"`resumeAt` is for {' and '.join(_TIMED)}, not for {reason}")
+    if resume_at is not None and reason not in _TIMED_REASONS:
+        raise UsageError(f"`resumeAt` is for {' and '.join(_TIMED_REASONS)}, not for {reason}")
     if waiting_for is not None and reason != "external_dependency":
         raise UsageError(f"`waitingFor` is for external_dependency, not for {reason}")
     if waiting_for is not None and is_secret_in(waiting_for.command):
@@ -123,21 +123,21 @@ def check_pause(reason: PauseReason, resume_at: int | None, waiting_for: Waiting
         )
 
 
-def message_of(words: str | None, message: str | None) -> str | None:
+def message_of(text: str | None, message: str | None) -> str | None:
     """Return the message of a pause, joining free text in `reason` and `message`."""
-    return f"{words}: {message}" if words and message and words != message else words or message
+    return f"{text}: {message}" if text and message and text != message else text or message
 
 
-def error_of(said: str | JsonObject) -> tuple[str, JsonObject | None]:
+def error_of(error: str | JsonObject) -> tuple[str, JsonObject | None]:
     """Return an error's text, and its object if it is one: the text is its `message`, or its JSON, shortened."""
-    if isinstance(said, str):
-        return said, None
-    message = said.get("message")
+    if isinstance(error, str):
+        return error, None
+    message = error.get("message")
     if isinstance(message, str) and message.strip():
-        return message, said
-    text = to_json(said).decode()
-    return text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…", said
+        return message, error
+    text = to_json(error).decode()
+    return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…", error
 
 
-def _letters(said: str) -> str:
-    return "".join(one for one in said.casefold() if one.isalnum())
+def _letters(text: str) -> str:
+    return "".join(char for char in text.casefold() if char.isalnum())

@@ -108,8 +108,8 @@ def _check_running(task: TaskState, context: TaskContext, now: int) -> Step | No
         due = due_at(task)
         if due is None or due > now:
             return None
-        words = f"timed out: nothing was heard of it for {task.config.timeout} ms"
-        return AppendTaskEvents((failure(task, words, now),), "timedOut")
+        message = f"timed out: nothing was heard of it for {task.config.timeout} ms"
+        return AppendTaskEvents((failure(task, message, now),), "timedOut")
     if task.job_id not in context.jobs:
         return NeedJob(task.job_id)
     job = context.jobs[task.job_id]
@@ -128,19 +128,19 @@ def settle_task(task: TaskState, job: JobSummary, now: int) -> AppendTaskEvents 
     if task.status != "running" or task.job_id != job.id:
         return None
     event: task_events.StoredTaskEvent
-    words = f"Job {job.id} {stop_words(job)}"
+    message = f"Job {job.id} {stop_words(job)}"
     match DUE[job_state(job, now)]["task"]:
         case "finish":
             event = task_events.CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
         case "fail":
-            event = failure(task, words if job.closed is not None else job.error or "the Job failed", now)
+            event = failure(task, message if job.closed is not None else job.error or "the Job failed", now)
         case "pause":
             is_limit = job.pause_reason == "rate_limit"
             event = task_events.PauseTask(
                 task_id=task.task_id,
                 timestamp=now,
                 reason="rate_limit" if is_limit else "checkpoint",
-                message=None if is_limit else words,
+                message=None if is_limit else message,
                 resume_at=job.resume_at if is_limit else None,
             )
         case _:

@@ -21,7 +21,7 @@ from perstack.core.tasks.state import (
     place_of,
 )
 
-_MOST_SIGNALS = 100
+_MAX_SIGNALS = 100
 
 
 def begin_task(event: task_events.CreateTask) -> TaskState:
@@ -109,7 +109,7 @@ NOT_WAITING = TaskChanges(
     error_details=None,
     finished_at=None,
 )
-_GOING_ON = NOT_WAITING | TaskChanges(status="running", job_id=None)
+_RUNNING = NOT_WAITING | TaskChanges(status="running", job_id=None)
 
 
 def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges:  # noqa: C901 - one case for each kind of event
@@ -117,7 +117,7 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges
         case task_events.CreateTask():
             raise IllegalFact("a second createTask")
         case task_events.StartTask():
-            return _GOING_ON | TaskChanges(started_at=event.timestamp)
+            return _RUNNING | TaskChanges(started_at=event.timestamp)
         case task_events.CheckpointTask():
             return TaskChanges(
                 state=task.state if event.state is None else event.state,
@@ -134,7 +134,7 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges
                 token_hash=event.token_hash,
             )
         case task_events.AnswerTask():
-            signals = (*task.signals, event.signal)[-_MOST_SIGNALS:] if event.signal else task.signals
+            signals = (*task.signals, event.signal)[-_MAX_SIGNALS:] if event.signal else task.signals
             return _answer_changes(event) | TaskChanges(answered=True, signals=signals)
         case task_events.ResumeTask():
             return _resume_changes(task, event)
@@ -144,10 +144,10 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges
         case task_events.FailTask():
             return _failed(task, event) | TaskChanges(error=event.error, error_details=event.details)
         case task_events.CancelTask():
-            said = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
-            return _end_changes("failed", event) | TaskChanges(error=said)
+            error = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
+            return _end_changes("failed", event) | TaskChanges(error=error)
         case task_events.RetryTask():
-            return _GOING_ON | TaskChanges(retry_count=task.retry_count + 1)
+            return _RUNNING | TaskChanges(retry_count=task.retry_count + 1)
         case task_events.WakeTask():
             return TaskChanges(job_id=event.job_id)
         case task_events.ArchiveTask():
@@ -155,11 +155,11 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges
     assert_never(event)
 
 
-def _pause_changes(reason: PauseReason, message: str | None, at: int) -> TaskChanges:
+def _pause_changes(reason: PauseReason, message: str | None, paused_at: int) -> TaskChanges:
     """Clear the input, because an answer to an earlier pause must not answer this one."""
-    told = TaskChanges(input=None, input_text="", input_by=None, token_hash=None)
-    why = TaskChanges(status="paused", pause_reason=reason, pause_message=message, paused_at=at)
-    return NOT_WAITING | told | why
+    no_input = TaskChanges(input=None, input_text="", input_by=None, token_hash=None)
+    pause = TaskChanges(status="paused", pause_reason=reason, pause_message=message, paused_at=paused_at)
+    return NOT_WAITING | no_input | pause
 
 
 def _answer_changes(event: task_events.AnswerTask | task_events.ResumeTask) -> TaskChanges:
@@ -167,7 +167,7 @@ def _answer_changes(event: task_events.AnswerTask | task_events.ResumeTask) -> T
 
 
 def _resume_changes(task: TaskState, event: task_events.ResumeTask) -> TaskChanges:
-    changes = _GOING_ON | TaskChanges(started_at=task.started_at or event.timestamp)
+    changes = _RUNNING | TaskChanges(started_at=task.started_at or event.timestamp)
     if event.input is not None:
         changes |= _answer_changes(event)
     if event.state is not None:
@@ -190,14 +190,14 @@ def _failed(task: TaskState, event: task_events.FailTask) -> TaskChanges:
         case "pause":
             return _pause_changes("human_input", event.error, event.timestamp)
         case "retry":
-            return _GOING_ON | TaskChanges(retry_count=task.retry_count + 1)
+            return _RUNNING | TaskChanges(retry_count=task.retry_count + 1)
     assert_never(event.outcome)
 
 
 def checkpoints_in(task_id: str, events: Sequence[task_events.StoredTaskEvent]) -> tuple[TaskCheckpoint, ...]:
     """Return the checkpoints among a task's events, each with the state of that time."""
     state: JsonObject = {}
-    found: list[TaskCheckpoint] = []
+    checkpoints: list[TaskCheckpoint] = []
     for version, event in enumerate(events, start=1):
         if (
             isinstance(
@@ -208,7 +208,7 @@ def checkpoints_in(task_id: str, events: Sequence[task_events.StoredTaskEvent]) 
         ):
             state = event.state
         if isinstance(event, task_events.CheckpointTask):
-            found.append(
+            checkpoints.append(
                 TaskCheckpoint(
                     id=event_id_of(task_id, version),
                     name=event.name,
@@ -219,4 +219,4 @@ def checkpoints_in(task_id: str, events: Sequence[task_events.StoredTaskEvent]) 
                     data=event.data,
                 )
             )
-    return tuple(found)
+    return tuple(checkpoints)

@@ -18,8 +18,8 @@ from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 
 
-def _identity(command: operations.TaskCommand[Fact], done: Fact) -> Fact:
-    return done
+def _identity(command: operations.TaskCommand[Fact], result: Fact) -> Fact:
+    return result
 
 
 class Checkpoints(Fact):
@@ -28,9 +28,9 @@ class Checkpoints(Fact):
     checkpoints: tuple[TaskCheckpoint, ...]
 
     @classmethod
-    def of(cls, command: operations.ListCheckpointsCommand, done: tuple[TaskCheckpoint, ...]) -> Checkpoints:
+    def of(cls, command: operations.ListCheckpointsCommand, result: tuple[TaskCheckpoint, ...]) -> Checkpoints:
         """Return the checkpoints as one record."""
-        return cls(checkpoints=done)
+        return cls(checkpoints=result)
 
 
 class Deleted(Fact):
@@ -39,7 +39,7 @@ class Deleted(Fact):
     deleted: str
 
     @classmethod
-    def of(cls, command: operations.DeleteCommand, done: None) -> Deleted:
+    def of(cls, command: operations.DeleteCommand, result: None) -> Deleted:
         """Return the deleted task's id as a record."""
         return cls(deleted=command.task_id)
 
@@ -78,9 +78,12 @@ class Operation:
     def arguments(self, caller: operations.Caller) -> tuple[Argument, ...]:
         """Return the arguments that a caller may give: positional ones first, then those given by name."""
         hints = get_type_hints(self.command, include_extras=True)
-        ordered = sorted(fields(self.command), key=lambda one: (one.kw_only, one.name == _FENCE))
-        found = (_argument(one, hints[one.name], caller) for one in ordered)
-        return tuple(one for one in found if one is not None)
+        ordered = sorted(
+            fields(self.command),
+            key=lambda command_field: (command_field.kw_only, command_field.name == _EXPECTED_VERSION),
+        )
+        arguments = (_argument(command_field, hints[command_field.name], caller) for command_field in ordered)
+        return tuple(argument for argument in arguments if argument is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,41 +95,45 @@ class Argument:
     default: object  # `...` if it is required
 
 
-def _argument(one: DataclassField[Any], hint: object, caller: operations.Caller) -> Argument | None:
-    kind, *about = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if any(isinstance(mark, operations.OnlyFor) and caller not in mark.callers for mark in about):
+def _argument(command_field: DataclassField[Any], hint: object, caller: operations.Caller) -> Argument | None:
+    kind, *annotations = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if any(isinstance(mark, operations.OnlyFor) and caller not in mark.callers for mark in annotations):
         return None
-    kind = next((mark.type for mark in about if isinstance(mark, operations.DoorType)), kind)
-    plain = tuple(mark for mark in about if not isinstance(mark, operations.OnlyFor | operations.DoorType))
-    typed: object = Annotated[(kind, *plain)] if plain else kind
-    return Argument(one.name, typed, ... if one.default is MISSING else one.default)
+    kind = next((mark.type for mark in annotations if isinstance(mark, operations.DoorType)), kind)
+    plain = tuple(mark for mark in annotations if not isinstance(mark, operations.OnlyFor | operations.DoorType))
+    argument_type: object = Annotated[(kind, *plain)] if plain else kind
+    return Argument(
+        command_field.name, argument_type, ... if command_field.default is MISSING else command_field.default
+    )
 
 
-_ONE = "/{taskId}"
-_FENCE = "expected_version"
+_TASK_PATH = "/{taskId}"
+_EXPECTED_VERSION = "expected_version"
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation("create", operations.CreateCommand, "POST", "", "createTask"),
     Operation("list", operations.ListCommand, "GET", "", "listTasks", TaskPage),
-    Operation("get", operations.GetCommand, "GET", _ONE, "getTask"),
-    Operation("start", operations.StartCommand, "POST", f"{_ONE}/start", "startTask"),
-    Operation("checkpoint", operations.CheckpointCommand, "PUT", f"{_ONE}/checkpoint", "checkpointTask"),
+    Operation("get", operations.GetCommand, "GET", _TASK_PATH, "getTask"),
+    Operation("start", operations.StartCommand, "POST", f"{_TASK_PATH}/start", "startTask"),
+    Operation("checkpoint", operations.CheckpointCommand, "PUT", f"{_TASK_PATH}/checkpoint", "checkpointTask"),
     Operation(
         "checkpoints",
         operations.ListCheckpointsCommand,
         "GET",
-        f"{_ONE}/checkpoints",
+        f"{_TASK_PATH}/checkpoints",
         "listCheckpoints",
         Checkpoints,
         Checkpoints.of,
     ),
-    Operation("pause", operations.PauseCommand, "POST", f"{_ONE}/pause", "pauseTask"),
-    Operation("answer", operations.AnswerCommand, "POST", f"{_ONE}/answer", "answerTask", callers=operations.PROGRAMS),
-    Operation("resume", operations.ResumeCommand, "POST", f"{_ONE}/resume", "resumeTask"),
-    Operation("complete", operations.CompleteCommand, "POST", f"{_ONE}/complete", "completeTask"),
-    Operation("fail", operations.FailCommand, "POST", f"{_ONE}/fail", "failTask"),
-    Operation("retry", operations.RetryCommand, "POST", f"{_ONE}/retry", "retryTask"),
-    Operation("cancel", operations.CancelCommand, "POST", f"{_ONE}/cancel", "cancelTask"),
-    Operation("archive", operations.ArchiveCommand, "POST", f"{_ONE}/archive", "archiveTask"),
-    Operation("delete", operations.DeleteCommand, "DELETE", _ONE, "deleteTask", Deleted, Deleted.of),
+    Operation("pause", operations.PauseCommand, "POST", f"{_TASK_PATH}/pause", "pauseTask"),
+    Operation(
+        "answer", operations.AnswerCommand, "POST", f"{_TASK_PATH}/answer", "answerTask", callers=operations.PROGRAMS
+    ),
+    Operation("resume", operations.ResumeCommand, "POST", f"{_TASK_PATH}/resume", "resumeTask"),
+    Operation("complete", operations.CompleteCommand, "POST", f"{_TASK_PATH}/complete", "completeTask"),
+    Operation("fail", operations.FailCommand, "POST", f"{_TASK_PATH}/fail", "failTask"),
+    Operation("retry", operations.RetryCommand, "POST", f"{_TASK_PATH}/retry", "retryTask"),
+    Operation("cancel", operations.CancelCommand, "POST", f"{_TASK_PATH}/cancel", "cancelTask"),
+    Operation("archive", operations.ArchiveCommand, "POST", f"{_TASK_PATH}/archive", "archiveTask"),
+    Operation("delete", operations.DeleteCommand, "DELETE", _TASK_PATH, "deleteTask", Deleted, Deleted.of),
 )

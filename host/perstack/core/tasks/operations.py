@@ -77,8 +77,8 @@ class DoorType:
 
 
 NOT_FOR_EXPERTS = OnlyFor(PROGRAMS)
-_FOR_TASKS: PauseReason = "external_dependency"  # default reason of a pause that waits for other tasks
-_ANSWERABLE = ("human_approval", "human_input", "external_dependency")
+_REASON_FOR_TASKS: PauseReason = "external_dependency"  # default reason of a pause that waits for other tasks
+_ANSWERABLE_REASONS = ("human_approval", "human_input", "external_dependency")
 
 TaskId = Annotated[
     str, Field(description="The task's id: up to 128 of A-Z a-z 0-9 _ -, descriptive, such as refactor-auth-2026.")
@@ -182,7 +182,9 @@ class CreateCommand(OnTask[TaskState]):
         if context.depends_on:
             waits_for = context.depends_on
             events.append(
-                task_events.PauseTask(task_id=task_id, timestamp=context.now, reason=_FOR_TASKS, depends_on=waits_for)
+                task_events.PauseTask(
+                    task_id=task_id, timestamp=context.now, reason=_REASON_FOR_TASKS, depends_on=waits_for
+                )
             )
         elif is_started:
             events.append(task_events.StartTask(task_id=task_id, timestamp=context.now))
@@ -247,10 +249,10 @@ class CheckpointCommand(ChangeCommand):
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         check_allowed(task, "checkpoint")
         data = self.data if self.checkpoint_data is None else self.checkpoint_data
-        kept = task_events.CheckpointTask(
+        checkpoint = task_events.CheckpointTask(
             task_id=task.task_id, timestamp=context.now, name=self.name, state=self.state, data=data
         )
-        return [kept]
+        return [checkpoint]
 
 
 @dataclass(frozen=True)
@@ -297,23 +299,23 @@ class PauseCommand(ChangeCommand):
 
     def check(self, context: DecisionInput) -> None:
         """Raise UsageError if the reason is invalid or does not fit the other arguments."""
-        typed, _ = self._reason(context)
-        check_pause(typed, self.resume_at, self.outside)
+        reason, _ = self._reason(context)
+        check_pause(reason, self.resume_at, self.outside)
 
     def needs_token(self, context: DecisionInput) -> bool:
         """Return whether an external event must signal that the wait is over."""
-        typed, _ = self._reason(context)
-        return typed == "external_dependency" and (self.outside is not None or not context.depends_on)
+        reason, _ = self._reason(context)
+        return reason == "external_dependency" and (self.outside is not None or not context.depends_on)
 
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the pause, after a checkpoint if one is given. Raises NotAllowed."""
-        typed, words = self._reason(context)
+        reason, text = self._reason(context)
         check_allowed(task, "pause")
         paused = task_events.PauseTask(
             task_id=task.task_id,
             timestamp=context.now,
-            reason=typed,
-            message=message_of(words, self.message),
+            reason=reason,
+            message=message_of(text, self.message),
             resume_at=self.resume_at,
             waiting_for=(self.outside or task_events.WaitingFor()) if self.needs_token(context) else None,
             depends_on=context.depends_on,
@@ -321,13 +323,13 @@ class PauseCommand(ChangeCommand):
         )
         if self.state is None and self.checkpoint_data is None:
             return [paused]
-        kept = task_events.CheckpointTask(
+        checkpoint = task_events.CheckpointTask(
             task_id=task.task_id, timestamp=context.now, state=self.state, data=self.checkpoint_data
         )
-        return [kept, paused]
+        return [checkpoint, paused]
 
     def _reason(self, context: DecisionInput) -> tuple[PauseReason, str | None]:
-        return reason_of(self.reason if self.reason is not None or not context.depends_on else _FOR_TASKS)
+        return reason_of(self.reason if self.reason is not None or not context.depends_on else _REASON_FOR_TASKS)
 
 
 @dataclass(frozen=True)
@@ -355,10 +357,10 @@ class AnswerCommand(ChangeCommand):
                 f"task {task.task_id} needs no answer, but waits for {', '.join(task.depends_on)}: resume it to"
                 " continue without that"
             )
-        if task.pause_reason not in _ANSWERABLE:
+        if task.pause_reason not in _ANSWERABLE_REASONS:
             raise UsageError(f"task {task.task_id} needs no answer ({task.pause_reason}): resume it")
-        told = _read_input(task, self.value, context)
-        return [task_events.AnswerTask(task_id=task.task_id, timestamp=context.now, signal=self.event_id, **told)]
+        answer = _read_input(task, self.value, context)
+        return [task_events.AnswerTask(task_id=task.task_id, timestamp=context.now, signal=self.event_id, **answer)]
 
 
 @dataclass(frozen=True)
@@ -376,16 +378,16 @@ class ResumeCommand(ChangeCommand):
         """Return the resumption. Raises NotAllowed, and UsageError for an unacceptable value."""
         check_allowed(task, "resume")
         back_to = context.back_to
-        before = back_to.state if back_to is not None else None
-        resumed = task_events.ResumeTask(
+        state = back_to.state if back_to is not None else None
+        resume = task_events.ResumeTask(
             task_id=task.task_id,
             timestamp=context.now,
             checkpoint_id=back_to.id if back_to is not None else None,
-            state=before if self.state is None else self.state,
+            state=state if self.state is None else self.state,
             data=back_to.data if back_to is not None else None,
-            **(_NOTHING if self.value is None else _read_input(task, self.value, context)),
+            **(_NO_ANSWER if self.value is None else _read_input(task, self.value, context)),
         )
-        return [resumed]
+        return [resume]
 
 
 @dataclass(frozen=True)
@@ -415,8 +417,8 @@ class FailCommand(ChangeCommand):
 
     @override
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
-        words, details = error_of(self.error)
-        return [failure(task, words, context.now, details)]
+        message, details = error_of(self.error)
+        return [failure(task, message, context.now, details)]
 
 
 @dataclass(frozen=True)
@@ -430,7 +432,7 @@ class RetryCommand(ChangeCommand):
             raise NotAllowed(
                 f"task {task.task_id} was retried as often as it may be ({task.retry_count} times);"
                 " resume it to continue all the same",
-                tuple(one for one in ALLOWED[task.status] if one != "retry"),
+                tuple(name for name in ALLOWED[task.status] if name != "retry"),
             )
         return [task_events.RetryTask(task_id=task.task_id, timestamp=context.now)]
 
@@ -477,7 +479,7 @@ class _AnswerFields(TypedDict):
     by: By | None
 
 
-_NOTHING = _AnswerFields(input=None, input_text="", by=None)
+_NO_ANSWER = _AnswerFields(input=None, input_text="", by=None)
 
 
 def _read_input(task: TaskState, value: JsonValue, context: DecisionInput) -> _AnswerFields:

@@ -18,7 +18,7 @@ from perstack.next_steps import Resume
 # Dependencies between tasks. A task's log names the tasks that it waits for; their status is in their own logs. Nothing
 # is written to a task when another one ends: readers read both, so that no crash can leave a task behind.
 
-MOST_DEPENDENCIES = 100
+MAX_DEPENDENCIES = 100
 
 
 class Dependency(Fact):
@@ -37,14 +37,14 @@ class Dependency(Fact):
 
     def in_words(self) -> str:
         """Return text such as `b (failed: the disk is full)`."""
-        stands = f"{self.status}, archived" if self.archived else self.status
-        turns = f", in a circle: {' -> '.join(self.circle)}" if self.circle else ""
-        return f"{self.task_id} ({stands}{f': {self.error}' if self.error else ''}{turns})"
+        status = f"{self.status}, archived" if self.archived else self.status
+        cycle_note = f", in a circle: {' -> '.join(self.circle)}" if self.circle else ""
+        return f"{self.task_id} ({status}{f': {self.error}' if self.error else ''}{cycle_note})"
 
 
 def in_words(dependencies: Iterable[Dependency]) -> str:
     """Return text such as `waits for a (running), b (failed: the disk is full)`, stuck ones first; empty for none."""
-    ordered = sorted(dependencies, key=lambda one: not one.is_stuck)
+    ordered = sorted(dependencies, key=lambda dependency: not dependency.is_stuck)
     return f"waits for {', '.join(one.in_words() for one in ordered)}" if ordered else ""
 
 
@@ -54,7 +54,7 @@ TaskStatus = Literal["created", "running", "paused", "completed", "failed"]
 CANCELLED = "cancelled"  # error of a cancelled task; `cancelled: why` with a reason
 
 
-_LONGEST_SHOWN = 500
+_MAX_ERROR_CHARS = 500
 
 
 class TaskState(Fact):
@@ -166,7 +166,7 @@ def dependency_of(task: TaskState) -> Dependency | None:
         task_id=task.task_id,
         status=task.status,
         archived=task.archived_at is not None,
-        error=None if error is None else error[:_LONGEST_SHOWN],
+        error=None if error is None else error[:_MAX_ERROR_CHARS],
     )
 
 
@@ -192,20 +192,23 @@ TRANSITIONS: dict[str, Transition[Place]] = {
     "archiveTask": transition("completed", "failed", to=("archived",)),
 }
 
-_OF_CREATION: tuple[Operation, ...] = ("checkpoint", "pause")  # only by `create`
+_CREATION_OPERATIONS: tuple[Operation, ...] = ("checkpoint", "pause")  # only by `create`
 
 
 def _operations_at(place: Place) -> tuple[Operation, ...]:
     operations: tuple[Operation, ...] = get_args(Operation)
     return tuple(
-        one
-        for one in operations
-        if one == "delete"
-        or (place in TRANSITIONS[f"{one}Task"].places and not (place == "created" and one in _OF_CREATION))
+        operation
+        for operation in operations
+        if operation == "delete"
+        or (
+            place in TRANSITIONS[f"{operation}Task"].places
+            and not (place == "created" and operation in _CREATION_OPERATIONS)
+        )
     )
 
 
-ALLOWED: dict[TaskStatus, tuple[Operation, ...]] = {one: _operations_at(one) for one in get_args(TaskStatus)}
+ALLOWED: dict[TaskStatus, tuple[Operation, ...]] = {status: _operations_at(status) for status in get_args(TaskStatus)}
 
 
 def place_of(task: TaskState) -> Place:
@@ -220,21 +223,21 @@ def allowed(task: TaskState) -> tuple[Operation, ...]:
 
 def check_allowed(task: TaskState, operation: Operation) -> None:
     """Raise NotAllowed, naming the allowed operations, unless this one is allowed."""
-    may = allowed(task)
-    if operation not in may:
+    operations = allowed(task)
+    if operation not in operations:
         final = " and final" if task.status == "completed" else ""
         raise NotAllowed(
             f"task {task.task_id} is {place_of(task)}{final}, so it cannot {_INFINITIVE[operation]};"
-            f" allowed now: {', '.join(may)}",
-            may,
+            f" allowed now: {', '.join(operations)}",
+            operations,
         )
 
 
 def exists_already(task: TaskState) -> NotAllowed:
     """Return the error for creating a task that exists, saying how to continue it."""
     steps = (Resume(task.task_id, "task"),) if "resume" in allowed(task) else ()
-    words = f"task {task.task_id} exists already, and is {task.status}: {_OFFERS[task.status]}, or choose another id"
-    return NotAllowed(words, ALLOWED[task.status], next_steps=steps)
+    message = f"task {task.task_id} exists already, and is {task.status}: {_OFFERS[task.status]}, or choose another id"
+    return NotAllowed(message, ALLOWED[task.status], next_steps=steps)
 
 
 _OFFERS: dict[TaskStatus, str] = {

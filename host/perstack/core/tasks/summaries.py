@@ -25,8 +25,8 @@ def by_id(rows: Sequence[Row]) -> dict[str, Row]:
 
 def depends_on(row: Row) -> Sequence[str]:
     """Return the ids of tasks that a task waits for."""
-    found = row.get("dependsOn")
-    return found if isinstance(found, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+    task_ids = row.get("dependsOn")
+    return task_ids if isinstance(task_ids, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
 
 
 def is_completed(row: Row | None) -> bool:
@@ -36,9 +36,11 @@ def is_completed(row: Row | None) -> bool:
 
 def to_look_after(rows: Sequence[Row], now: int) -> list[Row]:
     """Return the tasks for which something may be due; a task that waits for another one is excluded."""
-    each: Mapping[str, Row] = by_id(rows)
-    held = {id(row) for row in rows if any(not is_completed(each.get(one)) for one in depends_on(row))}
-    return [row for row in rows if id(row) not in held and _may_be_due(row, now)]
+    rows_by_id: Mapping[str, Row] = by_id(rows)
+    blocked_rows = {
+        id(row) for row in rows if any(not is_completed(rows_by_id.get(task_id)) for task_id in depends_on(row))
+    }
+    return [row for row in rows if id(row) not in blocked_rows and _may_be_due(row, now)]
 
 
 def _may_be_due(row: Row, now: int) -> bool:
@@ -115,13 +117,13 @@ class _Blocked(TypedDict):
     due_at: None
 
 
-def blocked(task: TaskSummary, by: tuple[Dependency, ...]) -> TaskSummary:
+def blocked(task: TaskSummary, dependencies: tuple[Dependency, ...]) -> TaskSummary:
     """Return the summary with its unfinished dependencies; nothing is due until they are completed."""
-    return task.model_copy(update=_Blocked(blocked_by=by, due_at=None)) if by else task
+    return task.model_copy(update=_Blocked(blocked_by=dependencies, due_at=None)) if dependencies else task
 
 
 def damaged_task(task_id: str, readable: TaskState | None, damage: str) -> TaskSummary:
     """Return the summary of a task with an unreadable log: its last readable state, as failed."""
-    known = readable or TaskState(task_id=task_id, name="")
-    failed = NOT_WAITING | TaskChanges(status="failed", error=damage, checkpoint_due_at=None)
-    return summary_of(known.model_copy(update=failed), damaged=True)
+    state = readable or TaskState(task_id=task_id, name="")
+    changes = NOT_WAITING | TaskChanges(status="failed", error=damage, checkpoint_due_at=None)
+    return summary_of(state.model_copy(update=changes), damaged=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from perstack.config.env import read_env
-from perstack.core.audit.receipts import MOST_BYTES
+from perstack.core.audit.receipts import MAX_RECEIPT_BYTES
 from perstack.core.audit.redaction import Redaction
 from perstack.core.audit.verification import Kind, Report
 from perstack.core.base.ids import place_of
@@ -194,7 +194,7 @@ _WORDS: dict[Kind, str] = {
 def _read_receipt(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_RECEIPT_BYTES + 1)
     except OSError as error:
         raise UsageError(f"--receipt {path} cannot be read: {error.strerror}") from error
 

@@ -18,7 +18,7 @@ from perstack.config.project import ProjectPlace, check_workspace, find_place
 from perstack.core.definitions.keys import Option, wrong_budget
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.sandbox import EARLIER_LOCAL, LOCAL, OF_THE_ORIGINAL
+from perstack.core.definitions.sandbox import EARLIER_LOCAL, IGNORED_RUNTIMES, LOCAL
 from perstack.core.definitions.settings import (
     Budget,
     Compaction,
@@ -353,7 +353,7 @@ def _without_original(ctx: click.Context, param: click.Parameter, value: str | N
     """Return the runtime; with a warning None for one of the original, so that the definition chooses."""
     if value == EARLIER_LOCAL:
         return LOCAL
-    if value not in OF_THE_ORIGINAL:
+    if value not in IGNORED_RUNTIMES:
         return value
     text = f"--runtime {value} has no effect: programs run where perstack.toml says, and locally if it says nothing"
     print_err(f"warning: {text}; `perstack plugins` lists the runtimes")

@@ -20,7 +20,7 @@ from perstack.config.expert_tests import WrittenTest, read_tests, select_tests
 from perstack.config.load import DefinitionFile
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import cost
-from perstack.core.definitions.expert_tests import MOST_REPEATS
+from perstack.core.definitions.expert_tests import MAX_REPEATS
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.expert_test_results import status_word
@@ -223,7 +223,7 @@ _MOST_AT_ONCE = 64
 @click.option("-k", "word", metavar="TEXT", help="Only tests whose `EXPERT: NAME` contains this text.")
 @click.option(
     "--repeats",
-    type=click.IntRange(1, MOST_REPEATS),
+    type=click.IntRange(1, MAX_REPEATS),
     metavar="N",
     help="How often to run each test; overrides the test's own number.",
 )

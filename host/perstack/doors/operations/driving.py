@@ -12,7 +12,7 @@ from perstack.core.base.ids import place_of
 from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
-from perstack.core.runs.media import MOST
+from perstack.core.runs.media import MAX_ATTACHMENTS
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.served_project import DriveJob
 from perstack.doors.shared.questions import is_refusal
@@ -48,7 +48,7 @@ class LinkedFile(Arguments):
 _Attachments = Annotated[
     tuple[str | LinkedFile, ...],
     Field(
-        max_length=MOST,
+        max_length=MAX_ATTACHMENTS,
         description="Files that the Expert sees with the query, images, PDFs or texts: paths in its workspace, or"
         " resource links to them.",
     ),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perstack.core.jobs.checkpoints import Checkpoint
-from perstack.core.runs.compaction import STANDS_FOR_OLDER
+from perstack.core.runs.compaction import COMPACTED_MARK
 from perstack.core.runs.log_rows import arguments, tokens
 from perstack.core.runs.messages import (
     AnyMessage,
@@ -75,7 +75,7 @@ def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
     text = text_of(message.contents)
     if isinstance(message, InstructionMessage):
         return [("instruction", text)]
-    return [("in place of older messages" if text.startswith(STANDS_FOR_OLDER) else "query", text)]
+    return [("in place of older messages" if text.startswith(COMPACTED_MARK) else "query", text)]
 
 
 async def new_in(host: Host, checkpoint: Checkpoint) -> MessagesDiff:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from perstack.core.base.text import LATEST, one_line
+from perstack.core.base.text import MAX_TIME_MS, one_line
 from perstack.core.base.text import count as count
 from perstack.core.base.text import duration as duration
 
@@ -118,7 +118,7 @@ def size(number: int) -> str:
 
 def local_time(milliseconds: int) -> datetime:
     """Return the local time; a value outside the calendar, as in a damaged log, is clamped to it."""
-    return datetime.fromtimestamp(min(max(milliseconds / 1000, 0), LATEST / 1000)).astimezone()
+    return datetime.fromtimestamp(min(max(milliseconds / 1000, 0), MAX_TIME_MS / 1000)).astimezone()
 
 
 def minute(milliseconds: int) -> str:

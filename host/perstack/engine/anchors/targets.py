@@ -14,7 +14,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from perstack.core.audit.receipts import MOST_BYTES, AnchorRecord, read_record
+from perstack.core.audit.receipts import MAX_RECEIPT_BYTES, AnchorRecord, read_record
 from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.definitions.keys import wrong_anchor
 from perstack.dataclass import dataclass
@@ -158,7 +158,7 @@ def _check_file(fd: int) -> None:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    while line := file.readline(MOST_BYTES + 1):
+    while line := file.readline(MAX_RECEIPT_BYTES + 1):
         if line.strip():
             yield line.strip()
 

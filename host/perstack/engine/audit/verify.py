@@ -22,7 +22,7 @@ from perstack.core.audit.verification import (
     compare_with_head,
 )
 from perstack.core.base.chain import Head, Sealed, read_remains
-from perstack.core.base.ids import BLOCK, OWN, block_of, is_place, number_of_run, place_of, run_id_of
+from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, number_of_run, place_of, run_id_of
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_setting

@@ -14,7 +14,7 @@ from perstack.core.base.secrets import has_masked, masked_args, masked_command, 
 from perstack.core.base.text import argv_of
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
 from perstack.core.iterations.state import Measurement, measurement_in, measurement_of
-from perstack.core.tasks.arguments import MOST_STATE
+from perstack.core.tasks.arguments import MAX_STATE_BYTES
 from perstack.core.tasks.due import PollResult
 from perstack.engine.context.evaluator_process import request
 from perstack.engine.context.host_context import HostContext

@@ -7,7 +7,7 @@ from perstack.config.settings import chain_of, masks_secrets, resolve_settings, 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.instruction import BETWEEN, instruction_parts
+from perstack.core.definitions.instruction import SEPARATOR, instruction_parts
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
@@ -106,7 +106,7 @@ class PromptPreview:
     @property
     def instruction(self) -> str:
         """The whole instruction."""
-        return BETWEEN.join(self.parts.values())
+        return SEPARATOR.join(self.parts.values())
 
     def tokens(self) -> dict[str, int]:
         """Return the estimated tokens of each part in order; about four characters are a token."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import number_of_run
-from perstack.core.files.text_diff import EFFORT, Effort, FileDiff, compared_bytes, file_diff
+from perstack.core.files.text_diff import EFFORT_STEPS, Effort, FileDiff, compared_bytes, file_diff
 from perstack.core.files.tree_diff import Change
 from perstack.core.files.trees import Entry, File
 from perstack.core.runs.events import CallDelegate, FinishRewind, RecordSnapshot, StartRewind, StoredEvent

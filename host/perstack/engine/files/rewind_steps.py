@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import assert_never
 
-from perstack.core.base.file_names import STAGING, parse_spelling, spell
+from perstack.core.base.file_names import STAGING_PREFIX, parse_spelling, spell
 from perstack.core.files.tree_diff import Change, KeptEntry, KeptReason, RewindPlan
 from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder, digest_of
 from perstack.engine.files.rewind_journal import (
@@ -381,7 +381,7 @@ class StagedRewind:
 
     def begin(self) -> None:
         """Make the staging folder. Raises OSError."""
-        name = STAGING + secrets.token_hex(6)
+        name = STAGING_PREFIX + secrets.token_hex(6)
         self._write(Journal(workspace=str(self._file.workspace), staging=name, phase="clearing"))
         os.mkdir(name, 0o700, dir_fd=self._root)
         self._staging = os.open(name, REAL_FOLDER, dir_fd=self._root)

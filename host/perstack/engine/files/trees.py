@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 
-from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, spell
+from perstack.core.base.file_names import MAX_FOLDER_DEPTH, MAX_PATH_BYTES, spell
 from perstack.core.files.tree_diff import Change, Pair, compare
-from perstack.core.files.trees import MOST_ENTRIES, Entry, File, NotATree, Subfolder, TreeFolder, digest_of, read_folder
+from perstack.core.files.trees import (
+    MAX_TREE_ENTRIES,
+    Entry,
+    File,
+    NotATree,
+    Subfolder,
+    TreeFolder,
+    digest_of,
+    read_folder,
+)
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, StorageError, UsageError
@@ -71,7 +80,7 @@ class Trees:
                     pending.append((inner, entry.digest, depth + 1))
 
     def _check_place(self, path: bytes, depth: int) -> None:
-        if depth > DEEPEST or len(path) >= LONGEST_PATH:
+        if depth > MAX_FOLDER_DEPTH or len(path) >= MAX_PATH_BYTES:
             raise StorageError(f"job {self._job_id}: a snapshot has folders too far down: {spell(path[:80])}…")
 
     def _check_count(self, count: int, limit: int) -> None:
@@ -112,7 +121,7 @@ async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[S
                 yield SnapshotBlob(digest, root, problem=str(error))
                 continue
             entries += len(folder.entries)
-            if depth > DEEPEST or entries > MOST_ENTRIES:
+            if depth > MAX_FOLDER_DEPTH or entries > MAX_TREE_ENTRIES:
                 yield SnapshotBlob(digest, root, problem=f"the snapshot {root} has more in it than one may have")
                 break
             yield SnapshotBlob(digest, root)

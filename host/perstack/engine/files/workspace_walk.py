@@ -13,11 +13,11 @@ import time
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
-from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, is_name, is_never_recorded, spell
+from perstack.core.base.file_names import MAX_FOLDER_DEPTH, MAX_PATH_BYTES, is_name, is_never_recorded, spell
 from perstack.core.definitions.project import SnapshotPolicy
-from perstack.core.files.ignore_rules import LONGEST_RULES, IgnoreRules, rules_at
+from perstack.core.files.ignore_rules import MAX_RULES_BYTES, IgnoreRules, rules_at
 from perstack.core.files.trees import (
-    MOST_ENTRIES,
+    MAX_TREE_ENTRIES,
     Entry,
     File,
     Link,
@@ -28,7 +28,7 @@ from perstack.core.files.trees import (
     folder_blob,
     folder_of,
 )
-from perstack.core.runs.events import MOST_NAMED, NotRecorded
+from perstack.core.runs.events import MAX_LISTED_FILES, NotRecorded
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.system.clock import SYSTEM
@@ -366,7 +366,7 @@ class _WalkState:
 
     def _name(self, path: bytes, reason: Reason, size: int | None) -> None:
         self.left_out_count += 1
-        if len(self.left_out) < MOST_NAMED:
+        if len(self.left_out) < MAX_LISTED_FILES:
             self.left_out.append(NotRecorded(path=spell(path), reason=reason, size=size))
 
     def _keep(self, digest: str, data: bytes) -> Generator[Batch]:
@@ -443,12 +443,12 @@ def _skipped_entry(name: bytes, reason: Reason, stamp: Stamp | None = None, size
 
 def _too_many_files() -> SnapshotUnavailable:
     return SnapshotUnavailable(
-        f"the workspace has more than {MOST_ENTRIES:,} files: name what is not to be recorded in .perstackignore"
+        f"the workspace has more than {MAX_TREE_ENTRIES:,} files: name what is not to be recorded in .perstackignore"
     )
 
 
 def _rules_of(handle: int, name: bytes = b".gitignore") -> bytes | None:
-    content = read_file(name, handle, LONGEST_RULES)
+    content = read_file(name, handle, MAX_RULES_BYTES)
     return content.data if isinstance(content, Content) else None
 
 

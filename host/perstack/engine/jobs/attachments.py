@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from perstack.core.base.file_names import fold_case, is_variables, matches_pattern, protected_by_name
 from perstack.core.definitions.sandbox import is_below
-from perstack.core.runs.media import LARGEST, Attached, check_together, read_attachment
+from perstack.core.runs.media import MAX_PDF_BYTES, Attached, check_together, read_attachment
 from perstack.core.runs.messages import ResultContent
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.storage import JobBlobs
@@ -80,7 +80,7 @@ def _read_all(attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
 def _read(path: Path) -> bytes:
     """Read a file that the caller names: its links are followed."""
     try:
-        return read_regular(path, LARGEST)
+        return read_regular(path, MAX_PDF_BYTES)
     except OSError as error:
         raise UsageError(f"{path} cannot be attached: {_reason(error)}") from None
     except ValueError:
@@ -95,7 +95,7 @@ def _in_workspace(host: HostContext, location: str) -> Blob:
         raise UsageError(f"{location} cannot be attached: it is off limits to tools")
     try:
         top = Path(os.path.realpath(host.workspace))
-        return Blob(read_below(top, "/".join(parts), LARGEST), name=real.name)
+        return Blob(read_below(top, "/".join(parts), MAX_PDF_BYTES), name=real.name)
     except OSError as error:
         raise UsageError(f"{location} cannot be attached: {_reason(error)}") from None
 

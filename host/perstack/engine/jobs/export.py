@@ -14,7 +14,7 @@ from perstack.core.base.secrets import SecretMasker, known_secrets
 from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.recordings.make import RecordingSource, blobs_in, recording_of
-from perstack.core.recordings.model import MOST_BLOB_BYTES, Recording
+from perstack.core.recordings.model import MAX_BLOB_BYTES, Recording
 from perstack.core.runs.events import StartGeneration, StoredEvent
 from perstack.core.runs.messages import BlobPart
 from perstack.core.runs.request_digest import tools_blob

@@ -11,7 +11,7 @@ from perstack.core.base.ids import place_of
 from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.runs.context import PIN_TOOL, policy_of
 from perstack.core.runs.events import StartRun, StoredEvent
-from perstack.core.runs.recall import Entry, Wanted, answer_of, entries_of, recall_spec
+from perstack.core.runs.recall import Entry, RecallQuery, answer_of, entries_of, recall_spec
 from perstack.core.runs.state import Run
 from perstack.engine.log.event_log import readable
 from perstack.engine.log.run_log import RunLogFormat
@@ -73,7 +73,7 @@ class _HistorySearch:
         return ToolResult.text(answer_of(all_entries, query, self._ref.run_id))
 
     async def _entries(
-        self, ref: RunRef, limit: int | None, query: Wanted
+        self, ref: RunRef, limit: int | None, query: RecallQuery
     ) -> tuple[list[Entry], tuple[RunRef, int] | None]:
         lines, _ = await readable(self._storage, ref, 0, limit)
         positions = await asyncio.to_thread(_matching_positions, lines, query)

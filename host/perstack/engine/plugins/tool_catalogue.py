@@ -34,7 +34,7 @@ from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
 from perstack.core.runs.messages import History, ToolCallPart
 from perstack.core.runs.request_digest import KeptTools, kept_tools
 from perstack.core.runs.tool_search import (
-    MOST_FOUND,
+    DEFAULT_RESULTS,
     SEARCH_TOOL,
     RevealedTools,
     divide,

@@ -10,10 +10,19 @@ from dataclasses import replace
 
 from perstack.core.base.ids import number_of_run
 from perstack.core.base.records import JsonObject
-from perstack.core.base.usage import NOTHING, Amount, Charge, Exceeded, Usage
+from perstack.core.base.usage import NO_AMOUNT, Amount, Charge, Exceeded, Usage
 from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.budget import LEAST, LEAST_THINKING, OF_ENDPOINT, WANTED, Bound, Grant, Ledger, WaitForRoom
+from perstack.core.jobs.budget import (
+    ENDPOINT_OVERHEAD_TOKENS,
+    FIRST_REPLY_TOKENS,
+    MIN_REPLY_TOKENS,
+    MIN_THINKING_REPLY_TOKENS,
+    Bound,
+    Grant,
+    Ledger,
+    WaitForRoom,
+)
 from perstack.core.jobs.job import Job
 from perstack.core.runs.context import window_of
 from perstack.core.runs.media import PDF, most_tokens
@@ -122,7 +131,9 @@ class JobBudget:
 
     async def reserve_summary(self, run: Run, provider: str, model: str, sent: int, wanted: int) -> Grant | Exceeded:
         """Do what `reserve` does for a summary of a Run's history of at most `wanted` tokens. Raises UnknownPrice."""
-        return await self._room(run, await self._bound_of(run, provider, model, sent + OF_ENDPOINT, wanted, wanted))
+        return await self._room(
+            run, await self._bound_of(run, provider, model, sent + ENDPOINT_OVERHEAD_TOKENS, wanted, wanted)
+        )
 
     async def reserve_sample(
         self,
@@ -137,7 +148,7 @@ class JobBudget:
         `before`: usage of earlier generations of the call, which is not released while it waits.
         """
         sent = await self._with_media(run, sent, messages)
-        bound = await self._bound(run, sent + OF_ENDPOINT, wanted or WANTED, LEAST)
+        bound = await self._bound(run, sent + ENDPOINT_OVERHEAD_TOKENS, wanted or FIRST_REPLY_TOKENS, MIN_REPLY_TOKENS)
         mine = Amount.of_usage(before[0]) + Amount.of_charge(before[1])
         return await self._room(run, bound, mine)
 
@@ -151,7 +162,7 @@ class JobBudget:
         if self.ledger.drop(key):
             self._notify()
 
-    async def _room(self, run: Run, bound: Bound, mine: Amount = NOTHING) -> Grant | Exceeded:
+    async def _room(self, run: Run, bound: Bound, mine: Amount = NO_AMOUNT) -> Grant | Exceeded:
         while True:
             await self._write_all_but(run.id)
             decision = self.ledger.reserve(run.id, bound, mine=mine)
@@ -264,9 +275,9 @@ class JobBudget:
 
 def _wanted_tokens(run: Run, *, thinks: bool) -> int:
     if not thinks:
-        return WANTED
+        return FIRST_REPLY_TOKENS
     budget = run.start.reasoning_budget
-    return WANTED + (budget if isinstance(budget, int) else 3 * WANTED)
+    return FIRST_REPLY_TOKENS + (budget if isinstance(budget, int) else 3 * FIRST_REPLY_TOKENS)
 
 
 def _is_read_as_text(mime_type: str) -> bool:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
-from perstack.core.base.json_schema import QUICK, shorten
+from perstack.core.base.json_schema import QUICK_STEPS, shorten
 from perstack.core.definitions.result_schemas import ResultCheck, check_result
 from perstack.core.definitions.secrets import with_secrets
 from perstack.core.definitions.skills import COUNTED_CALLS

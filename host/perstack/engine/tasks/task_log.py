@@ -12,7 +12,7 @@ from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.core.base.ids import Owner
 from perstack.core.tasks.events import StoredTaskEvent, parse_task_event
 from perstack.core.tasks.evolve import TaskChanges, evolve_task, runs_after
-from perstack.core.tasks.state import MOST_DEPENDENCIES, Dependency, TaskState, check_task_id, dependency_of
+from perstack.core.tasks.state import MAX_DEPENDENCIES, Dependency, TaskState, check_task_id, dependency_of
 from perstack.core.tasks.summaries import (
     Row,
     TaskSummary,

@@ -12,7 +12,7 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere
 from perstack.core.jobs.summary import JobSummary, summarize, with_descendants
 from perstack.core.queue.orders import (
-    MOST_TAKEOVERS,
+    MAX_TAKEOVERS,
     OrderTarget,
     count_progress,
     drivers_in,
@@ -37,7 +37,7 @@ from perstack.system.user import this_process
 
 _POISON_ERROR = ErrorInfo(
     name="PoisonJob",
-    message=f"{MOST_TAKEOVERS} workers in a row ended or fell silent at this place of the Job: look at what it does"
+    message=f"{MAX_TAKEOVERS} workers in a row ended or fell silent at this place of the Job: look at what it does"
     " there, then resume it",
 )
 
@@ -55,7 +55,7 @@ async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[froze
 
     Work done since the takeovers were counted clears it: then its delegate may have ended a worker, or one survived.
     """
-    if order.takeovers < MOST_TAKEOVERS:
+    if order.takeovers < MAX_TAKEOVERS:
         return False
     runs = (await jobs.load(order.job_id)).runs
     run_id = order.run_id or (await jobs.job(order.job_id)).coordinator_run_id

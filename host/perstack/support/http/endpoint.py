@@ -86,7 +86,7 @@ class Endpoint:
         """Values to remove from errors, longest first: possible credentials in headers and base URL."""
         values = {value for name, value in self.headers.items() if _is_private(name)}
         values |= {value.removeprefix("Bearer ") for value in values}
-        values |= set(secrets_in(lambda stand: masked_words(self.base_url, stand)))
+        values |= set(secrets_in(lambda substitute: masked_words(self.base_url, substitute)))
         return tuple(sorted((value for value in values if len(value) >= _MIN_SECRET_CHARS), key=len, reverse=True))
 
     def with_headers(self, headers: Mapping[str, str]) -> Endpoint:

@@ -28,7 +28,7 @@ from typing import Annotated, TypeVar, assert_never
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
 
-from perstack.core.base.json_schema import DEEPEST
+from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
@@ -217,7 +217,7 @@ def is_common_media(mime_type: str) -> bool:
 
 
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
-TOO_DEEP = f"(they have more than {DEEPEST} levels)"  # replacement for arguments that are nested too deep
+TOO_DEEP = f"(they have more than {MAX_VALUE_DEPTH} levels)"  # replacement for arguments that are nested too deep
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_ID_CHARS = 64  # source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`
 
@@ -275,7 +275,7 @@ def read_arguments(text: str) -> tuple[JsonObject, str | None]:
 
 def is_too_deep(value: JsonValue) -> bool:
     """Return whether a value is nested deeper than a reply may be, so that no message part can hold it."""
-    return any(level > DEEPEST for level, _ in enumerate(layers(value)))
+    return any(level > MAX_VALUE_DEPTH for level, _ in enumerate(layers(value)))
 
 
 async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str, bytes]:

@@ -59,9 +59,9 @@ def unexpected_event(event: RunEvent, run: Run, command: Command | None) -> str:
     return f"{event.type}, where the loop would {words_of(command)}"
 
 
-def difference_of(expected: object, found: object, what: str) -> str | None:
+def difference_of(expected: object, actual: object, name: str) -> str | None:
     """Return how two values differ; None if they are equal."""
-    return None if expected == found else f"{what} {found!r}, where the loop has {expected!r}"
+    return None if expected == actual else f"{name} {actual!r}, where the loop has {expected!r}"
 
 
 # Calls, questions and spending.
@@ -75,24 +75,24 @@ def open_call(run: Run, call_id: str) -> Call:
     return call
 
 
-def with_result(run: Run, call: Call, result: ToolResultPart, place: str) -> Run:
+def with_result(run: Run, call: Call, result: ToolResultPart, event_id: str) -> Run:
     """Add a call's result. The last one settles the step: all results become one message."""
     calls = {**run.calls, call.decided.id: replace(call, result=result)}
-    results = tuple(one.result for one in calls.values() if one.result is not None)
+    results = tuple(other.result for other in calls.values() if other.result is not None)
     if len(results) < len(calls):
         return replace(run, calls=calls)
     return replace(
         run,
         calls=calls,
         phase=Phase.SETTLED,
-        messages=run.messages.append(ToolMessage(contents=results), place),
+        messages=run.messages.append(ToolMessage(contents=results), event_id),
         repeats=count_repeats(run, calls.values()),
     )
 
 
 def without_question(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:
     """Return the open questions of the other calls."""
-    return {asked: question for asked, question in questions.items() if asked != call_id}
+    return {other_id: question for other_id, question in questions.items() if other_id != call_id}
 
 
 def add_spending(run: Run, usage: Usage | None, charge: Charge | None = None) -> Spending:

@@ -47,32 +47,32 @@ class ShrinkResults(LaterEvent):
 
     def fold(self, run: Run) -> Run:
         """Shorten the results in the messages. Raises IllegalFact for a result that does not exist."""
-        wanted: dict[str, dict[str, ShrunkResult]] = {}
-        for one in self.results:
-            wanted.setdefault(one.at, {})[one.tool_call_id] = one
+        by_event: dict[str, dict[str, ShrunkResult]] = {}
+        for result in self.results:
+            by_event.setdefault(result.at, {})[result.tool_call_id] = result
         items: list[Message] = []
         freed = 0
         for index, message in enumerate(run.messages):
-            here = wanted.pop(run.messages.place(index), None)
-            if here is None or not isinstance(message, ToolMessage):
+            shrunk = by_event.pop(run.messages.place(index), None)
+            if shrunk is None or not isinstance(message, ToolMessage):
                 items.append(message)
                 continue
-            parts = tuple(self._short(part, here.get(part.tool_call_id)) for part in message.contents)
+            parts = tuple(self._short(part, shrunk.get(part.tool_call_id)) for part in message.contents)
             freed += sum(tokens_of_contents(part.contents) for part in message.contents)
             freed -= sum(tokens_of_contents(part.contents) for part in parts)
             items.append(ToolMessage(contents=parts))
-        if wanted:
-            raise IllegalFact(f"there are no results of {', '.join(wanted)}")
+        if by_event:
+            raise IllegalFact(f"there are no results of {', '.join(by_event)}")
         is_relieved = run.context.is_relieved or run.context.overflow is not None
         context = replace(
             run.context, freed=run.context.freed + freed, overflow=None, is_relieved=is_relieved, has_dropped=True
         )
         return replace(run, messages=History(items, _places(run)), context=context)
 
-    def _short(self, part: ToolResultPart, one: ShrunkResult | None) -> ToolResultPart:
-        if one is None:
+    def _short(self, part: ToolResultPart, shrunk: ShrunkResult | None) -> ToolResultPart:
+        if shrunk is None:
             return part
-        text = TextPart(text=short_text(part, one.blob, self.head, self.tail))
+        text = TextPart(text=short_text(part, shrunk.blob, self.head, self.tail))
         return part.model_copy(update={"contents": (text,)})
 
     @override
@@ -84,8 +84,8 @@ class ShrinkResults(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        words = f"{count(len(self.results), 'old result')}: the model sees the ends of each"
-        return [LogRow("shrinks", words, "yellow")]
+        text = f"{count(len(self.results), 'old result')}: the model sees the ends of each"
+        return [LogRow("shrinks", text, "yellow")]
 
 
 def _places(run: Run) -> list[str]:
@@ -144,13 +144,13 @@ class CompactHistory(LaterEvent):
         first, last, kept = places.index(self.first), places.index(self.through), set(self.kept)
         if last < first:
             raise IllegalFact(f"{self.through} is before {self.first}")
-        shown = [*range(first), *(index for index in range(first, last) if places[index] in kept)]
-        after = range(last + 1, len(messages))
+        leading = [*range(first), *(index for index in range(first, last) if places[index] in kept)]
+        trailing = range(last + 1, len(messages))
         text = UserMessage(contents=(TextPart(text=self.text),))
-        items = [*(messages[index] for index in shown), text, *(messages[index] for index in after)]
-        new_places = [*(places[index] for index in shown), self.id, *(places[index] for index in after)]
-        left = [index for index in range(first, last + 1) if index == last or places[index] not in kept]
-        names = (name for index in left for name in names_in(messages[index]))
+        items = [*(messages[index] for index in leading), text, *(messages[index] for index in trailing)]
+        new_places = [*(places[index] for index in leading), self.id, *(places[index] for index in trailing)]
+        removed = [index for index in range(first, last + 1) if index == last or places[index] not in kept]
+        names = (name for index in removed for name in names_in(messages[index]))
         context = replace(
             run.context,
             freed=0,
@@ -169,18 +169,18 @@ class CompactHistory(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, Compact):
             return unexpected_event(self, run, command)
-        wrong = difference_of((command.first, command.through), (self.first, self.through), "range")
-        return wrong or difference_of(command.kept, self.kept, "kept messages")
+        problem = difference_of((command.first, command.through), (self.first, self.through), "range")
+        return problem or difference_of(command.kept, self.kept, "kept messages")
 
     def describe(self, context: EventContext) -> list[LogRow]:
         """Return the range and what became of it; the text on request."""
-        about = f"about {self.tokens_before:,} tokens became {self.tokens_after:,}"
-        by = f", by {self.model}" if self.model else ""
-        used = "" if self.usage is None else f", {tokens(self.usage)}"
-        failed = [] if self.error is None else [LogRow("error", f"no summary: {self.error.words}", "red")]
+        sizes = f"about {self.tokens_before:,} tokens became {self.tokens_after:,}"
+        author = f", by {self.model}" if self.model else ""
+        usage = "" if self.usage is None else f", {tokens(self.usage)}"
+        error_rows = [] if self.error is None else [LogRow("error", f"no summary: {self.error.words}", "red")]
         text = [LogRow("summary", self.text)] if context.full else []
-        place = f"{self.first} to {self.through}"
-        return [LogRow("compacts", f"{place}: {about}{by}{used}", "yellow"), *failed, *text]
+        span = f"{self.first} to {self.through}"
+        return [LogRow("compacts", f"{span}: {sizes}{author}{usage}", "yellow"), *error_rows, *text]
 
 
 ContextEvent = ShrinkResults | StartCompaction | CompactHistory

@@ -25,7 +25,7 @@ from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.dataclass import replace
 
-MOST_NAMED = 20
+MAX_LISTED_FILES = 20
 
 
 class NotRecorded(Fact):
@@ -50,7 +50,7 @@ class RecordSnapshot(LaterEvent):
     changed: int | None = None  # files and links that differ from `base`; None if unknown
     lines_added: int | None = None
     lines_removed: int | None = None  # lines of text that only one of the two has; None if unknown or too many to count
-    # first `MOST_NAMED` of them
+    # first `MAX_LISTED_FILES` of them
     left_out: Annotated[tuple[NotRecorded, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     left_out_count: int = Field(default=0, exclude_if=falsy)
     problem: Text = Field(default="", exclude_if=falsy)

@@ -42,7 +42,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.core.runs.retries_and_fallbacks import (
     REFUSAL,
-    REST,
+    REST_MS,
     SwitchReason,
     is_due_back,
     models_of,
@@ -97,7 +97,7 @@ class StartGeneration(LaterEvent):
     def describe(self, context: EventContext) -> list[LogRow]:
         """Return the skills that cannot be reached; the generation itself on request."""
         generates = LogRow("generates", "only the result's text is to be written" if self.final else "")
-        return [LogRow("missing", why, "red") for why in self.unreachable.values()] + [generates] * context.full
+        return [LogRow("missing", reason, "red") for reason in self.unreachable.values()] + [generates] * context.full
 
 
 class FinishGeneration(LaterEvent):
@@ -182,14 +182,14 @@ def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
             " [provider.setting], or ask for less at once",
         )
     if reason == "refusal":
-        said = " ".join(reply.text.split())[:500]
-        return ErrorInfo(name="Refusal", message="the model declined to answer" + (f": {said}" if said else ""))
+        text = " ".join(reply.text.split())[:500]
+        return ErrorInfo(name="Refusal", message="the model declined to answer" + (f": {text}" if text else ""))
     return None
 
 
 def _of_provider_tool(part: ProviderToolPart) -> list[LogRow]:
-    said = f"{part.tool_name} {json.dumps(part.args, ensure_ascii=False) if part.args else ''}".rstrip()
-    call = LogRow("calls", f"{said} (the provider runs it)", "cyan", "call")
+    call_text = f"{part.tool_name} {json.dumps(part.args, ensure_ascii=False) if part.args else ''}".rstrip()
+    call = LogRow("calls", f"{call_text} (the provider runs it)", "cyan", "call")
     result = LogRow("error" if part.is_error else "result", part.result, "red" * part.is_error, "result")
     return [call] * (not part.is_rest) + [result] * bool(part.result)
 
@@ -233,10 +233,10 @@ class Retry(LaterEvent):
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
         if self.overflow is not None:
-            fits = f"; the context holds {self.overflow:,} tokens"
-            return [LogRow("retries", self.error.words + fits, "yellow")]
-        of = "" if self.most_tries is None else f" of {self.most_tries}"
-        again = f"; try {self.attempt + 1}{of} after {duration(self.delay_ms)}"
+            window_note = f"; the context holds {self.overflow:,} tokens"
+            return [LogRow("retries", self.error.words + window_note, "yellow")]
+        total = "" if self.most_tries is None else f" of {self.most_tries}"
+        again = f"; try {self.attempt + 1}{total} after {duration(self.delay_ms)}"
         return [LogRow("retries", self.error.words + again, "yellow")]
 
 
@@ -281,7 +281,7 @@ class SwitchModel(LaterEvent):
             stand_in="" if is_first else self.to,
             # An unavailable model has not failed: keep the failure before it.
             left_for=run.left_for if self.reason == "notConfigured" else self.error,
-            back_at=0 if is_first else self.timestamp + REST,
+            back_at=0 if is_first else self.timestamp + REST_MS,
             unusable=None,
             cut_at=None,
             # Another model counts tokens differently and has another window, so all measurements are void.
@@ -306,8 +306,8 @@ class SwitchModel(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        said = "" if self.error is None else f" ({self.error.message})"
-        return [LogRow("switches", f"{self.words}{said}", "yellow")]
+        cause = "" if self.error is None else f" ({self.error.message})"
+        return [LogRow("switches", f"{self.words}{cause}", "yellow")]
 
 
 class FinishStep(LaterEvent):
@@ -328,8 +328,8 @@ class FinishStep(LaterEvent):
         if not isinstance(command, EndStep):
             return unexpected_event(self, run, command)
         # A Run that begins with an answer ends a step of the Run that it continues.
-        wrong = difference_of(max(1, run.step), self.step_number, "step")
-        return wrong or difference_of(run.spending.step_usage, self.usage, "usage")
+        problem = difference_of(max(1, run.step), self.step_number, "step")
+        return problem or difference_of(run.spending.step_usage, self.usage, "usage")
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:

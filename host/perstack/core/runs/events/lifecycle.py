@@ -34,7 +34,7 @@ from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import (
-    MOST_REJECTED,
+    MAX_REJECTIONS,
     NO_REPEATS,
     Run,
     due_on_resume,
@@ -93,7 +93,7 @@ class ResumeRun(LaterEvent):
             run,
             start=start,
             schema=schema_of_run(start),
-            rejections=min(run.rejections, MOST_REJECTED - 1),
+            rejections=min(run.rejections, MAX_REJECTIONS - 1),
             error=None,
             unusable=None,
             resume_at=None,
@@ -126,8 +126,8 @@ class ResumeRun(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        decided = [LogRow("settled", f"{call}: {word}") for call, word in self.settled.items()]
-        return [LogRow("resumes", self.reasons[self.reason], "yellow"), *decided]
+        rows = [LogRow("settled", f"{call}: {settlement}") for call, settlement in self.settled.items()]
+        return [LogRow("resumes", self.reasons[self.reason], "yellow"), *rows]
 
 
 class WidenPermissions(LaterEvent):
@@ -214,8 +214,8 @@ class FinishRun(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        marked = [LogRow("warning", WITHOUT_EFFECT, "yellow")] if self.without_effect else []
-        return [LogRow("completed", self.text, "green", "end"), *marked]
+        warnings = [LogRow("warning", WITHOUT_EFFECT, "yellow")] if self.without_effect else []
+        return [LogRow("completed", self.text, "green", "end"), *warnings]
 
 
 class ErrorRun(LaterEvent):
@@ -235,8 +235,8 @@ class ErrorRun(LaterEvent):
 
     def describe(self, context: EventContext) -> list[LogRow]:
         """Return the error; the checkpoint on request."""
-        place = [LogRow("waits", f"at checkpoint {self.checkpoint_id}", item="place")] if context.full else []
-        return [LogRow("failed", self.error.words, "red"), *place]
+        rows = [LogRow("waits", f"at checkpoint {self.checkpoint_id}", item="place")] if context.full else []
+        return [LogRow("failed", self.error.words, "red"), *rows]
 
 
 class StopRunByExceededMaxSteps(LaterEvent):
@@ -361,8 +361,8 @@ class CloseRun(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        why = f": {self.reason}" if self.reason else ""
-        return [LogRow("closed", f"for good, by {self.by}{why}", "yellow")]
+        reason = f": {self.reason}" if self.reason else ""
+        return [LogRow("closed", f"for good, by {self.by}{reason}", "yellow")]
 
 
 class RedactEvent(LaterEvent):
@@ -385,8 +385,8 @@ class RedactEvent(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        words = f"{self.event_id} ({self.event_type}), by {self.by}: {self.reason}"
-        return [LogRow("redacts", words, "yellow")]
+        text = f"{self.event_id} ({self.event_type}), by {self.by}: {self.reason}"
+        return [LogRow("redacts", text, "yellow")]
 
 
 LifecycleEvent = (

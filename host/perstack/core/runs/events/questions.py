@@ -61,8 +61,8 @@ class CallInteractiveTool(LaterEvent):
     @property
     def open_question(self) -> OpenQuestion:
         """The question that it asks."""
-        asked = self.args.get("question")
-        text = self.question.message if self.question else asked if isinstance(asked, str) else self.tool_name
+        argument = self.args.get("question")
+        text = self.question.message if self.question else argument if isinstance(argument, str) else self.tool_name
         return OpenQuestion(
             id=self.id,
             run_id=self.run_id,
@@ -135,8 +135,8 @@ class AnswerQuestion(LaterEvent):
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
         content = self.answer.content
-        words = f"{self.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
-        return [LogRow("answered", words, "magenta"), *author_rows(self.by)]
+        text = f"{self.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
+        return [LogRow("answered", text, "magenta"), *author_rows(self.by)]
 
 
 def _with_call(run: Run, call: Call) -> Run:
@@ -170,7 +170,7 @@ class RequestApproval(LaterEvent):
     @property
     def open_question(self) -> OpenQuestion:
         """The question for the approval."""
-        of = f" of skill {self.skill_name}" if self.skill_name else ""
+        skill = f" of skill {self.skill_name}" if self.skill_name else ""
         return OpenQuestion(
             id=self.id,
             run_id=self.run_id,
@@ -178,7 +178,7 @@ class RequestApproval(LaterEvent):
             tool_call_id=self.tool_call_id,
             tool_name=self.tool_name,
             skill_name=self.skill_name,
-            text=f"{self.expert_key} wants to call {self.tool_name}{of}, which needs approval ({self.rule})",
+            text=f"{self.expert_key} wants to call {self.tool_name}{skill}, which needs approval ({self.rule})",
             args=self.args,
             approval=True,
             call_digest=self.call_digest,
@@ -206,8 +206,8 @@ class RequestApproval(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        words = f"approval of {self.tool_name} {json.dumps(self.args, ensure_ascii=False)} (rule {self.rule})"
-        return [LogRow("asks", words, "magenta", "approval")]
+        text = f"approval of {self.tool_name} {json.dumps(self.args, ensure_ascii=False)} (rule {self.rule})"
+        return [LogRow("asks", text, "magenta", "approval")]
 
 
 class DecideApproval(LaterEvent):
@@ -250,16 +250,16 @@ class DecideApproval(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        words = DECISION_WORDS[self.decision]
+        decision = DECISION_WORDS[self.decision]
         details = "; ".join(part for part in (self.rule and f"rule {self.rule}", self.text) if part)
-        return [LogRow("decided", f"{words}: {details}" if details else words, "magenta"), *author_rows(self.by)]
+        return [LogRow("decided", f"{decision}: {details}" if details else decision, "magenta"), *author_rows(self.by)]
 
 
 def _approval_difference(event: RequestApproval | DecideApproval, run: Run, command: Command | None) -> str | None:
     if not isinstance(command, AskApproval):
         return unexpected_event(event, run, command)
-    wrong = difference_of(command.call.decided.id, event.tool_call_id, "call that waits for approval")
-    return wrong or difference_of(command.call.digest, event.call_digest, "digest of the call")
+    problem = difference_of(command.call.decided.id, event.tool_call_id, "call that waits for approval")
+    return problem or difference_of(command.call.digest, event.call_digest, "digest of the call")
 
 
 class StopRunByInteractiveTool(LaterEvent):
@@ -271,8 +271,8 @@ class StopRunByInteractiveTool(LaterEvent):
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        waits = any(call.delegation for call in run.open_calls)
-        return None if run.asked or waits else "stopRunByInteractiveTool, where nothing was asked"
+        waits_for_delegate = any(call.delegation for call in run.open_calls)
+        return None if run.asked or waits_for_delegate else "stopRunByInteractiveTool, where nothing was asked"
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:

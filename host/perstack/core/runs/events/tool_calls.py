@@ -69,11 +69,11 @@ class CallTools(LaterEvent):
         parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
         if sorted(decided.id for decided in self.calls) != sorted(parts):
             raise IllegalFact("callTools is not about the calls of the reply")
-        made = sum(decided.kind in COUNTED_CALLS for decided in self.calls)
+        counted = sum(decided.kind in COUNTED_CALLS for decided in self.calls)
         return replace(
             run,
             phase=Phase.CALLING,
-            spending=replace(run.spending, tool_calls=run.spending.tool_calls + made),
+            spending=replace(run.spending, tool_calls=run.spending.tool_calls + counted),
             calls={decided.id: Call(parts[decided.id], decided) for decided in self.calls},
             is_tightened=False,
             context=remember_called_tools(run, self.calls),
@@ -151,8 +151,8 @@ class StartSample(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        words = f"the model for a tool; {self.reserved.tokens:,} tokens are reserved"
-        return [LogRow("calls", words)] if context.full else []
+        text = f"the model for a tool; {self.reserved.tokens:,} tokens are reserved"
+        return [LogRow("calls", text)] if context.full else []
 
 
 def _placeholder(contents: tuple[ResultContent, ...]) -> tuple[ResultContent, ...]:
@@ -246,15 +246,17 @@ class FinishToolCall(LaterEvent):
         if isinstance(command, Ask):
             return difference_of(run.asked, self.tool_call_id, "answered call")
         if isinstance(command, RunTools):
-            wrong = _running_difference(self, self.tool_call_id, run, command)
+            problem = _running_difference(self, self.tool_call_id, run, command)
         elif isinstance(command, AwaitDelegates):
-            wrong = open_call_difference([one.tool_call_id for one in command.delegations], self.tool_call_id)
+            problem = open_call_difference(
+                [delegation.tool_call_id for delegation in command.delegations], self.tool_call_id
+            )
         elif isinstance(command, RecordResult):
-            wrong = difference_of(command.call.decided.id, self.tool_call_id, "call")
-            wrong = wrong or difference_of(command.text, text_of(self.contents), "result")
+            problem = difference_of(command.call.decided.id, self.tool_call_id, "call")
+            problem = problem or difference_of(command.text, text_of(self.contents), "result")
         else:
             return unexpected_event(self, run, command)
-        return wrong or difference_of(self._warning(run), self.warning, "warning")
+        return problem or difference_of(self._warning(run), self.warning, "warning")
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
@@ -279,7 +281,7 @@ class CallDelegate(LaterEvent):
     @property
     def named_runs(self) -> tuple[str, ...]:
         """The delegates."""
-        return tuple(one.run_id for one in self.delegates)
+        return tuple(delegation.run_id for delegation in self.delegates)
 
     def fold(self, run: Run) -> Run:
         """Give each call its delegate."""
@@ -295,13 +297,18 @@ class CallDelegate(LaterEvent):
         if not isinstance(command, StartDelegates):
             return unexpected_event(self, run, command)
         calls = [call.decided.id for call in command.calls]
-        return difference_of(calls, [one.tool_call_id for one in self.delegates], "delegated calls")
+        return difference_of(calls, [delegation.tool_call_id for delegation in self.delegates], "delegated calls")
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
         return [
-            LogRow("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan", "delegate")
-            for one in self.delegates
+            LogRow(
+                "delegates",
+                f"{run_label(delegation.expert_key, delegation.run_id)}: {delegation.query}",
+                "cyan",
+                "delegate",
+            )
+            for delegation in self.delegates
         ]
 
 
@@ -334,13 +341,15 @@ class AttemptCompletion(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Accept the statement, or give the model the remaining todos."""
         call = open_call(run, self.tool_call_id)
-        left = self.remaining_todos
-        text = todos_json(left, "remainingTodos") if left else "{}"
+        remaining = self.remaining_todos
+        text = todos_json(remaining, "remainingTodos") if remaining else "{}"
         result = ToolResultPart(
             tool_call_id=self.tool_call_id, tool_name=call.decided.tool_name, contents=(TextPart(text=text),)
         )
         run = with_result(run, call, result, self.id)
-        return run if left else replace(run, accepted=True, result=self.result if run.result is None else run.result)
+        return (
+            run if remaining else replace(run, accepted=True, result=self.result if run.result is None else run.result)
+        )
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
