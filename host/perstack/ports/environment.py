@@ -13,7 +13,7 @@ from pathlib import Path
 from perstack.errors import UsageError
 from perstack.next_steps import Note, SetOption, Trust
 
-_ADDRESSES = ("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")
+_ADDRESS_SUFFIXES = ("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")
 
 
 class Environment(dict[str, str]):
@@ -40,21 +40,23 @@ class Environment(dict[str, str]):
     @property
     def warnings(self) -> tuple[Note, ...]:
         """One warning per file that names variables it must not set."""
-        names = {file: [name for name, its in self.left_out.items() if its == file] for file in self.left_out.values()}
+        names = {
+            file: [name for name, source in self.left_out.items() if source == file] for file in self.left_out.values()
+        }
         return tuple(
             Note(
-                f"{file}: {', '.join(each)} not taken from here, for it decides which code is run, or who is let in:"
-                " set it in your own environment",
+                f"{file}: {', '.join(variables)} not taken from here, for it decides which code is run, or who is let"
+                " in: set it in your own environment",
                 (SetOption("env_file"),),
             )
-            for file, each in names.items()
+            for file, variables in names.items()
         )
 
     def without(self, name: str | None) -> Environment:
         """Return a copy without the variable `name`, or self if it is None or not set."""
         if name is None or name not in self:
             return self
-        return self.with_variables({one: value for one, value in self.items() if one != name}, self.unconfirmed)
+        return self.with_variables({other: value for other, value in self.items() if other != name}, self.unconfirmed)
 
     @property
     def without_stored(self) -> Environment:
@@ -90,7 +92,7 @@ def source_of(env: Mapping[str, str], name: str) -> str:
 
 def is_address_name(name: str) -> bool:
     """Return whether a variable with this name holds the address that requests are sent to."""
-    return name.endswith(_ADDRESSES) or "_ENDPOINT_URL_" in name
+    return name.endswith(_ADDRESS_SUFFIXES) or "_ENDPOINT_URL_" in name
 
 
 def refuse_redirected(
@@ -100,11 +102,11 @@ def refuse_redirected(
     unconfirmed = unconfirmed_in(env)
     if address not in unconfirmed:
         return
-    own = next((name for name in credentials if env.get(name, "").strip() and name not in unconfirmed), None)
-    what = f"{own} of your environment" if own is not None else others
-    if what is not None:
+    key = next((name for name in credentials if env.get(name, "").strip() and name not in unconfirmed), None)
+    subject = f"{key} of your environment" if key is not None else others
+    if subject is not None:
         raise UsageError(
-            f"{what} is not sent to the {address} that {unconfirmed[address]} names, unless that address is yours",
+            f"{subject} is not sent to the {address} that {unconfirmed[address]} names, unless that address is yours",
             next_steps=(SetOption("env_file"), Trust()),
         )
 
@@ -118,5 +120,5 @@ INHERITED = frozenset(  # variables that every program inherits from the host, i
 
 def inherit_variables(env: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:
     """Return the harmless variables of an environment, and the ones named in `more`."""
-    wanted = INHERITED.union(more)
-    return {name: value for name, value in env.items() if name in wanted or name.startswith("LC_")}
+    allowed = INHERITED.union(more)
+    return {name: value for name, value in env.items() if name in allowed or name.startswith("LC_")}

@@ -95,7 +95,7 @@ class GenerationRequest:
 
     def max_tokens_within(self, setting: int | None) -> int | None:
         """Return the lower of the requested limit and the user's setting; None without either."""
-        return min((most for most in (self.max_tokens, setting) if most is not None), default=None)
+        return min((limit for limit in (self.max_tokens, setting) if limit is not None), default=None)
 
     def temperature_over(self, setting: float | None) -> float | None:
         """Return the requested temperature, or else the user's setting."""

@@ -37,8 +37,8 @@ from perstack.errors import Damaged
 if TYPE_CHECKING:
     from perstack.ports.formats import JobFormat
 
-_AT_ONCE = 8  # concurrent uploads to a storage that stores blobs one by one
-_PAGE = 1000  # Jobs per page when a storage without a faster way reads all summaries
+_MAX_UPLOADS = 8  # concurrent uploads to a storage that stores blobs one by one
+_PAGE_SIZE = 1000  # Jobs per page when a storage without a faster way reads all summaries
 _POLL_INTERVAL_S = 0.1  # seconds between two wake-ups of a storage that does not notice other processes' writes
 
 
@@ -202,8 +202,10 @@ class Storage(ABC):
         import asyncio
 
         names: list[str] = []
-        for first in range(0, len(blobs), _AT_ONCE):
-            names += await asyncio.gather(*(self.put_blob(job_id, data) for data in blobs[first : first + _AT_ONCE]))
+        for first in range(0, len(blobs), _MAX_UPLOADS):
+            names += await asyncio.gather(
+                *(self.put_blob(job_id, data) for data in blobs[first : first + _MAX_UPLOADS])
+            )
         return tuple(names)
 
     @abstractmethod
@@ -250,14 +252,14 @@ class Storage(ABC):
 
     async def summaries(self) -> Mapping[str, bytes]:
         """Return job.json of every Job; b"" for a Job without one."""
-        found: dict[str, bytes] = {}
-        page = await self.jobs(limit=_PAGE)
+        result: dict[str, bytes] = {}
+        page = await self.jobs(limit=_PAGE_SIZE)
         while True:
             for job_id in page.ids:
-                found[job_id] = await self.summary(job_id) or b""
+                result[job_id] = await self.summary(job_id) or b""
             if page.next is None:
-                return found
-            page = await self.jobs(limit=_PAGE, after=page.next)
+                return result
+            page = await self.jobs(limit=_PAGE_SIZE, after=page.next)
 
     @abstractmethod
     async def put_entry(

@@ -65,18 +65,18 @@ def _name(command: type[TaskCommand[_R]]) -> str:
 def _method(
     command: Callable[_P, TaskCommand[_R]],
 ) -> Callable[Concatenate[TaskMemory, _P], Coroutine[Any, Any, _R]]:
-    declared = cast("type[TaskCommand[_R]]", command)
+    command_type = cast("type[TaskCommand[_R]]", command)
 
     async def work(memory: TaskMemory, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return await memory.do(read_command(declared, *args, **kwargs))
+        return await memory.do(read_command(command_type, *args, **kwargs))
 
-    signature = inspect.signature(declared)
-    plain = get_type_hints(declared)
-    taken = [one.replace(annotation=plain[one.name]) for one in signature.parameters.values()]
+    signature = inspect.signature(command_type)
+    plain = get_type_hints(command_type)
+    parameters = [parameter.replace(annotation=plain[parameter.name]) for parameter in signature.parameters.values()]
     self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    vars(work)["__signature__"] = inspect.Signature([self, *taken])
-    work.__name__ = work.__qualname__ = _name(declared)
-    work.__doc__ = declared.__doc__
+    vars(work)["__signature__"] = inspect.Signature([self, *parameters])
+    work.__name__ = work.__qualname__ = _name(command_type)
+    work.__doc__ = command_type.__doc__
     return work
 
 

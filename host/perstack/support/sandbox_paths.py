@@ -13,8 +13,8 @@ from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
 from perstack.ports.runtime import Surroundings
 
-_NOBODYS = ("/proc", "/sys", "/dev", "/run")
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/boot", "/var")
+_KERNEL_FOLDERS = ("/proc", "/sys", "/dev", "/run")
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/boot", "/var")
 _MAX_LINKS = 40
 
 
@@ -40,58 +40,58 @@ def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) ->
     """
     writable, readable = tuple(writable), tuple(readable)
     changeable = tuple(os.path.realpath(path) for path in (str(workspace), *writable))
-    found: dict[str, SandboxPath] = {}
+    by_path: dict[str, SandboxPath] = {}
     for key, paths, is_writable in (("writable", writable, True), ("readable", readable, False)):
         for path in paths:
             try:
                 real = _real_path(path, changeable)
-            except _ChangeableLink as led:
+            except _ChangeableLink as link:
                 raise SkillError(
-                    f"`{key}` of [sandbox] is {path}, and {led} on the way there is a link that programs may change:"
+                    f"`{key}` of [sandbox] is {path}, and {link} on the way there is a link that programs may change:"
                     " name what it leads to"
                 ) from None
             if real is not None:
-                found.setdefault(path, SandboxPath(os.path.normpath(path), real, is_writable))
-    return tuple(found.values())
+                by_path.setdefault(path, SandboxPath(os.path.normpath(path), real, is_writable))
+    return tuple(by_path.values())
 
 
 def check_places(policy: SandboxPolicy, surroundings: Surroundings) -> None:
     """Raise UsageError for a configured path that would expose too much."""
     for key, paths in (("writable", policy.writable), ("readable", policy.readable)):
         for path in paths:
-            what, writable = f"`{key}` of [sandbox]", key == "writable"
-            check_place(what, path, surroundings, writable=writable)
+            setting, writable = f"`{key}` of [sandbox]", key == "writable"
+            check_place(setting, path, surroundings, writable=writable)
             for name in {path, os.path.realpath(path)}:
-                _check_ours(what, path, name, surroundings, writable=writable)
+                _check_ours(setting, path, name, surroundings, writable=writable)
     try:
         places(surroundings.workspace, policy.writable, policy.readable)
     except SkillError as error:
         raise UsageError(str(error)) from None
 
 
-def check_place(what: str, path: str, surroundings: Surroundings, *, writable: bool) -> None:
+def check_place(setting: str, path: str, surroundings: Surroundings, *, writable: bool) -> None:
     """Raise UsageError for a folder that contains the home folder, and for a system folder."""
     home = {str(Path(name)) for name in (surroundings.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
     for name in {path, os.path.realpath(path)}:
-        if any(is_below(one, (name,)) for one in home):
-            raise UsageError(f"{what} is {path}, which holds your home folder: name a folder in it")
-        if is_below(name, _NOBODYS) or (writable and is_below(name, _SYSTEM)):
-            raise UsageError(f"{what} is {path}, which belongs to the system: name another folder")
+        if any(is_below(folder, (name,)) for folder in home):
+            raise UsageError(f"{setting} is {path}, which holds your home folder: name a folder in it")
+        if is_below(name, _KERNEL_FOLDERS) or (writable and is_below(name, _SYSTEM_FOLDERS)):
+            raise UsageError(f"{setting} is {path}, which belongs to the system: name another folder")
 
 
-def _check_ours(what: str, path: str, name: str, surroundings: Surroundings, *, writable: bool) -> None:
-    for kept in _names(surroundings.hidden):
-        if is_below(str(surroundings.workspace), (kept,)) or not is_below(name, (kept,)):
+def _check_ours(setting: str, path: str, name: str, surroundings: Surroundings, *, writable: bool) -> None:
+    for reserved in _names(surroundings.hidden):
+        if is_below(str(surroundings.workspace), (reserved,)) or not is_below(name, (reserved,)):
             continue
-        if writable or name != kept or Path(kept).is_dir():
-            raise UsageError(f"{what} is {path}, which the host keeps for itself: name another folder")
+        if writable or name != reserved or Path(reserved).is_dir():
+            raise UsageError(f"{setting} is {path}, which the host keeps for itself: name another folder")
     if not writable:
         return
     reason = protected_by_name(fold_case(Path(name).parts[1:]), change=True)
     if name in _names(surroundings.protected):
         reason = "a file that the host reads"
     if reason is not None:
-        raise UsageError(f"{what} is {path}, {reason}: nothing that tools start may change that")
+        raise UsageError(f"{setting} is {path}, {reason}: nothing that tools start may change that")
 
 
 def _names(paths: Iterable[Path]) -> Iterable[str]:
@@ -104,24 +104,24 @@ class _ChangeableLink(Exception):
 
 def _real_path(path: str, changeable: Sequence[str]) -> str | None:
     """Return a path without links; None if it does not exist. Raises _Led for a link below a `changeable` folder."""
-    rest, at, links = deque(path.split("/")), "/", 0
-    while rest:
-        part = rest.popleft()
+    pending, current, links = deque(path.split("/")), "/", 0
+    while pending:
+        part = pending.popleft()
         if part in ("", "."):
             continue
         if part == "..":
-            at = os.path.dirname(at)  # noqa: PTH120 - names only, without disk access
+            current = os.path.dirname(current)  # noqa: PTH120 - names only, without disk access
             continue
-        step = f"{at.rstrip('/')}/{part}"
+        step = f"{current.rstrip('/')}/{part}"
         if not os.path.islink(step):  # noqa: PTH114 - this runs before each program
-            at = step
+            current = step
             continue
         links += 1
-        if is_below(at, changeable):
+        if is_below(current, changeable):
             raise _ChangeableLink(step)
         if links > _MAX_LINKS:
             return None
         target = os.readlink(step)  # noqa: PTH115 - pathlib would drop parts that matter
-        at = "/" if target.startswith("/") else at
-        rest.extendleft(reversed(target.split("/")))
-    return at if os.path.exists(at) else None  # noqa: PTH110 - as above
+        current = "/" if target.startswith("/") else current
+        pending.extendleft(reversed(target.split("/")))
+    return current if os.path.exists(current) else None  # noqa: PTH110 - as above

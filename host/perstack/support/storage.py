@@ -29,23 +29,23 @@ class _HasNext(Protocol):
     def next(self) -> str | None: ...
 
 
-_P = TypeVar("_P", bound=_HasNext)
+_PageT = TypeVar("_PageT", bound=_HasNext)
 
 
-async def pages(page: Callable[[str | None], Awaitable[_P]]) -> AsyncGenerator[_P]:
+async def pages(page: Callable[[str | None], Awaitable[_PageT]]) -> AsyncGenerator[_PageT]:
     """Iterate over all pages; `page` returns the page after a cursor, None meaning the first."""
-    after: str | None = None
+    cursor: str | None = None
     while True:
-        found = await page(after)
-        yield found
-        after = found.next
-        if after is None:
+        current_page = await page(cursor)
+        yield current_page
+        cursor = current_page.next
+        if cursor is None:
             return
 
 
 async def every_id(page: Callable[[str | None], Awaitable[Page]]) -> list[str]:
     """Return the ids of all pages."""
-    return [one async for found in pages(page) for one in found.ids]
+    return [item_id async for current_page in pages(page) for item_id in current_page.ids]
 
 
 # Checks before records are stored.
@@ -63,8 +63,8 @@ def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
     for index, record in enumerate(records):
         try:
             sealed, head = check(head, record)
-        except BrokenSeal as broken:
-            raise Conflict(f"{place}: record {head.seq + 1} does not continue this log: {broken}") from broken
+        except BrokenSeal as error:
+            raise Conflict(f"{place}: record {head.seq + 1} does not continue this log: {error}") from error
         if b"\n" in record or sealed.batch != (len(records) if index == 0 else 1):
             raise StorageError(f"{place}: record {head.seq} was not sealed together with the others of its append")
     return head
@@ -111,8 +111,8 @@ def verify_rows(rows: Sequence[tuple[int, bytes | str]], after: int, place: str,
                 raise BrokenSeal("it is missing")
             _, head = check(head, line)
             lines.append(line)
-    except BrokenSeal as broken:
-        raise damage_error(place, head.seq, str(broken), medium) from broken
+    except BrokenSeal as error:
+        raise damage_error(place, head.seq, str(error), medium) from error
     return lines
 
 
@@ -159,7 +159,7 @@ def stale_writer(place: str, expected_seq: int, seq: int) -> Conflict:
 
 Order = tuple[int, int, str]
 
-_NO_TIME = 1 << 63
+_TIME_LIMIT = 1 << 63
 
 
 def check_space(name: str) -> str:
@@ -194,10 +194,10 @@ def is_id(name: str) -> bool:
 
 def page_of(ids: Iterable[str], order: Callable[[str], Order], limit: int, after: str | None) -> Page:
     """Return a page of ids after `after`, which may be gone; names that are no valid ids are other programs'."""
-    ordered = sorted((one for one in ids if is_id(one)), key=order)
+    ordered = sorted((name for name in ids if is_id(name)), key=order)
     if after is not None:
         last = order(after)
-        ordered = [one for one in ordered if order(one) > last]
+        ordered = [name for name in ordered if order(name) > last]
     return Page(tuple(ordered[:limit]), ordered[limit - 1] if len(ordered) > limit else None)
 
 
@@ -206,16 +206,16 @@ def newest_first(jobs: Iterable[tuple[int, str]], limit: int, after: str | None)
     ordered = sorted(jobs, reverse=True)
     if after is not None:
         cursor = place_in_jobs(after)
-        ordered = [one for one in ordered if one < cursor]
+        ordered = [entry for entry in ordered if entry < cursor]
     page = ordered[:limit]
-    more = f"{page[-1][0]}:{page[-1][1]}" if page and len(ordered) > limit else None
-    return Page(tuple(name for _, name in page), more)
+    next_cursor = f"{page[-1][0]}:{page[-1][1]}" if page and len(ordered) > limit else None
+    return Page(tuple(name for _, name in page), next_cursor)
 
 
 def place_in_jobs(cursor: str) -> tuple[int, str]:
     """Return time (or count, below 2^63) and id of the last Job of the page before. Raises UsageError."""
-    written, separator, name = cursor.partition(":")
-    place = int(written) if written.isascii() and written.isdigit() and len(written) < 20 else _NO_TIME
-    if not separator or place >= _NO_TIME or not is_id(name):
+    time_text, separator, name = cursor.partition(":")
+    time = int(time_text) if time_text.isascii() and time_text.isdigit() and len(time_text) < 20 else _TIME_LIMIT
+    if not separator or time >= _TIME_LIMIT or not is_id(name):
         raise UsageError(f"{cursor[:200]!r} is not a place in the list of jobs: use `next` of the page before")
-    return place, name
+    return time, name

@@ -35,12 +35,12 @@ def fill_settings(settings: JsonObject, env: Mapping[str, str], skill: str) -> J
     """
     texts = tuple(texts_in(settings))
     check_known(texts, skill)
-    named = variables_in(texts)
-    _check_set(named, env, skill, "settings")
+    names = variables_in(texts)
+    _check_set(names, env, skill, "settings")
     try:
-        for name in sorted(named):
+        for name in sorted(names):
             if is_address_name(name) or "://" in env[name]:
-                refuse_redirected(env, name, sorted(named - INHERITED))
+                refuse_redirected(env, name, sorted(names - INHERITED))
     except UsageError as error:
         raise SkillError(f"skill {skill!r}: {error}") from error
     return with_texts(settings, lambda text: _with_values(text, env))
@@ -53,12 +53,12 @@ def _check_set(names: Iterable[str], env: Mapping[str, str], skill: str, what: s
 
 
 def _with_values(text: str, env: Mapping[str, str]) -> str:
-    return re.sub(_VARIABLE, lambda found: found[0][1:] if found[1] else env[found[2]], text)
+    return re.sub(_VARIABLE, lambda match: match[0][1:] if match[1] else env[match[2]], text)
 
 
 def variables_in(texts: Iterable[str]) -> set[str]:
     """Return the names of the variables in the texts."""
-    return {found[2] for text in texts for found in re.finditer(_VARIABLE, text) if not found[1]}
+    return {match[2] for text in texts for match in re.finditer(_VARIABLE, text) if not match[1]}
 
 
 def check_known(texts: Iterable[str], skill: str) -> None:

@@ -30,10 +30,10 @@ class _Stored(BaseModel):
 def order_of(stored: object) -> Order | None:
     """Return the work item stored in `to_json`, or None if it is not one of ours."""
     try:
-        found = _Stored.model_validate(stored)
+        item = _Stored.model_validate(stored)
     except ValidationError:
         return None
-    return Order(**found.model_dump())
+    return Order(**item.model_dump())
 
 
 def to_json(order: Order) -> dict[str, JsonValue]:
@@ -44,8 +44,8 @@ def to_json(order: Order) -> dict[str, JsonValue]:
     refused: dict[str, JsonValue] = {
         without_unstorable(key): without_unstorable(value)[:_MAX_REASON_CHARS] for key, value in order.refused.items()
     }
-    known = (("run_id", order.run_id), ("storage", order.storage))
-    more: dict[str, JsonValue] = {key: value for key, value in known if value is not None}
+    optional = (("run_id", order.run_id), ("storage", order.storage))
+    present: dict[str, JsonValue] = {key: value for key, value in optional if value is not None}
     return {
         "job_id": order.job_id,
         "due": order.due,
@@ -55,7 +55,7 @@ def to_json(order: Order) -> dict[str, JsonValue]:
         "takeovers": order.takeovers,
         "events": order.events,
         "refused": refused,
-        **more,
+        **present,
     }
 
 

@@ -49,5 +49,5 @@ def new_ulid(moment: int) -> str:
 
 def new_ids(moment: int) -> Iterator[str]:
     """Yield short ids in the form of Job ids: for `moment`, then for each following millisecond."""
-    for each in count(moment):
-        yield job_id_of(new_ulid(each))
+    for millisecond in count(moment):
+        yield job_id_of(new_ulid(millisecond))

@@ -207,7 +207,7 @@ async def violation_of(checker: Checker, value: JsonValue) -> Violation | None:
     """Return how a value violates a schema, or None; a check that would take many seconds is one too."""
     from perstack.core.base.json_schema import FULL_STEPS, QUICK_STEPS, Meter
 
-    found = checker.violation(value, Meter(QUICK_STEPS))
-    if found is None or not found.is_unfinished:
-        return found
+    violation = checker.violation(value, Meter(QUICK_STEPS))
+    if violation is None or not violation.is_unfinished:
+        return violation
     return await asyncio.to_thread(checker.violation, value, Meter(FULL_STEPS))

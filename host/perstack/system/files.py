@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perstack.errors import Conflict, NotFound
 
-_NOT_TAKEN = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP, errno.EOPNOTSUPP)  # by network file systems
+_UNSUPPORTED_ERRORS = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP, errno.EOPNOTSUPP)  # by network file systems
 
 
 def sync(fd: int) -> None:
@@ -41,7 +41,7 @@ if sys.platform == "darwin":
         try:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         except OSError as error:
-            if error.errno not in _NOT_TAKEN:
+            if error.errno not in _UNSUPPORTED_ERRORS:
                 raise
             os.fsync(fd)
 
@@ -179,8 +179,8 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC  # flags to open a folder
 REAL_FOLDER = FOLDER | os.O_NOFOLLOW  # flags to open a folder that must not be a link
-_SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_PIECE_BYTES = 1 << 20
+_SAFE_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CHUNK_BYTES = 1 << 20
 
 
 class NotRegular(OSError):
@@ -202,7 +202,7 @@ def open_regular(
     """Open a regular file, below `folder` if given; `follow`: it may be a link. Raises OSError, NotRegular."""
     links = 0 if follow else os.O_NOFOLLOW
     try:
-        file = os.open(name, flags | links | _SAFE, mode, dir_fd=folder)
+        file = os.open(name, flags | links | _SAFE_FLAGS, mode, dir_fd=folder)
     except OSError as error:
         # ENXIO: a socket, a pipe without a reader, a device without a driver. EISDIR: a folder opened for writing.
         if error.errno in (errno.ENXIO, errno.EISDIR):
@@ -238,13 +238,13 @@ def locked_folder(folder: Path) -> Generator[int]:
         os.close(handle)
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """Return a file's content; it may be a link. Raises OSError, NotRegular, and FileTooLarge above `most` bytes."""
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return a file's content; it may be a link. Raises OSError, NotRegular, and FileTooLarge above `max_bytes`."""
     with open_for_reading(path, follow=True) as file:
-        return read_rest(file, most)
+        return read_rest(file, max_bytes)
 
 
-def read_below(folder: Path, path: str, most: int) -> bytes:
+def read_below(folder: Path, path: str, max_bytes: int) -> bytes:
     """Return a file's content; no link below the folder is followed. Raises OSError (NotRegular, FileTooLarge)."""
     *above, name = path.split("/")
     if ".." in above or name in ("", ".", ".."):
@@ -252,22 +252,22 @@ def read_below(folder: Path, path: str, most: int) -> bytes:
     handle = os.open(folder, FOLDER)
     try:
         for part in above:
-            inner = os.open(part, REAL_FOLDER, dir_fd=handle)
+            subfolder = os.open(part, REAL_FOLDER, dir_fd=handle)
             os.close(handle)
-            handle = inner
+            handle = subfolder
         with open_for_reading(name, handle) as file:
-            return read_rest(file, most)
+            return read_rest(file, max_bytes)
     finally:
         os.close(handle)
 
 
-def read_rest(file: int, most: int) -> bytes:
-    """Return the rest of an open file. Raises FileTooLarge if that is more than `most` bytes."""
+def read_rest(file: int, max_bytes: int) -> bytes:
+    """Return the rest of an open file. Raises FileTooLarge if that is more than `max_bytes` bytes."""
     data = bytearray()
-    while len(data) <= most and (piece := os.read(file, min(_PIECE_BYTES, most + 1 - len(data)))):
-        data += piece
-    if len(data) > most:
-        raise FileTooLarge(errno.EFBIG, f"it has more than {most:,} bytes")
+    while len(data) <= max_bytes and (chunk := os.read(file, min(_CHUNK_BYTES, max_bytes + 1 - len(data)))):
+        data += chunk
+    if len(data) > max_bytes:
+        raise FileTooLarge(errno.EFBIG, f"it has more than {max_bytes:,} bytes")
     return bytes(data)
 
 

@@ -25,9 +25,9 @@ _MAX_INCLUDE_DEPTH = 10  # maximum depth of nested includes; git's own limit
 _SECTION = re.compile(r'\s*\[\s*([^\]"\s]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
 _SETTING = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=(.*))?$", re.DOTALL)
 
-_FOLDERS = frozenset({"core.hookspath", "init.templatedir"})
-_NAMES_NO_FILE = frozenset({"branch", "color", "url", "user"})  # values are names, addresses or colours
-_READS_ONLY = frozenset(  # settings that name a file from which nothing is executed
+_FOLDER_KEYS = frozenset({"core.hookspath", "init.templatedir"})
+_SECTIONS_WITHOUT_FILES = frozenset({"branch", "color", "url", "user"})  # values are names, addresses or colours
+_READ_ONLY_KEYS = frozenset(  # settings that name a file from which nothing is executed
     {
         "blame.ignorerevsfile",
         "commit.template",
@@ -62,23 +62,23 @@ def git_targets(top: str, env: Mapping[str, str]) -> tuple[GitTarget, ...]:
     them.
     """
     home = env.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - returns str
-    found: dict[GitTarget, None] = {}
+    targets: dict[GitTarget, None] = {}
     for file in (*_own_settings(os.path.join(top, ".git")), *_user_settings(home, env)):  # noqa: PTH118
-        for one in _targets(file, top, home, 0):
-            found[one] = None
-    return tuple(found)
+        for target in _targets(file, top, home, 0):
+            targets[target] = None
+    return tuple(targets)
 
 
 def repositories_around(folder: str) -> Iterator[str]:
     """Yield `folder` and each of its parents that has a `.git`, from the inside out."""
-    at = folder
+    current = folder
     while True:
-        if os.path.lexists(os.path.join(at, ".git")):  # noqa: PTH118 - this runs before each change of a file
-            yield at
-        above = os.path.dirname(at)  # noqa: PTH120
-        if above == at:
+        if os.path.lexists(os.path.join(current, ".git")):  # noqa: PTH118 - this runs before each change of a file
+            yield current
+        above = os.path.dirname(current)  # noqa: PTH120
+        if above == current:
             return
-        at = above
+        current = above
 
 
 def _own_settings(git: str) -> Iterator[str]:
@@ -113,9 +113,9 @@ def _targets(file: str, top: str, home: str, depth: int) -> Iterator[GitTarget]:
             path = _absolute_path(value, os.path.dirname(file), home)  # noqa: PTH120
             yield GitTarget(path, TargetKind.SETTINGS)
             yield from _targets(path, top, home, depth + 1)
-        elif key in _FOLDERS and value:
+        elif key in _FOLDER_KEYS and value:
             yield GitTarget(_absolute_path(value, top, home), TargetKind.FOLDER)
-        elif section not in _NAMES_NO_FILE and key not in _READS_ONLY:
+        elif section not in _SECTIONS_WITHOUT_FILES and key not in _READ_ONLY_KEYS:
             yield from _words(value, top, home)
 
 
@@ -156,33 +156,33 @@ def _settings(text: str) -> Iterator[tuple[str, str, str]]:
 def _join_continued(text: str) -> Iterator[str]:
     waiting = ""
     for line in text.replace("\r\n", "\n").split("\n"):
-        whole = waiting + line
-        if (len(whole) - len(whole.rstrip("\\"))) % 2:
-            waiting = whole[:-1]
+        joined = waiting + line
+        if (len(joined) - len(joined.rstrip("\\"))) % 2:
+            waiting = joined[:-1]
             continue
         waiting = ""
-        yield whole
+        yield joined
     if waiting:
         yield waiting
 
 
 def _value(text: str) -> str:
-    found: list[str] = []
-    is_quoted, at, ends = False, 0, 0
-    while at < len(text):
-        one = text[at]
-        if one == "\\" and at + 1 < len(text):
-            at += 1
-            found.append({"n": "\n", "t": "\t", "b": ""}.get(text[at], text[at]))
-        elif one == '"':
+    chars: list[str] = []
+    is_quoted, index, end = False, 0, 0
+    while index < len(text):
+        char = text[index]
+        if char == "\\" and index + 1 < len(text):
+            index += 1
+            chars.append({"n": "\n", "t": "\t", "b": ""}.get(text[index], text[index]))
+        elif char == '"':
             is_quoted = not is_quoted
-        elif one in "#;" and not is_quoted:
+        elif char in "#;" and not is_quoted:
             break
         else:
-            found.append(one)
-        ends = len(found) if is_quoted or not one.isspace() else ends
-        at += 1
-    return "".join(found[:ends]).lstrip()
+            chars.append(char)
+        end = len(chars) if is_quoted or not char.isspace() else end
+        index += 1
+    return "".join(chars[:end]).lstrip()
 
 
 def _read(file: str) -> str | None:

@@ -22,23 +22,23 @@ _MAX_CHECK_INTERVAL_S = 0.01
 
 _DEAD = ("Z", "X")
 
-_Left = Literal["living", "dead", "nobody"]
+_GroupState = Literal["living", "dead", "nobody"]
 
 
 async def end_group(process: Process) -> None:
     """End the group by SIGTERM, after TERM_TIMEOUT_S or if cancelled by SIGKILL, and reap the leader."""
-    left: _Left = "living"
+    state: _GroupState = "living"
     try:
         if process.returncode is not None:
-            left = await _wait_for_end(process.pid, _FLUSH_TIME_S)
-        if left == "living":
+            state = await _wait_for_end(process.pid, _FLUSH_TIME_S)
+        if state == "living":
             signal_group(process.pid, signal.SIGTERM)
-            left = await _wait_for_end(process.pid, TERM_TIMEOUT_S)
+            state = await _wait_for_end(process.pid, TERM_TIMEOUT_S)
     finally:
-        if left != "nobody":
+        if state != "nobody":
             signal_group(process.pid, signal.SIGKILL)
     await process.wait()
-    if left == "living":
+    if state == "living":
         await _wait_for_end(process.pid, TERM_TIMEOUT_S)
 
 
@@ -74,18 +74,18 @@ def signal_group(group: int, number: int) -> bool:
     return True
 
 
-async def _wait_for_end(group: int, patience: float) -> _Left:
-    """Wait up to `patience` seconds for the group to end, and return what is left of it.
+async def _wait_for_end(group: int, timeout_s: float) -> _GroupState:
+    """Wait up to `timeout_s` seconds for the group to end, and return what is left of it.
 
     Return "dead" without waiting if only zombies are left that their parent has not reaped. A group that ends soon is
     noticed soon; the slower check for zombies comes only after the first pauses.
     """
     loop = asyncio.get_running_loop()
-    until, pause = loop.time() + patience, _FIRST_CHECK_INTERVAL_S
+    deadline, pause = loop.time() + timeout_s, _FIRST_CHECK_INTERVAL_S
     while signal_group(group, 0):
         if pause > 2 * _FIRST_CHECK_INTERVAL_S and not _has_living(group):
             return "dead"
-        if loop.time() >= until:
+        if loop.time() >= deadline:
             return "living"
         await asyncio.sleep(pause)
         pause = min(2 * pause, _MAX_CHECK_INTERVAL_S)
@@ -96,7 +96,7 @@ def _has_living(group: int) -> bool:
     """Return whether a process of the group still runs. In a container without a reaper, zombies stay listed."""
     with suppress(OSError):
         states = [_state_and_group(f"/proc/{name}/stat") for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
-        return not states or any(state not in _DEAD and own == group for state, own in states)
+        return not states or any(state not in _DEAD and own_group == group for state, own_group in states)
     return True
 
 

@@ -84,9 +84,9 @@ def _all_remaining_groups(folder: Path) -> dict[Path, set[int]]:
     groups: dict[Path, set[int]] = {}
     with suppress(OSError):
         for path in islice(folder.iterdir(), _MAX_FILES):
-            found = _remaining_groups(path)
-            if found is not None:
-                groups[path] = found
+            remaining = _remaining_groups(path)
+            if remaining is not None:
+                groups[path] = remaining
     return groups
 
 
@@ -102,15 +102,15 @@ def _remaining_groups(path: Path) -> set[int] | None:
     _, host, began = lines[0]
     if _start_of(host) == began:
         return None
-    marked = _groups_with_mark(path.name)
+    groups = _groups_with_mark(path.name)
     if len(lines) > 1 and len(lines[1]) == 2:
         pid, start = lines[1]
         now = _start_of(pid)
         if now == start:
             return {int(pid)}
         # without its leader, only processes with the mark identify the group
-        return marked & {int(pid)} if now is None else set()
-    return marked
+        return groups & {int(pid)} if now is None else set()
+    return groups
 
 
 def _start_of(pid: str) -> str | None:
@@ -118,13 +118,13 @@ def _start_of(pid: str) -> str | None:
 
 
 def _groups_with_mark(mark: str) -> set[int]:
-    wanted = f"{MARK}={mark}".encode()
-    return {group for entry in Path("/proc").glob("[0-9]*") if _has(entry, wanted) and (group := group_of(entry))}
+    variable = f"{MARK}={mark}".encode()
+    return {group for entry in Path("/proc").glob("[0-9]*") if _has(entry, variable) and (group := group_of(entry))}
 
 
-def _has(entry: Path, wanted: bytes) -> bool:
+def _has(entry: Path, variable: bytes) -> bool:
     try:
-        return wanted in (entry / "environ").read_bytes().split(b"\0")
+        return variable in (entry / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
 
@@ -210,13 +210,13 @@ class ProcessGuard:
         if mark is None:
             return
         with self._turn:
-            known = self._known.pop(mark, None)
-            if known is not None:
+            line = self._known.pop(mark, None)
+            if line is not None:
                 self._tell(f"- {mark}\n".encode())
         record = self._records.pop(mark, None)
         if record is not None:
             record.close()
-        if known is not None:
+        if line is not None:
             self._leave()
 
     def abandon(self) -> None:

@@ -45,8 +45,8 @@ def user_directory(kind: Literal["config", "cache", "state"], env: Mapping[str, 
     another directory in each working directory.
     """
     variable, default = _DIRECTORIES[kind]
-    named = Path(env.get(variable, ""))
-    base = named if named.is_absolute() else Path(env.get("HOME") or Path.home()) / default
+    configured = Path(env.get(variable, ""))
+    base = configured if configured.is_absolute() else Path(env.get("HOME") or Path.home()) / default
     return base / "perstack"
 
 

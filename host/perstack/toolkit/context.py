@@ -58,7 +58,7 @@ class Blob:
         data, texts = cast("object", self.data), cast("tuple[object, object]", (self.mime_type, self.name or ""))
         if not isinstance(data, bytes):
             raise UsageError(f"Blob: `data` must be bytes, and is {type(data).__name__}")
-        if not all(isinstance(one, str) for one in texts):
+        if not all(isinstance(text, str) for text in texts):
             raise UsageError("Blob: `mime_type` and `name` must be text")
 
 
@@ -69,15 +69,15 @@ async def as_result(value: object, blobs: BlobStore) -> ToolResult | Question:
     """Convert a value: text unchanged, bytes to blobs, anything else to JSON. Raises SkillError if that cannot be."""
     if isinstance(value, ToolResult | Question):
         return value
-    return ToolResult(tuple([await _part(one, blobs) for one in _parts(value)]))
+    return ToolResult(tuple([await _part(part, blobs) for part in _parts(value)]))
 
 
 def _parts(value: object) -> Sequence[object]:
     """Return the items of a list that contains bytes; anything else is a single part."""
     if not isinstance(value, list | tuple):
         return (value,)
-    several = cast("Sequence[object]", value)
-    return several if any(isinstance(one, Blob) for one in several) else (several,)
+    items = cast("Sequence[object]", value)
+    return items if any(isinstance(item, Blob) for item in items) else (items,)
 
 
 async def _part(value: object, blobs: BlobStore) -> ResultContent:

@@ -37,7 +37,7 @@ class Documented:
 
 def read_docstring(docstring: str) -> Documented:
     """Parse a docstring. Lines indented deeper than a parameter's first line continue its description."""
-    around: list[str] = []
+    description_lines: list[str] = []
     section: list[str] = []
     is_inside = False
     for line in cleandoc(docstring).splitlines():
@@ -45,20 +45,20 @@ def read_docstring(docstring: str) -> Documented:
             is_inside = True
             continue
         is_inside = is_inside and (not line or line.startswith(" "))
-        (section if is_inside else around).append(line)
-    description = re.sub(r"\n{3,}", "\n\n", "\n".join(around)).strip()
+        (section if is_inside else description_lines).append(line)
+    description = re.sub(r"\n{3,}", "\n\n", "\n".join(description_lines)).strip()
     return Documented(description, _parameters(cleandoc("\n".join(["", *section])).splitlines()))
 
 
 def _parameters(lines: list[str]) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
+    parameters: dict[str, list[str]] = {}
     current: list[str] = []
     for line in lines:
-        begun = _PARAMETER.fullmatch(line)
-        if begun is not None:
-            current = found.setdefault(begun[1], [])
-        current.append(begun[2] if begun is not None else line.strip())
-    return {name: " ".join(part for part in parts if part) for name, parts in found.items()}
+        match = _PARAMETER.fullmatch(line)
+        if match is not None:
+            current = parameters.setdefault(match[1], [])
+        current.append(match[2] if match is not None else line.strip())
+    return {name: " ".join(part for part in parts if part) for name, parts in parameters.items()}
 
 
 # Settings in definitions, and their validation errors in one line.
@@ -73,21 +73,21 @@ def read_settings(model: type[BaseModel] | None, declared: JsonObject, skill_nam
     try:
         return model.model_validate_json(to_json(declared), extra=None if "extra" in model.model_config else "forbid")
     except ValidationError as error:
-        wrong = in_one_line(error, "settings.")
-        raise SkillError(f"skill {skill_name!r} cannot be used as perstack.toml declares it: {wrong}") from error
+        problem = in_one_line(error, "settings.")
+        raise SkillError(f"skill {skill_name!r} cannot be used as perstack.toml declares it: {problem}") from error
 
 
 def in_one_line(error: ValidationError, prefix: str = "") -> str:
     """Return pydantic's errors with their places, without the values, which may be secret."""
     return "; ".join(
-        f"{prefix}{'.'.join(map(str, one['loc']))}: {one['msg']}" if one["loc"] else one["msg"]
-        for one in error.errors(include_url=False, include_input=False)
+        f"{prefix}{'.'.join(map(str, detail['loc']))}: {detail['msg']}" if detail["loc"] else detail["msg"]
+        for detail in error.errors(include_url=False, include_input=False)
     )
 
 
 Function = Callable[..., object]  # async, or plain, which runs in a thread
 
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class _Schemas(GenerateJsonSchema):
@@ -148,7 +148,7 @@ class ToolFunction:
         # pydantic reads the schema of a function's arguments from these two. A model's fields would not do: a parameter
         # may be called `schema` or `copy`
         vars(arguments)["__signature__"] = inspect.Signature(self.parameters)
-        arguments.__annotations__ = {one.name: one.annotation for one in self.parameters}
+        arguments.__annotations__ = {parameter.name: parameter.annotation for parameter in self.parameters}
         return TypeAdapter[object](cast("type[object]", arguments))
 
 
@@ -175,26 +175,26 @@ def tool_function(
     if not description:
         raise PluginError(f"{place}: say in a docstring what it does: the model chooses by it")
     hints = _hints(function, place)
-    given: list[inspect.Parameter] = []
+    model_parameters: list[inspect.Parameter] = []
     contexts: list[str] = []
-    for one in inspect.signature(function).parameters.values():
-        _check_parameter(one, place)
-        hint = hints[one.name]
+    for parameter in inspect.signature(function).parameters.values():
+        _check_parameter(parameter, place)
+        hint = hints[parameter.name]
         if get_origin(hint) is ToolContext or hint is ToolContext:
             _check_context(hint, settings, place)
-            contexts.append(one.name)
+            contexts.append(parameter.name)
         else:
-            given.append(_describe_parameter(one, hint, documented.parameters.get(one.name)))
+            model_parameters.append(_describe_parameter(parameter, hint, documented.parameters.get(parameter.name)))
     if len(contexts) > 1:
         raise PluginError(f"{place}: take one ToolContext, not {len(contexts)}")
-    unknown = set(documented.parameters) - {one.name for one in given} - set(contexts)
+    unknown = set(documented.parameters) - {parameter.name for parameter in model_parameters} - set(contexts)
     if unknown:
         raise PluginError(f"{place}: the docstring describes {', '.join(sorted(unknown))}, which is not a parameter")
-    missing = set(subject.names if subject is not None else ()) - {one.name for one in given}
+    missing = set(subject.names if subject is not None else ()) - {parameter.name for parameter in model_parameters}
     if missing:
         raise PluginError(f"{place}: its subject names {', '.join(sorted(missing))}, which is not a parameter")
     context = contexts[0] if contexts else None
-    return ToolFunction(name, description, effect, polling, pin, subject, function, tuple(given), context)
+    return ToolFunction(name, description, effect, polling, pin, subject, function, tuple(model_parameters), context)
 
 
 def _place(function: Function) -> str:
@@ -213,29 +213,31 @@ def _hints(function: Function, place: str) -> Mapping[str, object]:
         ) from error
 
 
-def _check_parameter(one: inspect.Parameter, place: str) -> None:
-    if one.kind not in _NAMED:
+def _check_parameter(parameter: inspect.Parameter, place: str) -> None:
+    if parameter.kind not in _NAMED_KINDS:
         raise PluginError(
-            f"{place}: parameter {str(one).partition(':')[0]} cannot be given by name; make it a plain one"
+            f"{place}: parameter {str(parameter).partition(':')[0]} cannot be given by name; make it a plain one"
         )
-    if one.annotation is inspect.Parameter.empty:
-        raise PluginError(f"{place}: parameter {one.name} has no type; annotate it, as in `{one.name}: str`")
+    if parameter.annotation is inspect.Parameter.empty:
+        raise PluginError(
+            f"{place}: parameter {parameter.name} has no type; annotate it, as in `{parameter.name}: str`"
+        )
 
 
 def _check_context(hint: object, settings: type[object] | None, place: str) -> None:
-    taken = get_args(hint)[:1]
-    have = settings or type(None)
-    if taken and taken != (have,):
-        names = [getattr(one, "__name__", str(one)) for one in (*taken, have)]
+    declared = get_args(hint)[:1]
+    expected = settings or type(None)
+    if declared and declared != (expected,):
+        names = [getattr(item, "__name__", str(item)) for item in (*declared, expected)]
         raise PluginError(
             f"{place}: the Toolkit's settings are {names[1]}, so take ToolContext[{names[1]}], not {names[0]}"
         )
 
 
-def _describe_parameter(one: inspect.Parameter, hint: object, description: str | None) -> inspect.Parameter:
+def _describe_parameter(parameter: inspect.Parameter, hint: object, description: str | None) -> inspect.Parameter:
     """Return the parameter as keyword-only, with its resolved type and, unless Field has one, its description."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    has_words = any(isinstance(about, FieldInfo) and about.description for about in (*metadata, one.default))
+    has_words = any(isinstance(item, FieldInfo) and item.description for item in (*metadata, parameter.default))
     if description and not has_words:
         hint = Annotated[hint, Field(description=description)]
-    return one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint)
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint)

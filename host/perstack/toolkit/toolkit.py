@@ -67,8 +67,8 @@ class Lifespan(Generic[ResourceT]):
         error = _leaf(None if task.cancelled() else task.exception())
         if isinstance(error, SkillError):
             return error
-        why = f"{type(error).__name__}: {error}" if error is not None else "it was cancelled"
-        return SkillError(f"skill {self._skill_name!r} could not be opened, or did not stay open: {why}")
+        reason = f"{type(error).__name__}: {error}" if error is not None else "it was cancelled"
+        return SkillError(f"skill {self._skill_name!r} could not be opened, or did not stay open: {reason}")
 
 
 class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
@@ -158,8 +158,8 @@ def _in_threads(call: ToolCall, cancelled: threading.Event) -> ToolCall:
 def _leaf(error: BaseException | None) -> BaseException | None:
     """Return the first error inside nested groups, whose own messages only give a number of errors."""
     while isinstance(error, BaseExceptionGroup):
-        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        error = inner[0]
+        exceptions = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        error = exceptions[0]
     return error
 
 
@@ -277,5 +277,5 @@ class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
     def _tools(self) -> Toolset:
         """Return the toolset, built when first needed: a schema takes too long for an import."""
         if self._toolset is None:
-            self._toolset = Toolset(tuple(one.spec() for one in self._functions.values()), self._instructions)
+            self._toolset = Toolset(tuple(function.spec() for function in self._functions.values()), self._instructions)
         return self._toolset

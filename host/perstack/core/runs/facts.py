@@ -200,8 +200,8 @@ def repeat_warning(max_repeats: int, *, is_one: bool) -> str:
     """Return the warning to a model at half of the `max_repeats` repetitions; `is_one`: of one call in each step."""
     return (
         f"{'This call' if is_one else 'These calls'} had the same arguments and the same "
-        f"{'result' if is_one else 'results'} {(max_repeats + 1) // 2} times in a row. Another repetition will not help:"
-        f" do something else, or finish. After {max_repeats} times the Run is stopped."
+        f"{'result' if is_one else 'results'} {(max_repeats + 1) // 2} times in a row. Another repetition will not"
+        f" help: do something else, or finish. After {max_repeats} times the Run is stopped."
     )
 
 

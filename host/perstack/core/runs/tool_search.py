@@ -79,13 +79,13 @@ def search_spec(deferred: Sequence[ToolSpec]) -> ToolSpec:
     )
 
 
-def search(query: str, deferred: Sequence[ToolSpec], most: int = DEFAULT_RESULTS) -> list[ToolSpec]:
+def search(query: str, deferred: Sequence[ToolSpec], limit: int = DEFAULT_RESULTS) -> list[ToolSpec]:
     """Return the best matches; tools named in the query come first."""
     names = set(re.findall(r"[\w-]+", query))
     words = _words(query)
     scored = [(_score(spec, words, names), -index, spec) for index, spec in enumerate(deferred)]
     scored.sort(key=lambda item: item[:2], reverse=True)
-    return [spec for score, _, spec in scored[:most] if score > 0]
+    return [spec for score, _, spec in scored[:limit] if score > 0]
 
 
 def result_text(matches: Sequence[ToolSpec], deferred: Sequence[ToolSpec]) -> str:

@@ -31,8 +31,8 @@ def replace_lone_surrogates(text: str) -> str:
     return _ESCAPE.sub(_whole_escape, text) if _MAY_BE_HALF.search(text) else text
 
 
-def _whole_escape(found: re.Match[str]) -> str:
-    return found.group() if found[1] is None else "\\ufffd"
+def _whole_escape(match: re.Match[str]) -> str:
+    return match.group() if match[1] is None else "\\ufffd"
 
 
 _CONNECT_TIMEOUT_S = 15.0
@@ -162,8 +162,8 @@ async def _next_part(parts: AsyncIterator[bytes], seconds: float | None) -> byte
         raise ProviderError(message, name="Stall", is_retryable=True) from error
 
 
-async def _receive_events(found: AsyncGenerator[str], on_data: OnData) -> None:
-    async with aclosing(found) as events:
+async def _receive_events(source: AsyncGenerator[str], on_data: OnData) -> None:
+    async with aclosing(source) as events:
         async for data in events:
             if data and on_data(replace_lone_surrogates(data)):
                 await _drain(events)

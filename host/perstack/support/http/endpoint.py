@@ -91,9 +91,9 @@ class Endpoint:
 
     def with_headers(self, headers: Mapping[str, str]) -> Endpoint:
         """Return the endpoint with additional headers. Headers that it already has take precedence."""
-        own = {name.lower() for name in self.headers}
-        more = {name: value for name, value in headers.items() if name.lower() not in own}
-        return replace(self, headers={**more, **self.headers}) if more else self
+        existing = {name.lower() for name in self.headers}
+        additional = {name: value for name, value in headers.items() if name.lower() not in existing}
+        return replace(self, headers={**additional, **self.headers}) if additional else self
 
     def url(self, path: str) -> str:
         """Return the address of one method. If the base URL ends with the start of `path`, it is not repeated."""
@@ -103,29 +103,29 @@ class Endpoint:
         return self.base_url + path
 
 
-_S = TypeVar("_S", bound=BaseModel)
+_SettingsT = TypeVar("_SettingsT", bound=BaseModel)
 
 
-def read_settings(kind: type[_S], setting: JsonObject) -> _S:
+def read_settings(kind: type[_SettingsT], setting: JsonObject) -> _SettingsT:
     """Validate `[provider.setting]`. Raises DefinitionError with all problems at once."""
     try:
         return kind.model_validate(setting)
     except ValidationError as error:
-        known = sorted(field.alias or name for name, field in kind.model_fields.items())
+        names = sorted(field.alias or name for name, field in kind.model_fields.items())
         problems = tuple(
             Problem(
-                _no_such(str(found["loc"][-1]), known) if found["type"] == "extra_forbidden" else found["msg"],
+                _no_such(str(detail["loc"][-1]), names) if detail["type"] == "extra_forbidden" else detail["msg"],
                 "perstack.toml",
-                key=".".join(["provider.setting", *map(str, found["loc"])]),
+                key=".".join(["provider.setting", *map(str, detail["loc"])]),
             )
-            for found in error.errors()
+            for detail in error.errors()
         )
         raise DefinitionError(problems) from error
 
 
-def _no_such(setting: str, known: Sequence[str]) -> str:
-    near = nearest(setting, known)
-    hint = f"there are: {', '.join(known)}" if near is None else f"did you mean `{near}`?"
+def _no_such(setting: str, names: Sequence[str]) -> str:
+    similar = nearest(setting, names)
+    hint = f"there are: {', '.join(names)}" if similar is None else f"did you mean `{similar}`?"
     return f"there is no such setting; {hint}"
 
 
@@ -144,16 +144,16 @@ def choose_base_url(
     address, and UsageError if one of `keys` is the user's own while only a workspace's `.env` sets the address.
     """
     if settings.base_url is not None:
-        wrong = _wrong_with(settings.base_url, allow_plain)
-        if wrong:
-            raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.baseUrl"),))
+        problem = _wrong_with(settings.base_url, allow_plain)
+        if problem:
+            raise DefinitionError((Problem(problem, "perstack.toml", key="provider.setting.baseUrl"),))
         return settings.base_url.rstrip("/")
     refuse_redirected(env, variable, keys)
-    chosen = env.get(variable) or default
-    wrong = _wrong_with(chosen, allow_plain)
-    if wrong:
-        raise UsageError(f"{variable}: {wrong}")
-    return chosen.rstrip("/")
+    url = env.get(variable) or default
+    problem = _wrong_with(url, allow_plain)
+    if problem:
+        raise UsageError(f"{variable}: {problem}")
+    return url.rstrip("/")
 
 
 def _is_private(header: str) -> bool:

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from perstack.errors import ProviderError
 
-_NAMES = {
+_NAME_BY_STATUS = {
     400: "BadRequest",
     401: "Authentication",
     402: "QuotaExceeded",
@@ -69,13 +69,13 @@ def is_retryable(status: int) -> bool:
 
 def error_name(status: int) -> str:
     """Return the short stable name of a status."""
-    return _NAMES.get(status, "ServerError" if status >= 500 else "BadRequest")
+    return _NAME_BY_STATUS.get(status, "ServerError" if status >= 500 else "BadRequest")
 
 
 def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str) -> ProviderError:
     """Return the error for a response that is not a reply. `headers` have lower-case names."""
-    text, words = body.decode("utf-8", "replace"), error_message_in(body)
-    message = words or f"HTTP {status} from {url} without an explanation"
+    text, explanation = body.decode("utf-8", "replace"), error_message_in(body)
+    message = explanation or f"HTTP {status} from {url} without an explanation"
     if status == 404:
         message = f"{message} (asked {url}: are the model's name and the base URL right?)"
     if 300 <= status < 400:
@@ -137,22 +137,22 @@ def refused_credential(error: ProviderError, provider: str, credential: str) -> 
 
     `credential` says what it is and where it is set; it is empty if that is not known.
     """
-    whose = credential or "the credentials"
+    subject = credential or "the credentials"
     if error.name == "Authentication":
         remedy = "; set a valid one there" if credential else ""
-        return with_message(error, f"provider {provider} refused {whose}: {error.message}{remedy}")
+        return with_message(error, f"provider {provider} refused {subject}: {error.message}{remedy}")
     if error.name == "Permission":
         remedy = "; allow it in your account, or set another one there" if credential else ""
-        return with_message(error, f"provider {provider} does not allow this to {whose}: {error.message}{remedy}")
+        return with_message(error, f"provider {provider} does not allow this to {subject}: {error.message}{remedy}")
     return error
 
 
 def window_in(text: str) -> int | None:
     """Return a model's context size in tokens as stated in an error's text; None if it is not."""
-    found = _WINDOW.search(text[:_MAX_SEARCHED_CHARS])
-    if found is None:
+    match = _WINDOW.search(text[:_MAX_SEARCHED_CHARS])
+    if match is None:
         return None
-    return int(re.sub(r"[,_]", "", next(group for group in found.groups() if group is not None)))
+    return int(re.sub(r"[,_]", "", next(group for group in match.groups() if group is not None)))
 
 
 def stream_interrupted(detail: str) -> ProviderError:
@@ -184,8 +184,8 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 def delay_in(body: str) -> float | None:
     """Return the seconds that a body asks to wait, or None (google.rpc `RetryInfo`: `retryDelay`, such as `34.5s`)."""
-    found = _DELAY.search(body) if _RETRY_INFO in body else None
-    return None if found is None else _number(found[1])
+    match = _DELAY.search(body) if _RETRY_INFO in body else None
+    return None if match is None else _number(match[1])
 
 
 def _first_known(*delays: float | None) -> float | None:
@@ -219,10 +219,11 @@ def _words_in(document: JsonValue) -> str:
     if isinstance(document, str):
         return document
     if isinstance(document, list):
-        return next((words for words in map(_words_in, document) if words), "")
+        return next((message for message in map(_words_in, document) if message), "")
     if isinstance(document, dict):
         return next(
-            (words for key in ("error", "message", "Message", "detail") if (words := _words_in(document.get(key)))), ""
+            (message for key in ("error", "message", "Message", "detail") if (message := _words_in(document.get(key)))),
+            "",
         )
     return ""
 

@@ -65,10 +65,10 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
-_W = TypeVar("_W", bound=Wire)
+_WireT = TypeVar("_WireT", bound=Wire)
 
 
-def read_event(kind: type[_W], data: str, api: str) -> _W:
+def read_event(kind: type[_WireT], data: str, api: str) -> _WireT:
     """Parse the data of one event. Raises ProviderError if it does not fit the format of `api`."""
     try:
         return kind.model_validate_json(data)
@@ -102,8 +102,8 @@ def budget_word(budget: ReasoningBudget, *, medium: int = BUDGET_TOKENS["medium"
 
 def tool_label(spec: ToolSpec) -> JsonObject:
     """Return a tool's name, and its description if it has one."""
-    about: JsonObject = {"description": spec.description} if spec.description else {}
-    return {"name": spec.name, **about}
+    description: JsonObject = {"description": spec.description} if spec.description else {}
+    return {"name": spec.name, **description}
 
 
 def tool_schema(spec: ToolSpec) -> JsonObject:
@@ -121,13 +121,13 @@ class ProviderToolBlocks:
     def __init__(self, vendor: str) -> None:
         """Start before the first block; `vendor` is the key of opaque data."""
         self._vendor = vendor
-        self._found: list[ReplyPart | _Use] = []
+        self._parts: list[ReplyPart | _Use] = []
         self._first: _Use | None = None  # the part that holds the blocks in a row
         self._waiting: dict[str, _Use] = {}  # uses without a result, by id
 
     def part(self, part: ReplyPart) -> None:
         """Add a part of another kind."""
-        self._found.append(part)
+        self._parts.append(part)
         self._first = None
 
     def use(self, call_id: str, tool: str, args: JsonObject, block: JsonObject) -> None:
@@ -146,11 +146,11 @@ class ProviderToolBlocks:
 
     def parts(self) -> tuple[ReplyPart, ...]:
         """Return the parts of the reply."""
-        return tuple(one.part(self._vendor) if isinstance(one, _Use) else one for one in self._found)
+        return tuple(part.part(self._vendor) if isinstance(part, _Use) else part for part in self._parts)
 
     def _add(self, call_id: str, tool: str) -> _Use:
         use = _Use(call_id, tool)
-        self._found.append(use)
+        self._parts.append(use)
         self._first = self._first or use
         return use
 
@@ -182,14 +182,14 @@ class _Use:
 
 def offered_names(request: GenerationRequest) -> frozenset[str]:
     """Return the names of the provider's tools that the request offers; only their results may be sent back as such."""
-    return frozenset(one.name for one in request.provider_tools)
+    return frozenset(tool.name for tool in request.provider_tools)
 
 
 def own_blocks(part: ProviderToolPart, vendor: str, offered: frozenset[str]) -> list[JsonObject] | None:
     """Return the blocks that the vendor needs back of a use of its tool; None if it must be told as text."""
-    ours = (part.opaque or {}).get(vendor)
-    blocks = ours.get("blocks") if isinstance(ours, dict) and part.tool_name in offered else None
-    return [one for one in blocks if isinstance(one, dict)] if isinstance(blocks, list) else None
+    own_data = (part.opaque or {}).get(vendor)
+    blocks = own_data.get("blocks") if isinstance(own_data, dict) and part.tool_name in offered else None
+    return [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else None
 
 
 def sent_back(message: ExpertMessage, offered: frozenset[str]) -> frozenset[str]:
@@ -197,8 +197,8 @@ def sent_back(message: ExpertMessage, offered: frozenset[str]) -> frozenset[str]
 
     One part may hold the blocks of several uses in a row.
     """
-    is_whole = all(part.tool_name in offered for part in message.provider_tools)
-    return offered if is_whole else frozenset()
+    are_all_offered = all(part.tool_name in offered for part in message.provider_tools)
+    return offered if are_all_offered else frozenset()
 
 
 CONTINUE = "Continue."  # query after a paused reply of another vendor, which this one cannot continue
@@ -280,12 +280,12 @@ def is_too_deep(value: JsonValue) -> bool:
 
 async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str, bytes]:
     """Return the bytes of every sendable blob in `messages`, reading each once, so that encoding stays pure."""
-    found: dict[str, bytes] = {}
+    blobs: dict[str, bytes] = {}
     for message in messages:
         for part in _blobs_of(message):
-            if part.sha256 not in found and _is_sendable(part.mime_type):
-                found[part.sha256] = await read(part.sha256)
-    return found
+            if part.sha256 not in blobs and _is_sendable(part.mime_type):
+                blobs[part.sha256] = await read(part.sha256)
+    return blobs
 
 
 def _is_sendable(mime_type: str) -> bool:
@@ -330,12 +330,12 @@ class MessageEncoder(ABC):
     def extend(self, messages: Sequence[Message], blobs: Mapping[str, bytes]) -> None:
         """Encode the missing messages. `blobs` must have all blobs that they refer to."""
         for message in self.missing(messages):
-            self._add(message, [to_bytes(one) for one in self._write(message, blobs)])
+            self._add(message, [to_bytes(item) for item in self._write(message, blobs)])
             self._count += 1
             self._seen = messages
 
     @abstractmethod
-    def _add(self, message: Message, written: list[bytes]) -> None:
+    def _add(self, message: Message, objects: list[bytes]) -> None:
         """Keep the encoded objects of a message."""
 
 
@@ -347,9 +347,9 @@ class ListEncoder(MessageEncoder):
         super().__init__(write)
         self._json = bytearray()
 
-    def _add(self, message: Message, written: list[bytes]) -> None:
-        for one in written:
-            self._json += b"," + one if self._json else one
+    def _add(self, message: Message, objects: list[bytes]) -> None:
+        for item in objects:
+            self._json += b"," + item if self._json else item
 
     @property
     def parts(self) -> tuple[bytes | bytearray, ...]:
@@ -367,15 +367,15 @@ class TurnEncoder(MessageEncoder):
         self._role = ""
         self._blocks: list[bytes] = []
 
-    def _add(self, message: Message, written: list[bytes]) -> None:
-        if not written:
+    def _add(self, message: Message, objects: list[bytes]) -> None:
+        if not objects:
             return
         role = "assistant" if isinstance(message, ExpertMessage) else "user"
         if self._blocks and role != self._role:
             self._past += _turn(self._role, self._blocks) + b","
             self._blocks = []
         self._role = role
-        self._blocks += written
+        self._blocks += objects
 
     def parts(self, end: Callable[[list[bytes]], list[bytes]]) -> tuple[bytes | bytearray, ...]:
         """Return the list's content in pieces to be joined; `end` converts the latest turn's blocks."""
@@ -395,12 +395,12 @@ def message_encoder(request: GenerationRequest, key: Hashable, kind: type[_T], m
     `key` must contain all that the encoding of a message depends on, except blobs. `make` returns the encoding
     function.
     """
-    found = request.memo.get(key)
-    if isinstance(found, kind) and found.is_continued_by(request.messages):
-        return found
-    made = kind(make())
-    request.memo[key] = made
-    return made
+    existing = request.memo.get(key)
+    if isinstance(existing, kind) and existing.is_continued_by(request.messages):
+        return existing
+    encoder = kind(make())
+    request.memo[key] = encoder
+    return encoder
 
 
 async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> dict[str, bytes]:
@@ -410,7 +410,7 @@ async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    asked: tuple[object, ...]
+    inputs: tuple[object, ...]
     json: bytes
 
 
@@ -420,7 +420,7 @@ def request_prefix(request: GenerationRequest, key: str, settings: object, make:
     `make` builds that object from `settings` and the request without its messages. It is called again only when one of
     them has changed, which is rare within a Run, so that a Run's tools are encoded once.
     """
-    asked = (
+    inputs = (
         settings,
         request.model,
         request.instruction,
@@ -432,11 +432,11 @@ def request_prefix(request: GenerationRequest, key: str, settings: object, make:
         request.output,
         request.provider_tools,
     )
-    found = request.memo.get(("prefix", key))
-    if not isinstance(found, _Prefix) or found.asked != asked:
-        found = _Prefix(asked, to_bytes(make()).removesuffix(b"]}"))
-        request.memo["prefix", key] = found
-    return found.json
+    prefix = request.memo.get(("prefix", key))
+    if not isinstance(prefix, _Prefix) or prefix.inputs != inputs:
+        prefix = _Prefix(inputs, to_bytes(make()).removesuffix(b"]}"))
+        request.memo["prefix", key] = prefix
+    return prefix.json
 
 
 def request_body(prefix: bytes, items: Iterable[bytes | bytearray]) -> bytes:

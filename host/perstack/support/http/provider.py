@@ -121,7 +121,7 @@ def _credential_of(endpoint: Endpoint, env: Mapping[str, str]) -> str:
     return "the `headers` of [provider.setting]" if endpoint.secrets else ""
 
 
-_IMPORTING = Lock()  # held to import the library of prices: threads that import it at once can find each other locked
+_IMPORT_LOCK = Lock()  # held to import the library of prices: threads that import it at once can find each other locked
 _UNITS = {"webSearch": "web_searches", "fileSearch": "storage_searches"}
 """Names in that library of the provider tools that cost something by themselves; results cost their tokens."""
 _QUERY_TOKENS = 1_000  # tokens per price query: few enough to stay in every vendor's first price tier
@@ -135,11 +135,11 @@ class PublishedPrices(PriceSource):
 
     def load(self) -> PriceList:
         """Load the library, which takes 0.2 s the first time, and return its price list."""
-        with _IMPORTING:
+        with _IMPORT_LOCK:
             import genai_prices
 
         def look_up(model: str, usage: Usage) -> tuple[float | None, int | None]:
-            spent = genai_prices.Usage(
+            counted = genai_prices.Usage(
                 input_tokens=usage.input_tokens,
                 output_tokens=usage.output_tokens,
                 cache_read_tokens=usage.cached_input_tokens or None,
@@ -147,35 +147,35 @@ class PublishedPrices(PriceSource):
             )
             uses = {_UNITS[name]: count for name, count in usage.provider_tools.items() if name in _UNITS}
             try:
-                found = genai_prices.calc_price(spent, model, provider_id=self.vendor)
+                price = genai_prices.calc_price(counted, model, provider_id=self.vendor)
                 fees = [
                     genai_prices.calc_price(genai_prices.Usage(**{unit: count}), model, provider_id=self.vendor)
                     for unit, count in uses.items()
                 ]
             except (LookupError, ValueError, ArithmeticError):
                 return None, None  # an unknown model, or inconsistent token counts
-            window = found.model.context_window
+            window = price.model.context_window
             if not all(fee.total_price for fee in fees):
                 return None, window  # a tool without a published price
-            return float(found.total_price + sum(fee.total_price for fee in fees)), window
+            return float(price.total_price + sum(fee.total_price for fee in fees)), window
 
         return look_up
 
     def models(self) -> Sequence[OfferedModel]:
         """Return the vendor's models with a published price that are not deprecated, by name."""
-        with _IMPORTING:
+        with _IMPORT_LOCK:
             from genai_prices.data_snapshot import get_snapshot
 
             providers = get_snapshot().providers  # imports the module of the data
-        found = next((one for one in providers if one.id == self.vendor), None)
-        known = () if found is None else (one for one in found.models if not one.deprecated)
-        return sorted((self._offered_model(one) for one in known), key=lambda one: one.name)
+        vendor = next((provider for provider in providers if provider.id == self.vendor), None)
+        models = () if vendor is None else (model for model in vendor.models if not model.deprecated)
+        return sorted((self._offered_model(model) for model in models), key=lambda model: model.name)
 
     def _offered_model(self, model: ModelInfo) -> OfferedModel:
         price = self.load()
-        each = (Usage(input_tokens=_QUERY_TOKENS), Usage(output_tokens=_QUERY_TOKENS))
-        into, out = (price(model.id, usage)[0] for usage in each)
-        return OfferedModel(model.id, model.context_window, _of_million(into), _of_million(out))
+        queries = (Usage(input_tokens=_QUERY_TOKENS), Usage(output_tokens=_QUERY_TOKENS))
+        input_price, output_price = (price(model.id, usage)[0] for usage in queries)
+        return OfferedModel(model.id, model.context_window, _of_million(input_price), _of_million(output_price))
 
 
 def _of_million(price: float | None) -> float | None:

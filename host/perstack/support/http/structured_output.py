@@ -16,15 +16,17 @@ from perstack.core.base.records import JsonObject
 from perstack.ports.provider import GenerationRequest
 
 _TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
-_STRUCTURE = frozenset(("type", "enum", "const", "anyOf", "items", "properties", "required", "additionalProperties"))
-_BOUNDS = frozenset(
+_STRUCTURE_KEYWORDS = frozenset(
+    ("type", "enum", "const", "anyOf", "items", "properties", "required", "additionalProperties")
+)
+_BOUND_KEYWORDS = frozenset(
     (
         *("minLength", "maxLength", "pattern", "format", "multipleOf"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
         *("minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
     )
 )
-_REMARKS = frozenset(
+_ANNOTATION_KEYWORDS = frozenset(
     ("$comment", "$id", "$schema", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly")
 )
 
@@ -78,41 +80,45 @@ class _Narrower:
 
     def narrow(self, schema: JsonValue, depth: int) -> JsonObject:
         """Return the narrowed schema. Raises _NotSendable."""
-        if not isinstance(schema, dict) or depth > _MAX_DEPTH or set(schema) - _STRUCTURE - _BOUNDS - _REMARKS:
+        if (
+            not isinstance(schema, dict)
+            or depth > _MAX_DEPTH
+            or set(schema) - _STRUCTURE_KEYWORDS - _BOUND_KEYWORDS - _ANNOTATION_KEYWORDS
+        ):
             raise _NotSendable
-        found: JsonObject = {"description": schema["description"]} if "description" in schema else {}
+        narrowed: JsonObject = {"description": schema["description"]} if "description" in schema else {}
         if "anyOf" in schema:
-            found["anyOf"] = self._options(schema, depth)
-            return found
-        found["type"] = self._type(schema)
+            narrowed["anyOf"] = self._options(schema, depth)
+            return narrowed
+        narrowed["type"] = self._type(schema)
         if "enum" in schema or "const" in schema:
-            found["enum"] = self._choice(schema.get("enum", [schema.get("const")]))
-        if found["type"] == "object":
-            found |= self._object(schema, depth)
+            narrowed["enum"] = self._choice(schema.get("enum", [schema.get("const")]))
+        if narrowed["type"] == "object":
+            narrowed |= self._object(schema, depth)
         if "items" in schema:
-            found["items"] = self.narrow(schema["items"], depth + 1)
+            narrowed["items"] = self.narrow(schema["items"], depth + 1)
         if self._unions > _MAX_UNIONS or self._values > _MAX_VALUES:
             raise _NotSendable
-        return found
+        return narrowed
 
     def _options(self, schema: JsonObject, depth: int) -> list[JsonValue]:
         options = schema["anyOf"]
-        if depth == 1 or not isinstance(options, list) or not options or len(_STRUCTURE & set(schema)) > 1:
+        if depth == 1 or not isinstance(options, list) or not options or len(_STRUCTURE_KEYWORDS & set(schema)) > 1:
             raise _NotSendable
         self._unions += 1
-        return [self.narrow(one, depth) for one in options]
+        return [self.narrow(option, depth) for option in options]
 
     def _type(self, schema: JsonObject) -> JsonValue:
         kind = schema.get("type")
         kinds = kind if isinstance(kind, list) else [kind]
         is_union = len(kinds) > 1
-        if not all(isinstance(one, str) and one in _TYPES for one in kinds) or (is_union and "object" in kinds):
+        if not all(isinstance(item, str) and item in _TYPES for item in kinds) or (is_union and "object" in kinds):
             raise _NotSendable
         self._unions += is_union
         return kind
 
     def _choice(self, values: JsonValue) -> list[JsonValue]:
-        if not isinstance(values, list) or any(isinstance(one, (dict, list, bool)) for one in values):
+        if not isinstance(values, list) or any(isinstance(value, (dict, list, bool)) for value in values):
             raise _NotSendable
         self._values += len(values)
         return values
@@ -128,7 +134,7 @@ class _Narrower:
         if self._properties > _MAX_PROPERTIES or self._optional > _MAX_OPTIONAL:
             raise _NotSendable
         return {
-            "properties": {name: self.narrow(one, depth + 1) for name, one in properties.items()},
+            "properties": {name: self.narrow(subschema, depth + 1) for name, subschema in properties.items()},
             "required": [*required],
             "additionalProperties": False,
         }
