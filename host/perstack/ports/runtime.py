@@ -73,8 +73,8 @@ class Runtime(ABC):
     async def start(self, program: Program) -> Process:
         """Start a program as the leader of its own process group, as `perstack.system.processes.launch` does.
 
-        Must be called in a task that `started` waits for; the process is then used in a block of `owned`. Raises
-        OSError or ValueError if the program cannot be started, and SkillError for what the user must fix.
+        Must be called in a task that `await_start` waits for; the process is then used in a block of `end_with_block`.
+        Raises OSError or ValueError if the program cannot be started, and SkillError for what the user must fix.
         """
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 After a SIGKILL nobody else could: PR_SET_PDEATHSIG would reach only a group's leader, which for npx is not the server.
 One guard serves all programs. It is notified when each starts and ends, waits for its pipe to break, and then ends the
-remaining groups. It starts with the first program and ends with the last one, or at the end of a `kept` block.
+remaining groups. It starts with the first program and ends with the last one, or at the end of `keep_running`.
 
 A program is identified by a mark in its environment from before it starts. So the guard finds it even if we are killed
 between its start and the report of its process id. It cannot miss one: until the program has its own environment, it

@@ -1,4 +1,4 @@
-"""Start programs of which none is left behind, even if we are killed: `launch` in a task, `started`, then `owned`."""
+"""Start programs of which none is left behind, even if we are killed: `launch`, `await_start`, `end_with_block`."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ async def launch(
 ) -> Process:
     """Start a program as the leader of its own group, which ends when our process ends, however that happens.
 
-    Call it in a task that `started` waits for, then use the process in a block of `owned`. The guard adds the variable
-    PERSTACK_PROGRAM to its environment. With `records`, the program is recorded in that folder while it runs: after we
-    were killed, the process that resumes our work ends it first. The program inherits the descriptors `pass_fds`.
-    Raises OSError or ValueError if it cannot be started.
+    Call it in a task that `await_start` waits for, then use the process in a block of `end_with_block`. The guard adds
+    the variable PERSTACK_PROGRAM to its environment. With `records`, the program is recorded in that folder while it
+    runs: after we were killed, the process that resumes our work ends it first. The program inherits the descriptors
+    `pass_fds`. Raises OSError or ValueError if it cannot be started.
     """
     mark = GUARD.expect(records)
     try:
