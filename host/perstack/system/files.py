@@ -262,7 +262,7 @@ def read_below(folder: Path, path: str, max_bytes: int) -> bytes:
 
 
 def read_rest(file: int, max_bytes: int) -> bytes:
-    """Return the rest of an open file. Raises FileTooLarge if that is more than `max_bytes` bytes."""
+    """Return the rest of an open file. Raises FileTooLarge if that is more than `max_bytes`."""
     data = bytearray()
     while len(data) <= max_bytes and (chunk := os.read(file, min(_CHUNK_BYTES, max_bytes + 1 - len(data)))):
         data += chunk
