@@ -103,7 +103,7 @@ class _ChangeableLink(Exception):
 
 
 def _real_path(path: str, changeable: Sequence[str]) -> str | None:
-    """Return a path without links, None if there is none. Raises _ChangeableLink for a link in a `changeable` folder."""
+    """Return a path without links; None if there is none. Raises _ChangeableLink for a link in a changeable folder."""
     pending, current, links = deque(path.split("/")), "/", 0
     while pending:
         part = pending.popleft()
