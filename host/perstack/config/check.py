@@ -15,13 +15,7 @@ from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.records import Fact
 from perstack.core.base.text import nearest
 from perstack.core.base.validation_errors import path_in
-from perstack.core.definitions.experts import (
-    Expert,
-    FileSearchOptions,
-    Iterate,
-    ProviderToolOptions,
-    WebToolOptions,
-)
+from perstack.core.definitions.experts import Expert, FileSearchOptions, Iterate, ProviderToolOptions, WebToolOptions
 from perstack.core.definitions.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key, KeyPath, spell
 from perstack.core.definitions.models import Price, ProviderLimits
 from perstack.core.definitions.permissions import Permissions

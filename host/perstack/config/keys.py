@@ -16,14 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perstack.errors import StorageError, UsageError
-from perstack.system.files import (
-    FOLDER_MODE,
-    REAL_FOLDER,
-    FileTooLarge,
-    open_regular,
-    read_rest,
-    replace_private_file,
-)
+from perstack.system.files import FOLDER_MODE, REAL_FOLDER, FileTooLarge, open_regular, read_rest, replace_private_file
 from perstack.system.user import user_directory
 
 _FILE_NAME = "keys.env"

@@ -234,14 +234,12 @@ def _models(
             takes_others = overrides.provider is None or isinstance(overrides.model, tuple)
             return (Candidates(resolve_models(overrides.model, project.models), True, takes_others),)
         candidates: list[Candidates] = []
-        for models, written_for in (
+        for models, origin in (
             (expert.model, expert.provider or project.provider),
             (project.model, project.provider),
         ):
             if models is not None:
-                is_same_provider = (
-                    written_for is None or provider is None or written_for.provider_name == provider.provider_name
-                )
+                is_same_provider = origin is None or provider is None or origin.provider_name == provider.provider_name
                 takes_others = is_same_provider and overrides.provider is None
                 candidates.append(Candidates(resolve_models(models, project.models), is_same_provider, takes_others))
         return tuple(candidates)

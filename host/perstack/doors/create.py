@@ -349,11 +349,7 @@ _MAX_DEFINITION_CHARS = 1 << 20  # maximum characters of a definition
 
 
 def tools_for(
-    folder: Path,
-    env: Environment,
-    plugins: Sequence[object],
-    trials: Trials,
-    on_tried: Callable[[str, str], None],
+    folder: Path, env: Environment, plugins: Sequence[object], trials: Trials, on_tried: Callable[[str, str], None]
 ) -> Toolkit:
     """Return the skill `@perstack/create` for one folder. `on_tried` receives each Expert and query that is tried."""
     kit = Toolkit(NAME)

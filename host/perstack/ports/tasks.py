@@ -36,10 +36,7 @@ _R = TypeVar("_R")
 
 
 def read_command(command: type[TaskCommand[_R]], *args: object, **kwargs: object) -> TaskCommand[_R]:
-    """Build an operation from arguments of any type, converted to the annotations of its fields.
-
-    Names may be in snake_case or camelCase. Raises UsageError.
-    """
+    """Build an operation from arguments of any type, named in snake_case or camelCase. Raises UsageError."""
     if command not in _READERS:
         _READERS[command] = (_reader_of(command), _name(command), tuple(inspect.signature(command).parameters))
     return read_call(*_READERS[command], args, snake_cased(kwargs))
@@ -62,9 +59,7 @@ def _name(command: type[TaskCommand[_R]]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", command.__name__.removesuffix("Command")).lower()
 
 
-def _method(
-    command: Callable[_P, TaskCommand[_R]],
-) -> Callable[Concatenate[TaskMemory, _P], Coroutine[Any, Any, _R]]:
+def _method(command: Callable[_P, TaskCommand[_R]]) -> Callable[Concatenate[TaskMemory, _P], Coroutine[Any, Any, _R]]:
     command_type = cast("type[TaskCommand[_R]]", command)
 
     async def work(memory: TaskMemory, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -76,11 +76,7 @@ _T = TypeVar("_T")
 
 
 def find_by_address(address: str, find: Callable[[str], _T], filled: str) -> _T:
-    """Return `find(filled)`.
-
-    Its UsageError is replaced by one without the variables' values, which may be a key that was never meant to be in an
-    address.
-    """
+    """Return `find(filled)`. Its UsageError is replaced by one without the variables' values, which may be keys."""
     try:
         return find(filled)
     except UsageError:

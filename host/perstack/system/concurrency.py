@@ -105,10 +105,7 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def leave_own_task(error: BaseException) -> bool:
-    """Cancel the work of `in_own_task` that this code belongs to, whose caller raises `error` after it has ended.
-
-    Return False, and do nothing, outside of such work.
-    """
+    """Cancel the work of `in_own_task` around this code, and raise `error` in its caller. Return False outside."""
     own = _OWN_TASK.get()
     if own is None or own.task is None or not own.task.cancel():
         return False
@@ -142,10 +139,7 @@ def held_result(task: asyncio.Task[_T]) -> _T:
 
 
 def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:
-    """Run the work in a new event loop. Raises UsageError inside a running one; `name` is what to await there.
-
-    Ctrl-C cancels the work, and raises KeyboardInterrupt when it has ended.
-    """
+    """Run the work in a new event loop; Ctrl-C cancels it. Raises UsageError in a running one: await `name` there."""
     is_inside = True
     try:
         asyncio.get_running_loop()

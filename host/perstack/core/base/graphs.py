@@ -26,7 +26,7 @@ def find_cycle(
 def tasks_on_cycles(dependencies: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return the tasks on cycles, which two tasks can close at one moment, and tasks that wait for these."""
     remaining = {
-        task_id: [target for target in targets if target in dependencies] for task_id, targets in dependencies.items()
+        task_id: [name for name in targets if name in dependencies] for task_id, targets in dependencies.items()
     }
     _drop_ends(remaining)
     return frozenset(remaining)
@@ -63,7 +63,6 @@ def cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
 
 
 def _drop_ends(remaining: dict[str, list[str]]) -> None:
-    """Remove nodes that lead nowhere, until every remaining node leads to a cycle."""
     sources: dict[str, list[str]] = {}
     for node, targets in remaining.items():
         for target in targets:

@@ -19,9 +19,8 @@ from perstack.errors import UsageError
 from perstack.next_steps import Inspect
 
 BLOCK_SIZE = 10_000  # size of a block of Run numbers, plus one
-OWN_NUMBERS = range(
-    1, 2 * BLOCK_SIZE
-)  # Run numbers that a Job's own driver assigns once other workers drive some of its Runs
+# Run numbers that a Job's own driver assigns once other workers drive some of its Runs
+OWN_NUMBERS = range(1, 2 * BLOCK_SIZE)
 _MAX_NUMBER = (1 << 63) - 1  # highest number: storages sort by 63 bits
 
 _ID_PATTERN = re.compile(r"[A-Za-z0-9_-]+")
@@ -123,10 +122,7 @@ _MAX_NAME_CHARS = 200
 
 
 class By(Fact):
-    """The actor of an event, and the door through which it acted.
-
-    Names are claims of the caller and prove nothing. They are cut to 200 characters, without control characters.
-    """
+    """The actor of an event, and its door, as the caller claims them: 200 characters without control characters."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -190,19 +190,17 @@ def _additional_properties(keyword: _Keyword) -> _Keyword:
             return
         properties = schema.get("properties")
         declared = properties if isinstance(properties, dict) else {}
-        additional = [
+        extra = [
             name
             for name in instance
             if name not in declared and not any(_matches(pattern, name) is not False for pattern in patterns)
         ]
         if isinstance(value, dict):
-            for name in additional:
+            for name in extra:
                 yield from _descend(validator, instance[name], value, path=name)
-        elif value is False and additional:
+        elif value is False and extra:
             allowed = ", ".join(repr(pattern) for pattern in sorted(patterns))
-            yield ValidationError(
-                f"{', '.join(map(repr, additional))}: no such properties, nor do they match {allowed}"
-            )
+            yield ValidationError(f"{', '.join(map(repr, extra))}: no such properties, nor do they match {allowed}")
 
     return run
 
@@ -334,11 +332,9 @@ class _ScalarObject:
             return None
         types: dict[str, tuple[type, ...]] = {}
         for name, subschema in properties.items():
-            kind = (
-                subschema.get("type")
-                if isinstance(subschema, dict) and subschema.keys() <= _ANNOTATIONS | {"type"}
-                else None
-            )
+            if not (isinstance(subschema, dict) and subschema.keys() <= _ANNOTATIONS | {"type"}):
+                return None
+            kind = subschema.get("type")
             if not isinstance(kind, str) or kind not in _SCALARS:
                 return None
             types[name] = _SCALARS[kind]

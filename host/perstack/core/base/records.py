@@ -68,9 +68,8 @@ class StrictCalls(type):
                 return super().__call__(*args, **kwargs)
             except ValidationError as error:
                 problem = error
-            raise UsageError(
-                _in_words(cls, problem, args, kwargs)
-            )  # not in the handler, whose error would be shown, too
+            # not in the handler, whose error would be shown, too
+            raise UsageError(_in_words(cls, problem, args, kwargs))
 
 
 if TYPE_CHECKING:

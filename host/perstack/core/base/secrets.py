@@ -103,9 +103,8 @@ _NAME_AND_VALUE_FIELDS = (  # an assignment in two fields: `- name: DB_PASSWORD`
     r"[\"']?value[\"']?\s{0,3}[:=]\s{0,3}"
 )
 _XML_ELEMENT = r"<([A-Za-z_][\w.:-]{0,99})>"
-_OPTION_WITH_VALUE = (
-    rf"(?<![\w.-])(-{{1,2}}[A-Za-z][\w.-]*+){_QUOTE}?,?[ \t]{{1,9}}"  # an option whose value is the next word
-)
+# an option whose value is the next word
+_OPTION_WITH_VALUE = rf"(?<![\w.-])(-{{1,2}}[A-Za-z][\w.-]*+){_QUOTE}?,?[ \t]{{1,9}}"
 _SET_COMMAND = r"(?<![\w.-])(?:setx|setenv|set -[gxU]{1,3})[ \t]{1,9}([A-Za-z_]\w{0,99}+)[ \t]{1,9}"
 _VALUE = (
     r"(?:\\{1,3}([\"'])(?P<escaped>[^\"'\\\n]{4,}+)"
@@ -126,9 +125,8 @@ _NETRC = (
     r"(?:account\s{1,20}[^\s]{1,255}\s{1,20})?password\s{1,20}(\S{1,500}+)"
 )
 _PGPASS = r"(?m)^[ \t]{0,20}+[\w.*-]{1,255}+:(?:\d{4,5}|\*):[^:\s]{1,64}+:[^:\s]{1,64}+:(\S{4,200}+)$"
-_STATED_IN_SENTENCE = (
-    r"(?i)(?<!\w)(?:password|passphrase|passcode) (?:is|was) [\"']?([^\s\"']{8,200}+)"  # a sentence with a password
-)
+# a sentence with a password
+_STATED_IN_SENTENCE = r"(?i)(?<!\w)(?:password|passphrase|passcode) (?:is|was) [\"']?([^\s\"']{8,200}+)"
 _DSN = r"(?<![\w.-])[\w.-]{1,64}+:([^\s:@/]{1,128}+)@(?:tcp|unix)\("
 
 _PROGRAM = (
@@ -157,9 +155,8 @@ _PASSWORD_OPTIONS = {
 _USER_PASSWORD_OPTIONS = frozenset(("-u", "-U", "--user", "--proxy-user"))  # options whose value is `NAME:PASSWORD`
 _ATTACHED_PAIR_OPTIONS = {"-u": ("curl",), "--user=": ("curl",), "--proxy-user=": ("curl",), "-U": ("smb",)}
 
-_FOLDER_VARIABLES = frozenset(
-    ("PWD", "OLDPWD")
-)  # variables for the current and previous folder, which are not passwords
+# variables for the current and previous folder, which are not passwords
+_FOLDER_VARIABLES = frozenset(("PWD", "OLDPWD"))
 _PAGINATION_WORDS = frozenset(("page", "next", "continuation", "sync", "start", "pagination", "nextpage"))
 _REFERENCE = r"\$(?:[A-Z_][A-Z0-9_]*(?!\w)|[{(])"  # variable or output of a command; `$` may start a password too
 _IDENTIFIER = r"[A-Za-z_][A-Za-z_.]*"  # a reference to another name in a program, rather than a value
@@ -521,9 +518,7 @@ def _merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _overlaps(start: int, end: int, masked: Sequence[tuple[int, int]]) -> bool:
     index = bisect_right(masked, (start, start))
-    return any(
-        start < masked_end and masked_start < end for masked_start, masked_end in masked[max(0, index - 1) : index + 1]
-    )
+    return any(start < last and first < end for first, last in masked[max(0, index - 1) : index + 1])
 
 
 def _without_placeholders(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -13,9 +13,8 @@ from typing import TypeVar
 
 REDACTED = "[redacted]"
 
-MAX_TIME_MS = (
-    253_402_000_000_000  # latest time, in milliseconds since 1970, that can be shown: days before the year 10000
-)
+# latest time, in milliseconds since 1970, that can be shown: days before the year 10000
+MAX_TIME_MS = 253_402_000_000_000
 
 
 _HIDDEN_CHARS = (

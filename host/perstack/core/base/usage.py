@@ -279,9 +279,7 @@ class Spending:
         """Release the reservations of a call whose usage and charge are known."""
         if call_id not in self.sampled:
             return self
-        return replace(
-            self, sampled={sample_id: charge for sample_id, charge in self.sampled.items() if sample_id != call_id}
-        )
+        return replace(self, sampled={sample: charge for sample, charge in self.sampled.items() if sample != call_id})
 
 
 NO_SPENDING = Spending()

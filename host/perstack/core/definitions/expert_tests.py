@@ -90,9 +90,7 @@ class ExpertTest(Fact):
     name: Annotated[_Text, Rule(wrong_name), Key("its name, unique for the Expert")]
     query: Annotated[_Text, Key("the query to the Expert")]
     model: Annotated[
-        str | None,
-        NOT_EMPTY,
-        Key("a script or a recording, relative to this file; default: the real model"),
+        str | None, NOT_EMPTY, Key("a script or a recording, relative to this file; default: the real model")
     ] = None
     live: Annotated[
         tuple[_Text, ...],

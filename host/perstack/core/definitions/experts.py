@@ -116,11 +116,7 @@ class Iterate(Fact):
         Rule(wrong_budget),
         Key("US dollars for all its Jobs together, including those of an evaluating Expert"),
     ] = None
-    max_tokens: Annotated[
-        int | None,
-        at_least(1),
-        Key("tokens for all its Jobs together"),
-    ] = None
+    max_tokens: Annotated[int | None, at_least(1), Key("tokens for all its Jobs together")] = None
 
 
 def _wrong_web_domain(domain: str) -> str | None:
@@ -209,19 +205,13 @@ class Expert(SharedKeys):
     permissions: Annotated[Permissions | None, Key("permission rules, in addition to the project's")] = None
     budget: BudgetKey = None
     returns: Annotated[
-        JsonObject | None,
-        InText(result_schema_of),
-        Key("for a delegate: JSON schema of its result, as JSON text"),
+        JsonObject | None, InText(result_schema_of), Key("for a delegate: JSON schema of its result, as JSON text")
     ] = None
     output: Annotated[
-        JsonObject | None,
-        InText(result_schema_of),
-        Key("for a Coordinator: JSON schema of its result, as JSON text"),
+        JsonObject | None, InText(result_schema_of), Key("for a Coordinator: JSON schema of its result, as JSON text")
     ] = None
     effects: Annotated[
-        bool,
-        Field(exclude_if=falsy),
-        Key("its work has an effect: a success without one is marked; default false"),
+        bool, Field(exclude_if=falsy), Key("its work has an effect: a success without one is marked; default false")
     ] = False
     iterate: Annotated[
         Iterate | None, Key("how it is repeated until its result is good enough, see `iterate` below")

@@ -121,8 +121,7 @@ class Schedule(Fact):
     expert: Annotated[str, NOT_EMPTY, Key("the Expert, `name` or `name@version`")]
     query: Annotated[str, NOT_EMPTY, Key("the query")]
     overlap: Annotated[
-        Overlap,
-        Key("while the Job of the previous occurrence is active: `skip` this one (default), or `queue` it"),
+        Overlap, Key("while the Job of the previous occurrence is active: `skip` this one (default), or `queue` it")
     ] = "skip"
 
     @property
@@ -184,8 +183,7 @@ class Project(SharedKeys):
         ),
     ] = None
     includes: Annotated[  # absolute after reading
-        tuple[NonEmptyText, ...],
-        Key("further files, or patterns, whose Experts are included", name="include"),
+        tuple[NonEmptyText, ...], Key("further files, or patterns, whose Experts are included", name="include")
     ] = ()
     audit: Annotated[
         Audit | None, Key("where the heads of logs are also stored, and how they are signed, see `[audit]`")
@@ -244,10 +242,7 @@ class Project(SharedKeys):
         return expert if expert is not None and expert.version == version else None
 
     def to_toml(self) -> str:
-        """Return the text of a perstack.toml with this definition, the Experts of included files among them.
-
-        Raises UsageError for a value that TOML cannot express.
-        """
+        """Return this definition, with all Experts, as TOML. Raises UsageError for a value that TOML cannot express."""
         from perstack.core.definitions.to_toml import toml_of  # few programs write one
 
         return toml_of(self)

@@ -14,13 +14,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.sandbox import Sandbox
 from perstack.core.definitions.secrets import with_secrets, without_secrets
-from perstack.core.definitions.settings import (
-    Budget,
-    ContextKeys,
-    Overrides,
-    ProviderSetting,
-    SharedKeys,
-)
+from perstack.core.definitions.settings import Budget, ContextKeys, Overrides, ProviderSetting, SharedKeys
 
 _Definition = TypeVar("_Definition", bound="SeriesDefinition")
 

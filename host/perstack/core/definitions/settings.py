@@ -115,14 +115,10 @@ class SharedKeys(ContextKeys):
     ] = None
     reasoning_budget: Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")] = None
     max_steps: Annotated[
-        int | None,
-        at_least(0),
-        Key("maximum steps of a Job, over all its Runs", default=100, zero_lifts=True),
+        int | None, at_least(0), Key("maximum steps of a Job, over all its Runs", default=100, zero_lifts=True)
     ] = None
     max_depth: Annotated[
-        int | None,
-        at_least(0),
-        Key("maximum depth of nested delegates", default=8, zero_lifts=True),
+        int | None, at_least(0), Key("maximum depth of nested delegates", default=8, zero_lifts=True)
     ] = None
     max_repeats: Annotated[
         int | None,
@@ -136,9 +132,7 @@ class SharedKeys(ContextKeys):
         int | None, at_least(1), Key("milliseconds for one attempt of a generation", default=TIMEOUT_MS)
     ] = None
     retry_timeout: Annotated[
-        int | None,
-        at_least(1),
-        Key("milliseconds for a generation with all its attempts", default=RETRY_TIMEOUT_MS),
+        int | None, at_least(1), Key("milliseconds for a generation with all its attempts", default=RETRY_TIMEOUT_MS)
     ] = None
     tool_search: Annotated[
         ToolSearch | None, Key("whether the model finds tools by a search instead of seeing all")
@@ -242,20 +236,15 @@ class Overrides(metaclass=StrictCalls):
         Option("No person answers: decline questions of tools, and deny calls that need approval.", is_repeated=False),
     ] = False
     open: Annotated[
-        bool,
-        Field(exclude_if=falsy),
-        Option("Run the programs of `exec` without a question or a sandbox."),
+        bool, Field(exclude_if=falsy), Option("Run the programs of `exec` without a question or a sandbox.")
     ] = False
     strict_skills: Annotated[
-        bool,
-        Field(exclude=True),
-        Option("Fail a Run before its first model call if one of its skills is missing."),
+        bool, Field(exclude=True), Option("Fail a Run before its first model call if one of its skills is missing.")
     ] = False
     widening: Widening | None = Field(default=None, exclude=True)  # over the rules of every started or resumed Run
     widened_by: By | None = Field(default=None, exclude=True)  # person who asked for it; None for this process's user
     runtime: Annotated[
-        str | None,
-        Option("The runtime of tool programs; `perstack plugins` lists all.", "NAME", is_repeated=False),
+        str | None, Option("The runtime of tool programs; `perstack plugins` lists all.", "NAME", is_repeated=False)
     ] = None
     max_cost: Annotated[float | None, Option("Maximum cost of the Job, in US dollars.", "X")] = None
     max_tokens: Annotated[int | None, Option("Maximum tokens of the Job.", "N")] = None

@@ -111,17 +111,13 @@ _Filled = Annotated[str, NOT_EMPTY]
 
 _KIND = Key("the kind of skill", is_required=True)
 _Polling = Annotated[
-    bool,
-    Field(exclude_if=falsy),
-    Key("its tools are made for waiting: repeated calls are not a loop; default false"),
+    bool, Field(exclude_if=falsy), Key("its tools are made for waiting: repeated calls are not a loop; default false")
 ]
 _LazyInit = Annotated[bool, Key("connect at the first use; default false")]
 _Sampling = Annotated[bool, Key("let the server request generations from the Expert's model; default false")]
 _CallTimeout = Annotated[int | None, at_least(1), Key("milliseconds that one call may take")]
 _Required = Annotated[
-    bool,
-    Field(exclude_if=falsy),
-    Key("end the Run before its model is called if this skill is missing; default false"),
+    bool, Field(exclude_if=falsy), Key("end the Run before its model is called if this skill is missing; default false")
 ]
 
 
@@ -187,9 +183,7 @@ class OAuth(Fact):
         ),
     ] = "authorizationCode"
     client_id: Annotated[
-        str | None,
-        NOT_EMPTY,
-        Key("the client's id, or the address of its metadata; default: registered at login"),
+        str | None, NOT_EMPTY, Key("the client's id, or the address of its metadata; default: registered at login")
     ] = None
     client_secret: Annotated[str | None, NOT_EMPTY, Key("the client's secret: name a variable, `${NAME}`")] = None
     private_key: Annotated[  # key that signs an assertion used instead of the secret (RFC 7523)
@@ -213,10 +207,7 @@ class OAuth(Fact):
         str | None, NOT_EMPTY, Key("for `identityAssertion`: the client's secret there, if it has one, `${NAME}`")
     ] = Field(default=None, exclude_if=falsy)
     issuer: Annotated[
-        str | None,
-        NOT_EMPTY,
-        Rule(wrong_issuer),
-        Key("authorization server of the client: no other gets its secret"),
+        str | None, NOT_EMPTY, Rule(wrong_issuer), Key("authorization server of the client: no other gets its secret")
     ] = None
     scopes: Annotated[tuple[_Filled, ...], Key("scopes to request; default: what the server wants")] = ()
 

@@ -31,7 +31,7 @@ Reason = Literal["tooLarge", "tooDeep", "unreadable", "changing", "special"]
 """Reason why an entry is not recorded: it is larger than the limit, nested too deep, cannot be read (no permission or a
 failing medium), kept changing while it was read, or is neither file, link nor folder."""
 
-MAX_TREE_ENTRIES = 1_000_000  # maximum entries of a tree; further ones are neither read nor recorded
+MAX_ENTRIES = 1_000_000  # maximum entries of a tree; further ones are neither read nor recorded
 MAX_FOLDER_BYTES = 256 << 20  # maximum bytes of one folder's blob
 _VERSION = 1
 _HEX = frozenset("0123456789abcdef")

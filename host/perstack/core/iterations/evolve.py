@@ -227,11 +227,7 @@ def with_limits(
 
 
 def _extend_series(
-    series: SeriesState,
-    more: int,
-    target: float | None,
-    max_cost: float | None = None,
-    max_tokens: int | None = None,
+    series: SeriesState, more: int, target: float | None, max_cost: float | None = None, max_tokens: int | None = None
 ) -> SeriesChanges:
     max_iterations = series.settings.max_iterations + more
     return SeriesChanges(settings=with_limits(series.settings, max_iterations, target, max_cost, max_tokens))

@@ -32,9 +32,8 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 
 MIN_REPLY_TOKENS = 256  # fewest tokens of a reply that are worth a generation
-MIN_THINKING_REPLY_TOKENS = (
-    2_048  # fewest tokens for a model that thinks first: endpoints require 1,024 for thinking alone
-)
+# fewest tokens for a model that thinks first: endpoints require 1,024 for thinking alone
+MIN_THINKING_REPLY_TOKENS = 2_048
 FIRST_REPLY_TOKENS = 8_192
 """Maximum tokens of a first reply without a limit of the user. A reply that needs more is repeated with twice as
 many."""

@@ -111,10 +111,7 @@ def checkpoint_file(run: Run) -> CheckpointFile:
         error=run.error,
         snapshot=run.snapshot,
         messages=MessagesRef(
-            through=run.head.seq,
-            base=run.start.continued_from,
-            count=len(run.messages),
-            sha256=run.head.hash,
+            through=run.head.seq, base=run.start.continued_from, count=len(run.messages), sha256=run.head.hash
         ),
     )
 

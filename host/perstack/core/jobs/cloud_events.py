@@ -43,10 +43,8 @@ def is_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) ->
 
 def read_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) -> CloudEvent:
     """Return the event. Raises UsageError naming what is wrong."""
-    header_fields = {
-        name.removeprefix(_HEADER): value for name, value in (headers or {}).items() if name.startswith(_HEADER)
-    }
-    fields: JsonValue = {**header_fields, "data": body} if "specversion" in header_fields else body
+    context = {name.removeprefix(_HEADER): value for name, value in (headers or {}).items() if name.startswith(_HEADER)}
+    fields: JsonValue = {**context, "data": body} if "specversion" in context else body
     if not isinstance(fields, dict):
         raise UsageError("a CloudEvent is a JSON object with specversion, id, source and type")
     encoded = fields.get("data_base64")

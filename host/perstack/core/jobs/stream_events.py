@@ -158,10 +158,8 @@ class StreamReader:
                 return (_result(event),)
             case CallDelegate():
                 return tuple(
-                    DelegateStarted(
-                        delegate.tool_call_id, delegate.expert_key, delegate.query, delegate.run_id, event.run_id, event
-                    )
-                    for delegate in event.delegates
+                    DelegateStarted(call.tool_call_id, call.expert_key, call.query, call.run_id, event.run_id, event)
+                    for call in event.delegates
                 )
             case CallInteractiveTool() | RequestApproval():
                 self._asked[event.id] = event

@@ -50,7 +50,7 @@ class PastRun:
 def past_run(run_id: str, lines: Iterable[bytes], kinds: Collection[ToolKind] = RULED_KINDS) -> PastRun:
     """Return a log's Run with its calls of these kinds. Raises ValueError for an invalid line."""
     run = PastRun(run_id)
-    parts_by_call: Mapping[str, JsonObject] = {}
+    parts: Mapping[str, JsonObject] = {}
     approved: set[str] = set()
     for line in lines:
         kind = _RELEVANT_EVENT.match(line)
@@ -62,29 +62,25 @@ def past_run(run_id: str, lines: Iterable[bytes], kinds: Collection[ToolKind] = 
                 run.expert = _object(event, "expert")
                 run.works_for = _text(_object(event, "delegatedBy"), "runId") or None
             case b"finishGeneration":
-                parts_by_call = {_text(part, "toolCallId"): part for part in _objects(event, "reply")}
+                parts = {_text(part, "toolCallId"): part for part in _objects(event, "reply")}
             case b"decideApproval":
                 if event.get("decision") != "no":
                     approved.add(_text(event, "toolCallId"))
             case _:
-                run.calls += [
-                    past_call
-                    for call in _objects(event, "calls")
-                    if (past_call := _call(call, event, parts_by_call, kinds))
-                ]
+                run.calls += [past for call in _objects(event, "calls") if (past := _call(call, event, parts, kinds))]
     run.calls = [_with_approval(call, approved) for call in run.calls]
     return run
 
 
 def _call(
-    call: JsonObject, event: JsonObject, parts_by_call: Mapping[str, JsonObject], kinds: Collection[ToolKind]
+    call: JsonObject, event: JsonObject, parts: Mapping[str, JsonObject], kinds: Collection[ToolKind]
 ) -> PastCall | None:
     kind = cast("ToolKind", call.get("kind", "tool"))
     is_denied = kind == "refused" and bool(call.get("rule"))
     if kind not in kinds or (kind == "refused" and not is_denied):
         return None
     call_id = _text(call, "id")
-    part = parts_by_call.get(call_id)
+    part = parts.get(call_id)
     return PastCall(
         id=call_id,
         step=_number(event, "stepNumber"),

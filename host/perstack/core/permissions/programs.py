@@ -70,9 +70,8 @@ INTERPRETERS: Mapping[str, str] = {  # patterns of interpreters' arguments that 
 INPUT_INTERPRETERS = _words("python pypy ipython perl ruby node nodejs php lua luajit julia groovy deno bun sqlite3")
 """Interpreters that run their standard input if no argument names a file."""
 
-RISKY_ARGUMENTS: Mapping[
-    str, str
-] = {  # patterns of arguments that make a program run another one, or change which one it runs
+# patterns of arguments that make a program run another one, or change which one it runs
+RISKY_ARGUMENTS: Mapping[str, str] = {
     "find": r"-(?:exec|execdir|ok|okdir)",
     "fd": _FD,
     "fdfind": _FD,

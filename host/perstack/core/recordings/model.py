@@ -240,9 +240,8 @@ class RecordedExpert(Piece):
     """Expert as of the recording."""
 
     instruction: str  # digest of its instruction
-    tools: tuple[RecordedTool, ...] = Field(
-        default=(), exclude_if=falsy, max_length=_MAX_ITEMS
-    )  # without the base skill's
+    # without the base skill's
+    tools: tuple[RecordedTool, ...] = Field(default=(), exclude_if=falsy, max_length=_MAX_ITEMS)
 
 
 class Recording(Piece):

@@ -260,9 +260,7 @@ def message_of(reply: model.RecordedReply) -> ExpertMessage:
     return ExpertMessage(contents=tuple(map(_part, reply.reply)))
 
 
-def _part(
-    part: model.RecordedText | model.RecordedThinking | model.RecordedCall | model.RecordedUse,
-) -> ReplyPart:
+def _part(part: model.RecordedText | model.RecordedThinking | model.RecordedCall | model.RecordedUse) -> ReplyPart:
     match part:
         case model.RecordedText():
             return TextPart(text=part.text)

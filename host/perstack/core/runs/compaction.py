@@ -31,12 +31,8 @@ COMPACTED_MARK = "[Older messages are not shown any more"
 _SUMMARY = "\n\n"
 _TODOS = "\n\nThe todos as they stand: "
 
-_TEXT_LIMITS = (
-    4_000,
-    1_000,
-    300,
-    120,
-)  # characters of each text in the transcript; the first with which everything fits
+# characters of each text in the transcript; the first with which everything fits
+_TEXT_LIMITS = (4_000, 1_000, 300, 120)
 _MAX_WINDOW_SHARE = 0.55  # maximum share of the window that the transcript takes
 
 

@@ -41,9 +41,8 @@ OVERFLOW = "ContextOverflow"  # name of the error that an endpoint raises for a 
 RECALL_TOOL = "recallHistory"
 PIN_TOOL = "pin"
 
-_MIN_FREED_SHARE = (
-    1 / 8
-)  # share of the window to free at least; freeing less would invalidate the prompt cache at every step
+# share of the window to free at least; freeing less would invalidate the prompt cache at every step
+_MIN_FREED_SHARE = 1 / 8
 _SUMMARY_SHARE = 1 / 8
 _MIN_SUMMARY_TOKENS = 256
 _MAX_SUMMARY_TOKENS = 4_000
@@ -137,13 +136,11 @@ def _shrink(run: Run, policy: ContextPolicy, window: int, now: int) -> Shrink | 
     for event_id, part in _old_results(run, policy.keep_results):
         saved = tokens_of_contents(part.contents) - estimated_tokens(HEAD_CHARS + TAIL_CHARS + 120)
         if saved > HEAD_CHARS // 2:
-            results.append(
-                ShrunkResult(at=event_id, tool_call_id=part.tool_call_id, blob=sha256(blob_of(part)).hexdigest())
-            )
+            digest = sha256(blob_of(part)).hexdigest()
+            results.append(ShrunkResult(at=event_id, tool_call_id=part.tool_call_id, blob=digest))
             freed += saved
-    is_enough = (
-        freed >= _MIN_FREED_SHARE * window and now - freed <= (policy.compact_at - _MIN_FREED_SHARE / 2) * window
-    )
+    max_left = (policy.compact_at - _MIN_FREED_SHARE / 2) * window
+    is_enough = freed >= _MIN_FREED_SHARE * window and now - freed <= max_left
     return Shrink(tuple(results), HEAD_CHARS, TAIL_CHARS) if results and is_enough else None
 
 

@@ -351,13 +351,7 @@ def switch_event(
     if successor is None or reason is None:
         return None
     return events.SwitchModel(
-        **stamp(),
-        before=run.on,
-        to=successor,
-        reason=reason,
-        error=error,
-        context_window=window,
-        uncharged=uncharged,
+        **stamp(), before=run.on, to=successor, reason=reason, error=error, context_window=window, uncharged=uncharged
     )
 
 

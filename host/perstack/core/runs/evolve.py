@@ -67,10 +67,7 @@ def _check(run: Run, event: LaterEvent) -> None:
 
 
 def difference(run: Run, event: StoredEvent) -> str | None:
-    """Return what is wrong with `event` as the next one after the state `run`; None if nothing is.
-
-    >>> # difference(run_ready_for_step_2, FinishStep(...)) == "finishStep, where the loop would generate for step 2"
-    """
+    """Return what is wrong with `event` as the next one after the state `run`; None if nothing is."""
     if not event.is_decided:
         return None
     if isinstance(event, FinishToolCall | AnswerQuestion | DecideApproval) and event.tool_call_id == run.asked:

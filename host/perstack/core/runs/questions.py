@@ -38,11 +38,8 @@ class OpenQuestion(Fact):
             return ()
         from perstack.core.permissions.decisions import display_lines  # imported only for calls of programs
 
-        argv = (
-            [program, *(word for word in arguments if isinstance(word, str))]
-            if isinstance(arguments, list)
-            else [program]
-        )
+        words = arguments if isinstance(arguments, list) else []
+        argv = [program, *(word for word in words if isinstance(word, str))]
         lines = [approvable_text(line).replace("\n", "\\n") for line in islice(display_lines(argv), _MAX_COMMANDS + 1)]
         short = [
             line if len(line) <= _MAX_ARGS_CHARS else f"{line[:_MAX_ARGS_CHARS]} …" for line in lines[:_MAX_COMMANDS]

@@ -14,9 +14,8 @@ from perstack.dataclass import dataclass
 
 SEARCH_TOOL = "searchTools"
 
-AUTO_BUDGET_TOKENS = (
-    10_000  # tokens that the tools of all skills except the base skill may cost before some are deferred
-)
+# tokens that the tools of all skills except the base skill may cost before some are deferred
+AUTO_BUDGET_TOKENS = 10_000
 
 DEFAULT_RESULTS = 5
 _MAX_LISTED_NAMES = 60

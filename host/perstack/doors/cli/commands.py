@@ -136,10 +136,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'perstack iterate improver "Make the tests pass" --max-iterations 3 --target 0.9',
     ),
     "cancel": ("perstack cancel @last", 'perstack cancel review-7 --final --reason "the question is moot"'),
-    "rewind": (
-        "perstack rewind haiku haiku-1-6 --dry-run",
-        "perstack rewind haiku haiku-1-6 --only 'src/**' --yes",
-    ),
+    "rewind": ("perstack rewind haiku haiku-1-6 --dry-run", "perstack rewind haiku haiku-1-6 --only 'src/**' --yes"),
     "inbox": ("perstack inbox", "perstack inbox --json | jq -r .id"),
     "answer": (
         'perstack answer haiku-1-5 "Tea, please"',

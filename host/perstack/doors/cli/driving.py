@@ -66,10 +66,7 @@ async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSumma
 
 
 async def drive_series_and_ask(
-    host: Host,
-    series: SeriesState,
-    lines: JobOutput,
-    resume: Callable[[str], Awaitable[SeriesState]],
+    host: Host, series: SeriesState, lines: JobOutput, resume: Callable[[str], Awaitable[SeriesState]]
 ) -> SeriesState:
     """Ask what a Job of iterations waits for, and continue the iterations with `resume`."""
     while series.status == "paused" and series.job_id is not None and can_ask(asks=lines.asks):

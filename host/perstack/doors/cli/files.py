@@ -207,12 +207,7 @@ def _show_kept(screen: Screen, plan: Rewind) -> None:
 def _rewind(options: HostOptions, plan: Rewind, only: Sequence[str] = (), *, elsewhere: bool = False) -> Rewind:
     return options.change(
         lambda host: host.files.rewind(
-            plan.job_id,
-            plan.checkpoint_id,
-            only=only,
-            expected=plan.digest,
-            elsewhere=elsewhere,
-            by=this_user("cli"),
+            plan.job_id, plan.checkpoint_id, only=only, expected=plan.digest, elsewhere=elsewhere, by=this_user("cli")
         )
     )
 

@@ -87,12 +87,7 @@ def _best_score(one: SeriesSummary) -> str:
     return f"{names} {one.best_score:g}" + (f" of {one.target:g}" if one.target is not None else "")
 
 
-SERIES_COLOURS: dict[SeriesStatus, str] = {
-    "running": "cyan",
-    "paused": "yellow",
-    "completed": "green",
-    "failed": "red",
-}
+SERIES_COLOURS: dict[SeriesStatus, str] = {"running": "cyan", "paused": "yellow", "completed": "green", "failed": "red"}
 
 _BARS = "▁▂▃▄▅▆▇█"
 

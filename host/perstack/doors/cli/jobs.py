@@ -74,12 +74,7 @@ def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
     def gather(
         *, status: tuple[str, ...], expert: tuple[str, ...], since: int | None, label: tuple[str, ...], **others: object
     ) -> None:
-        choice = JobChoice.of(
-            (TYPED_STATUS[one] for one in status),
-            expert,
-            parse_labels(label),
-            since,
-        )
+        choice = JobChoice.of((TYPED_STATUS[one] for one in status), expert, parse_labels(label), since)
         command(choice=choice, **others)
 
     return _kind_options(

@@ -158,10 +158,7 @@ def last_items(items: Sequence[_T], take: int, offset: int) -> list[_T]:
 
 
 def parse_types(texts: Iterable[str]) -> frozenset[str]:
-    """Return the event types named in comma-separated lists, also by the original's names.
-
-    Raises UsageError for an unknown one.
-    """
+    """Return the event types in comma-separated lists, also by the original's names. Raises UsageError."""
     found: set[str] = set()
     for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
         named = [own for own in TYPES if name == own or name in ORIGINAL_TYPES[own]]

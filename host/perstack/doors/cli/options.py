@@ -81,10 +81,7 @@ class HostOptions:
         return "".join(f" {name} {quote(value)}" for name, value in given.items() if value is not None)
 
     def load(self, *, strict: bool = False) -> LoadedProject:
-        """Return the project and its files. Warnings go to stderr.
-
-        Raises UsageError if there is no file, and with `strict` DefinitionError for warnings.
-        """
+        """Return the project; warnings go to stderr. Raises UsageError without a file; DefinitionError if `strict`."""
         loaded = load_usable(self.find().require_path())
         if strict and loaded.warnings:
             raise DefinitionError(tuple(replace(problem, severity="error") for problem in loaded.warnings))
@@ -150,11 +147,7 @@ class HostOptions:
         return self.host_of(project, env=env)
 
     def driver(
-        self,
-        project: Project | None = None,
-        *,
-        plugins: Iterable[object] = (),
-        agreement: Agreement | None = None,
+        self, project: Project | None = None, *, plugins: Iterable[object] = (), agreement: Agreement | None = None
     ) -> Host:
         """Return the Host for driving. Raises DefinitionError or UsageError before anything is written."""
         project = project or self.project(required=True)
@@ -244,10 +237,7 @@ drive_options = stack(
 new_job_options = stack(
     click.option("--job-id", metavar="ID", help="The id of the new Job: up to 128 characters of A-Z a-z 0-9 _ -"),
     click.option(
-        "--attach",
-        multiple=True,
-        metavar="FILE",
-        help="An image, PDF or text file to send with QUERY; repeatable.",
+        "--attach", multiple=True, metavar="FILE", help="An image, PDF or text file to send with QUERY; repeatable."
     ),
     click.option("--label", multiple=True, metavar="KEY=VALUE", help="A label of the Job; repeatable."),
 )
@@ -406,10 +396,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
 # the limits for all Jobs of iterations together
 total_options = stack(
     click.option(
-        "--total-cost",
-        type=DOLLARS,
-        metavar="X",
-        help="For iterations: maximum cost of all their Jobs, in US dollars.",
+        "--total-cost", type=DOLLARS, metavar="X", help="For iterations: maximum cost of all their Jobs, in US dollars."
     ),
     click.option(
         "--total-tokens",

@@ -280,7 +280,6 @@ def _confirm() -> bool:
 
 
 def _print(folder: str, items: Sequence[Item], agreed: Sequence[StoredItem]) -> None:
-    """Print a line for each item: `+` for a new one, `-` for a removed one."""
     before, now = digests_of(agreed), digests_of(items)
     print_out(f"{one_line(folder)}:")
     for item in items:

@@ -95,9 +95,7 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     help="With --resume-from: answer that question again, in a branch.",
 )
 @click.option(
-    "--before-compaction",
-    is_flag=True,
-    help="Start a branch before the latest compaction, with the full history.",
+    "--before-compaction", is_flag=True, help="Start a branch before the latest compaction, with the full history."
 )
 @output_options
 @driving_options
@@ -170,7 +168,6 @@ def resume_command(
 
 
 def _check_options(resume_from: str | None, answer: str | None, before_compaction: bool, *, is_more: bool) -> None:
-    """Raise UsageError for options that do not go together."""
     if (resume_from is None) != (answer is None):
         raise UsageError("--resume-from and -i go together; what is asked now is answered by: perstack answer ID TEXT")
     if answer is not None and is_more:

@@ -104,13 +104,7 @@ def run_command(
             return await host.answer(text, job_id=job, resume_from=place, by=by, drive=True, on_event=on_event)
         if go_on or continue_job:
             return await host.continue_job(
-                expert,
-                text,
-                job_id=job,
-                resume_from=place,
-                attachments=attachments,
-                labels=labels,
-                on_event=on_event,
+                expert, text, job_id=job, resume_from=place, attachments=attachments, labels=labels, on_event=on_event
             )
         return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
 

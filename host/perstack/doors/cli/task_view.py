@@ -66,10 +66,7 @@ def task_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _version_option(command: _F) -> _F:
     return click.option(
-        "--expected-version",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Fail if the task has another version.",
+        "--expected-version", type=click.IntRange(min=0), metavar="N", help="Fail if the task has another version."
     )(command)
 
 

@@ -67,10 +67,7 @@ _SHARED: dict[str, Made] = {
         "--depends-on", metavar="TASK", multiple=True, help="Wait until this task is completed; repeatable."
     ),
     "expected_version": _option(
-        "--expected-version",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Fail if the task has another version.",
+        "--expected-version", type=click.IntRange(min=0), metavar="N", help="Fail if the task has another version."
     ),
 }
 
@@ -196,11 +193,7 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
             "depends_on": None,
             "config": (
                 _option(
-                    "--max-retries",
-                    type=click.IntRange(min=0),
-                    default=3,
-                    show_default=True,
-                    help="Maximum retries.",
+                    "--max-retries", type=click.IntRange(min=0), default=3, show_default=True, help="Maximum retries."
                 ),
                 _option("--timeout", type=SPAN, help="Maximum time without an update while it runs, such as 30m."),
                 _option(
@@ -259,10 +252,7 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
             "state": None,
             "name": _option("--name", metavar="TEXT", help="The name of the checkpoint."),
             "checkpoint_data": _option(
-                "--checkpoint-data",
-                "--data",
-                type=STATE,
-                help="Data of a checkpoint: a JSON object, @FILE, or -",
+                "--checkpoint-data", "--data", type=STATE, help="Data of a checkpoint: a JSON object, @FILE, or -"
             ),
             "data": (),
         },

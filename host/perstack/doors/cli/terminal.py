@@ -63,10 +63,7 @@ def print_note(text: str) -> None:
 
 
 def prompt(question: str, *, default: str, choices: Sequence[str] = (), is_hidden: bool = False) -> str:
-    """Ask on stderr and return the typed text, repeated until in `choices`. Raises click.Abort if nobody answers.
-
-    With `is_hidden` the terminal does not show what is typed.
-    """
+    """Ask on stderr until the typed text is in `choices`, and return it; `is_hidden` hides it. Raises click.Abort."""
 
     def check_choice(said: str) -> str:
         if choices and said not in choices:

@@ -205,9 +205,7 @@ class Decision(OperationArguments):
 APPROVALS = "/v1/approvals"
 
 _DECISION = Route(
-    "POST",
-    f"{APPROVALS}/{{id}}",
-    {202: "the Job continues", 200: "with `wait`: the Job has ended or stopped"},
+    "POST", f"{APPROVALS}/{{id}}", {202: "the Job continues", 200: "with `wait`: the Job has ended or stopped"}
 )
 DRIVING_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
     OfferedOperation("continue_job", _ContinueJob, views.JobView, "drive", "Continue a Job"),

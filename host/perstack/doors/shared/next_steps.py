@@ -213,10 +213,7 @@ class CommandLine(NamedTuple):
 
 
 def of_job(job_id: str, expert: str, given: str = "", *, step: NextStep | None) -> list[CommandLine]:
-    """Return the commands for a Job, which continues by `step`; None if it cannot, as while it runs.
-
-    `given` holds the options that locate the project, appended to each.
-    """
+    """Return the commands for a Job that continues by `step`, each with the options `given`; None if it cannot."""
     job = quote(job_id)
     run = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job}{given}"
     continues = [] if step is None else [CommandLine(run, "its next Run")]

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from perstack.core.base.file_names import MAX_FOLDER_DEPTH, MAX_PATH_BYTES, spell
 from perstack.core.files.tree_diff import Change, Pair, compare
 from perstack.core.files.trees import (
-    MAX_TREE_ENTRIES,
+    MAX_ENTRIES,
     Entry,
     File,
     NotATree,
@@ -121,7 +121,7 @@ async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[S
                 yield SnapshotBlob(digest, root, problem=str(error))
                 continue
             entries += len(folder.entries)
-            if depth > MAX_FOLDER_DEPTH or entries > MAX_TREE_ENTRIES:
+            if depth > MAX_FOLDER_DEPTH or entries > MAX_ENTRIES:
                 yield SnapshotBlob(digest, root, problem=f"the snapshot {root} has more in it than one may have")
                 break
             yield SnapshotBlob(digest, root)

@@ -17,7 +17,7 @@ from perstack.core.base.file_names import MAX_FOLDER_DEPTH, MAX_PATH_BYTES, is_n
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.ignore_rules import MAX_RULES_BYTES, IgnoreRules, rules_at
 from perstack.core.files.trees import (
-    MAX_TREE_ENTRIES,
+    MAX_ENTRIES,
     Entry,
     File,
     Link,
@@ -443,7 +443,7 @@ def _skipped_entry(name: bytes, reason: Reason, stamp: Stamp | None = None, size
 
 def _too_many_files() -> SnapshotUnavailable:
     return SnapshotUnavailable(
-        f"the workspace has more than {MAX_TREE_ENTRIES:,} files: name what is not to be recorded in .perstackignore"
+        f"the workspace has more than {MAX_ENTRIES:,} files: name what is not to be recorded in .perstackignore"
     )
 
 

@@ -20,8 +20,7 @@ from perstack.support.http.errors import bad_response, status_error, stream_inte
 # Repair of servers' JSON before parsing.
 
 _ESCAPE = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
 _MAY_BE_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 

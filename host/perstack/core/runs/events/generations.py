@@ -32,14 +32,7 @@ from perstack.core.runs.events.base import (
 )
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.log_rows import EventContext, LogRow, tokens
-from perstack.core.runs.messages import (
-    ExpertMessage,
-    FinishReason,
-    ProviderToolPart,
-    ReplyPart,
-    TextPart,
-    ThinkingPart,
-)
+from perstack.core.runs.messages import ExpertMessage, FinishReason, ProviderToolPart, ReplyPart, TextPart, ThinkingPart
 from perstack.core.runs.retries_and_fallbacks import (
     REFUSAL,
     REST_MS,

@@ -33,14 +33,7 @@ from perstack.core.runs.facts import WITHOUT_EFFECT, Closed, Definition, ErrorIn
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.core.runs.start import StartRun
-from perstack.core.runs.state import (
-    MAX_REJECTIONS,
-    NO_REPEATS,
-    Run,
-    due_on_resume,
-    is_unsettled,
-    schema_of_run,
-)
+from perstack.core.runs.state import MAX_REJECTIONS, NO_REPEATS, Run, due_on_resume, is_unsettled, schema_of_run
 from perstack.dataclass import replace
 
 ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent", "queued"]

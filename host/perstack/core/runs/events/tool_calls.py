@@ -302,13 +302,8 @@ class CallDelegate(LaterEvent):
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
         return [
-            LogRow(
-                "delegates",
-                f"{run_label(delegation.expert_key, delegation.run_id)}: {delegation.query}",
-                "cyan",
-                "delegate",
-            )
-            for delegation in self.delegates
+            LogRow("delegates", f"{run_label(started.expert_key, started.run_id)}: {started.query}", "cyan", "delegate")
+            for started in self.delegates
         ]
 
 

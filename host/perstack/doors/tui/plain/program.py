@@ -31,13 +31,7 @@ _STOPS = "Ctrl-C"
 
 class _OpenJob:
     def __init__(
-        self,
-        host: Host,
-        put: Put,
-        screen: Callable[[], Screen],
-        on_change: Callable[[Session], None],
-        *,
-        drives: bool,
+        self, host: Host, put: Put, screen: Callable[[], Screen], on_change: Callable[[Session], None], *, drives: bool
     ) -> None:
         self.lines = HeldLines(put)
         self.printer = JobPrinter(self.lines.put, screen, plain_phrase)

@@ -92,10 +92,7 @@ class RewindScreen(LinesScreen):
     """The rewind screen: `y` changes the shown files; afterwards `u` shows the undoing plan."""
 
     KEYS = _LOOKING
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "agree", show=False),
-        Binding("u", "undo", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("y", "agree", show=False), Binding("u", "undo", show=False)]
 
     def __init__(
         self, owner: ScreenHost, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
