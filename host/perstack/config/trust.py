@@ -233,7 +233,7 @@ def skill_item(skill: Skill, name: str) -> Iterator[Item]:
             places = filter(None, (skill.endpoint, issuer, provider))
             is_outside = any(map(_is_outside, places)) or bool(variables_in(texts_in(remote)))
             is_outside = is_outside or identity is not None  # any file could be named, and is sent
-            shown = masked_address(skill.endpoint, _hide) + suffix
+            shown = masked_address(skill.endpoint, _hide) + sent
             yield _item("endpoint", name, remote, shown, is_outside=is_outside)
         case PluginSkill():
             is_outside = bool(variables_in(texts_in(skill.settings))) or _sets_outside(skill.settings)

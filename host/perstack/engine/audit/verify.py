@@ -419,7 +419,7 @@ def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
     """Yield the numbers given before these in each block: the block of the Job, or of a delegate's driver."""
     last: dict[int, int] = {}
     for number in numbers:
-        block = 0 if number in OWN else number // BLOCK
+        block = 0 if number in OWN_NUMBERS else number // BLOCK_SIZE
         last[block] = max(last.get(block, 0), number)
     for block, highest in sorted(last.items()):
         yield from range(block_of(block).start, highest)

@@ -161,9 +161,9 @@ async def ask_command(
     result = await run_program(name, command, directory, env, _POLL_TIMEOUT_MS, records=programs, runtime=runtime)
     if result.status != 0:
         return PollResult(has_come=False)
-    if len(result.out) > MOST_STATE:
+    if len(result.out) > MAX_STATE_BYTES:
         size = len(result.out)
-        raise SkillError(f"{name} wrote {size:,} bytes to stdout, and a task's input may have {MOST_STATE:,}")
+        raise SkillError(f"{name} wrote {size:,} bytes to stdout, and a task's input may have {MAX_STATE_BYTES:,}")
     return PollResult(has_come=True, value=_value(result.out))
 
 

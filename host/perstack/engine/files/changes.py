@@ -26,7 +26,7 @@ _MAX_INLINE_BYTES = 256 << 10  # bytes above which two files are compared in a t
 
 async def file_diffs(trees: Trees, changes: Sequence[Change]) -> tuple[FileDiff, ...]:
     """Return each change with its lines, or without if the content is no longer stored. Raises StorageError."""
-    effort, remaining_bytes, diffs = Effort(EFFORT), _MAX_DIFF_BYTES, list[FileDiff]()
+    effort, remaining_bytes, diffs = Effort(EFFORT_STEPS), _MAX_DIFF_BYTES, list[FileDiff]()
     for change in changes:
         sizes = [compared_bytes(entry) for entry in (change.old, change.new)]
         size = sum(count or 0 for count in sizes)

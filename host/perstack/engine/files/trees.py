@@ -58,7 +58,7 @@ class Trees:
             before = _EMPTY_FOLDER if pair.old is None else await self.folder(pair.old)
             after = _EMPTY_FOLDER if pair.new is None else await self.folder(pair.new)
             entry_count += len(before.entries) + len(after.entries)
-            self._check_count(entry_count, 2 * MOST_ENTRIES)
+            self._check_count(entry_count, 2 * MAX_ENTRIES)
             compared = compare(pair, before, after)
             all_changes += compared.changes
             pending += compared.below
@@ -72,7 +72,7 @@ class Trees:
             self._check_place(path, depth)
             folder = await self.folder(digest)
             entry_count += len(folder.entries)
-            self._check_count(entry_count, MOST_ENTRIES)
+            self._check_count(entry_count, MAX_ENTRIES)
             for entry in folder.entries:
                 inner = path + b"/" + entry.name if path else entry.name
                 yield inner, entry
@@ -85,7 +85,7 @@ class Trees:
 
     def _check_count(self, count: int, limit: int) -> None:
         if count > limit:
-            raise StorageError(f"job {self._job_id}: a snapshot has more than {MOST_ENTRIES} files")
+            raise StorageError(f"job {self._job_id}: a snapshot has more than {MAX_ENTRIES} files")
 
 
 # Blobs of a Job's snapshots, each once.

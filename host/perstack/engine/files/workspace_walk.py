@@ -302,7 +302,7 @@ class _WalkState:
                 if rules.ignores(name, is_folder=entry.is_dir(follow_symlinks=False)):
                     continue
                 names.append(name)
-                if self._entries + len(names) > MOST_ENTRIES:
+                if self._entries + len(names) > MAX_ENTRIES:
                     raise _too_many_files()
         return names
 
@@ -340,7 +340,7 @@ class _WalkState:
     def _walk_folder(
         self, name: bytes, handle: int, path: bytes, previous: _KnownEntry | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _KnownEntry | None]:
-        if depth >= DEEPEST or len(path) + len(name) + 2 > LONGEST_PATH:
+        if depth >= MAX_FOLDER_DEPTH or len(path) + len(name) + 2 > MAX_PATH_BYTES:
             return _skipped_entry(name, "tooDeep")
         try:
             inner = os.open(name, REAL_FOLDER, dir_fd=handle)
@@ -386,7 +386,7 @@ class _WalkState:
 
     def _count(self, count: int) -> None:
         self._entries += count
-        if self._entries > MOST_ENTRIES:
+        if self._entries > MAX_ENTRIES:
             raise _too_many_files()
 
     def _steady(self, stamp: Stamp | None) -> Stamp | None:

@@ -139,7 +139,7 @@ async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[st
             words = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is gone"
             raise Damaged(words, readable=0) from error
         size += len(blobs[name])
-        if size > MOST_BLOB_BYTES:
+        if size > MAX_BLOB_BYTES:
             break  # too much already: `recording_of` refuses it
     return blobs
 

@@ -62,7 +62,7 @@ class _HistorySearch:
         self._ref = RunRef(run.start.job_id, run.id)
 
     async def answer(self, call: ToolCall) -> ToolResult:
-        query = Wanted.of(call.args)
+        query = RecallQuery.of(call.args)
         all_entries: list[Entry] = []
         position: tuple[RunRef, int | None] | None = (self._ref, None)
         for _ in range(_MAX_RUNS_SEARCHED):
@@ -90,6 +90,6 @@ class _HistorySearch:
         return entries, (RunRef(ref.job_id, base.run_id), place_of(base.checkpoint_id)[2])
 
 
-def _matching_positions(lines: Sequence[bytes], query: Wanted) -> list[int]:
+def _matching_positions(lines: Sequence[bytes], query: RecallQuery) -> list[int]:
     """Return the positions of the first line, which says what the Run continues, and of lines that may match."""
     return [position for position, line in enumerate(lines) if position == 0 or query.may_be_in(line)]

@@ -219,7 +219,7 @@ class Catalogue:
 
     async def _search(self, call: ToolCall) -> ToolResult:
         most = call.args.get("most")
-        names = search(str(call.args["query"]), self.deferred, most if isinstance(most, int) else MOST_FOUND)
+        names = search(str(call.args["query"]), self.deferred, most if isinstance(most, int) else DEFAULT_RESULTS)
         return ToolResult.text(result_text(names, self.deferred))
 
 

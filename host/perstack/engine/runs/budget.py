@@ -115,7 +115,7 @@ class JobBudget:
         max_tokens = configured if isinstance(configured, int) and configured > 0 else None
         thinks = run.start.reasoning_budget not in (None, "none", 0)
         wanted_tokens = _wanted_tokens(run, thinks=thinks) if max_tokens is None else max_tokens
-        min_tokens = max(LEAST_THINKING if thinks else LEAST, 2 * (run.cut_at or 0))
+        min_tokens = max(MIN_THINKING_REPLY_TOKENS if thinks else MIN_REPLY_TOKENS, 2 * (run.cut_at or 0))
         sent = await self._max_sent_tokens(run, tools, instruction)
         bound = await self._bound(run, sent, max(wanted_tokens, 2 * (run.cut_at or 0)), min_tokens)
         if provider_tools and self.ledger.wants_prices(run.id):
@@ -186,11 +186,15 @@ class JobBudget:
         # a format may send the schema in a field of its own, in addition to the copy in the instruction
         schema_size = 0 if run.schema is None else len(json.dumps(run.schema))
         estimate = (
-            size + len(instruction.encode("utf-8", "surrogatepass")) + len(tools.blob) + schema_size + OF_ENDPOINT
+            size
+            + len(instruction.encode("utf-8", "surrogatepass"))
+            + len(tools.blob)
+            + schema_size
+            + ENDPOINT_OVERHEAD_TOKENS
         )
         if counted is None or counted.tools_digest != tools.digest or counted.messages > message_count:
             return estimate if not messages.blobs(message_count) else await self._with_media(run, estimate, messages)
-        from_counted = counted.tokens + size - messages.size(counted.messages) + OF_ENDPOINT // 10
+        from_counted = counted.tokens + size - messages.size(counted.messages) + ENDPOINT_OVERHEAD_TOKENS // 10
         if messages.blobs(message_count) == messages.blobs(counted.messages):
             return min(estimate, from_counted) if not messages.blobs(message_count) else from_counted
         return await self._with_media(run, from_counted, messages[counted.messages :])

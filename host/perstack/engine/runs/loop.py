@@ -194,7 +194,9 @@ class RunLoop:
 
     async def _judge_result(self, run: Run, command: JudgeResult) -> ResultCheck:
         text, check = command.text, self._job.host.check_result if run.is_coordinator else None
-        result = check_result(text, command.schema, QUICK) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
+        result = (
+            check_result(text, command.schema, QUICK_STEPS) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
+        )
         if result is None:
             result = await asyncio.to_thread(check_result, text, command.schema)
         problem = None if check is None or result.value is None else check(result.value)

@@ -225,9 +225,9 @@ async def check_dependencies(log: TaskLog, task_id: str, task_ids: Sequence[str]
     dependencies = tuple(dict.fromkeys(check_task_id(dependency) for dependency in task_ids))
     if not dependencies:
         return ()
-    if len(dependencies) > MOST_DEPENDENCIES:
+    if len(dependencies) > MAX_DEPENDENCIES:
         raise UsageError(
-            f"task {task_id} may wait for {MOST_DEPENDENCIES} tasks, not {len(dependencies)}: let one task wait for"
+            f"task {task_id} may wait for {MAX_DEPENDENCIES} tasks, not {len(dependencies)}: let one task wait for"
             " some of them, and this one for that"
         )
     rows = by_id(await log.rows())
