@@ -88,6 +88,7 @@ mutants: $(DEV)
 ## fuzz: a million inputs and more, of every kind that comes from outside; a quarter of an hour and more
 fuzz: $(DEV)
 	PERSTACK_FUZZ=95000 $(BIN)/python -m pytest -n 2 -rP tests/faults/test_fuzz.py tests/core/test_secret_text.py $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile thorough --timeout 3600 $(ARGS)
 
 ## soak: 200 Jobs at once, with faults: memory stays flat and nothing is left open; ten minutes
 soak: $(DEV)

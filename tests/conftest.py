@@ -15,6 +15,7 @@ import pytest
 from bench_fixture import bench as bench
 from bench_fixture import closed_hosts as closed_hosts
 from bench_fixture import leave_out_storages
+from hypothesis import settings
 from postgres_fixture import postgres as postgres
 from processes import at_work
 from s3_fixture import s3_server as s3_server
@@ -39,6 +40,12 @@ _OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev |/
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# `make fuzz` tries the thorough number
+settings.register_profile("ordinary", max_examples=40)
+settings.register_profile("thorough", max_examples=500, deadline=None)
+settings.load_profile("ordinary")
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +85,16 @@ def terminal(tmp_path: Path) -> Terminal:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Freeze the objects made during import and collection, so that garbage collections never scan them."""
+    """Freeze the objects made during import and collection, so that garbage collections never scan them.
+
+    Collect rarely afterwards: with Python's thresholds that takes 7 % of the tests' processor time.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(5_000, 20, 50)
         gc.enable()
 
 

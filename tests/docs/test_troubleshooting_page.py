@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
+from functools import cache
 
 import pytest
 from pages import ROOT, page
@@ -12,18 +12,17 @@ from pages import ROOT, page
 QUOTED = re.findall(r"^\| `([^`]+)` \|", page("docs/troubleshooting.md"), re.MULTILINE)
 
 
-def texts(path: Path) -> list[str]:
-    """The texts of a module; what is filled in, in an f-string, divides them."""
-    found = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
-    return [one for one in found if isinstance(one, str)]
-
-
-TEXTS = [one for top in ("host", "plugins") for path in (ROOT / top).rglob("*.py") for one in texts(path)]
+@cache
+def texts_of_the_code() -> list[str]:
+    """Return the string constants of all modules. A placeholder divides an f-string into several."""
+    modules = (ast.parse(path.read_text()) for top in ("host", "plugins") for path in (ROOT / top).rglob("*.py"))
+    constants = (node.value for module in modules for node in ast.walk(module) if isinstance(node, ast.Constant))
+    return [value for value in constants if isinstance(value, str)]
 
 
 @pytest.mark.parametrize("quoted", QUOTED)
 def test_a_message_that_is_quoted_is_in_the_code(quoted: str) -> None:
-    assert any(quoted in text for text in TEXTS)
+    assert any(quoted in text for text in texts_of_the_code())
 
 
 def test_there_are_messages() -> None:

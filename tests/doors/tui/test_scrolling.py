@@ -110,14 +110,18 @@ def test_ctrl_f_finds_every_place_in_order_and_what_is_folded(bench: Bench) -> N
     wait_for(person())
 
 
-@pytest.mark.parametrize("typed", ["needle", "e", "no such text", "[a-", "  "])
-def test_a_long_transcript_is_searched_in_bounded_time(typed: str) -> None:
+@pytest.fixture(scope="module")
+def long_transcript() -> TreeBranch:
     items = [MessageItem(f"{'x ' * 40}needle {number}" * 5) for number in range(60_000)]
     root = TreeBranch([*items, NoteItem("last", "needle")])
-    looks = RenderContext(80)
-    root.height(looks)
+    root.height(RenderContext(80))
+    return root
+
+
+@pytest.mark.parametrize("typed", ["needle", "e", "no such text", "[a-", "  "])
+def test_a_long_transcript_is_searched_in_bounded_time(long_transcript: TreeBranch, typed: str) -> None:
     began, turns, found = time.monotonic(), 0, Matches()
-    for one in search(root, typed, looks):
+    for one in search(long_transcript, typed, RenderContext(80)):
         turns += 1
         found = one or found
     assert time.monotonic() - began < 5
