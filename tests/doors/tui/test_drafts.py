@@ -127,3 +127,20 @@ def test_of_the_keys_of_a_question_there_is_one_instruction(bench: Bench, is_ope
             assert "y yes" not in seen
 
     wait_for(person())
+
+
+def test_a_call_that_asks_takes_the_keys_again_when_its_tab_is_shown_again(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([WRITE, text("Well.")], RELEASER)
+        async with started(host, expert="releaser", query="Go") as screen:
+            await screen.sees("y yes")
+            await screen.sees_no("Tab, then")
+            await screen.press("ctrl+t")
+            await screen.sees_no("y yes")
+            await screen.press("alt+1")
+            await screen.sees("y yes")
+            await screen.sees_no("Tab, then")
+            await screen.press("y")
+            await screen.sees("Well.")
+
+    wait_for(person())

@@ -377,7 +377,7 @@ class StartApp(App[int]):
             for at, pane in enumerate(self._panes):
                 pane.display = at == self._shown
             self.pane.update()
-            self.pane.to_composer()
+            self.pane.take_focus()
             self._show_tabs()
             self._show_keys()
 

@@ -98,8 +98,7 @@ class JobPane(Vertical):
 
     def on_mount(self) -> None:
         """Focus the input and show the session."""
-        self.screen.set_focus(self.composer)
-        self._typed_at = time.monotonic()  # the user may still be typing: a question takes no keys at once
+        self.take_focus()
         self.update()
 
     def on_resize(self) -> None:
@@ -302,6 +301,12 @@ class JobPane(Vertical):
             self._panel.scroll_pages(pages)
         else:
             self._view.scroll_relative(y=pages * max(1, self._view.size.height - 2), animate=False)
+
+    def take_focus(self) -> None:
+        """Focus the input, and a call's question once nothing was typed for a moment: the user may still be typing."""
+        self.to_composer()
+        self._typed_at = time.monotonic()
+        self._give_keys()
 
     def to_composer(self) -> None:
         """Focus the input."""
