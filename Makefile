@@ -26,9 +26,9 @@ install: $(RUN)
 dist: $(RUN)
 	@for folder in . $(PLUGINS); do (cd $$folder && $(CURDIR)/$(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist) || exit 1; done
 
-## test: every test but those that need the weights of the embedded model; three processes, since many tests wait
+## test: every test but those that need the weights of the embedded model; four processes, since many tests wait
 test: $(DEV)
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 ## test-local-model: the tests that need the 1.1 GB weights, one at a time
 test-local-model: $(DEV)
