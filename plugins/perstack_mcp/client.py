@@ -164,7 +164,7 @@ class McpClient:
     async def call(self, call: ToolCall, idle: float) -> ToolResult | Question:
         """Call a tool. Raises SkillError, also after `idle` seconds without progress reports.
 
-        A call that is made again with answers runs while no other such call does: what it asks is then its own.
+        A call that is made again with answers runs while no other such call does: its questions find their answers.
         """
         async with self._turn if call.answers and call.key not in self._held else nullcontext():
             return await self._attempt(call, idle)
