@@ -20,7 +20,7 @@ Keep a task for work that is longer than this conversation: whoever continues it
 Create it once, and look first whether it is there. Make a checkpoint after each part that is done, with a state that \
 says what is done and what is left. Pause it if you must wait; complete it when everything is done."""
 
-_MOST_LISTED = 50
+_MAX_LISTED = 50
 _ANY_CASE = Subject(any_case=True)
 
 
@@ -37,23 +37,23 @@ def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
 
 
 def _function(operation: Operation) -> Callable[..., Awaitable[Fact]]:
-    async def work(context: ToolContext, **given: object) -> Fact:
-        command = _by_expert(operation.command(**given).through_a_door(), context.call.expert_key)
+    async def work(context: ToolContext, **kwargs: object) -> Fact:
+        command = _by_expert(operation.command(**kwargs).through_a_door(), context.call.expert_key)
         return operation.shown(command, await _memory(context).do(command))
 
     arguments = operation.arguments("expert")
-    taken = [
+    parameters = [
         Parameter(
-            one.name,
+            argument.name,
             Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if one.default is ... else one.default,
-            annotation=one.type,
+            default=Parameter.empty if argument.default is ... else argument.default,
+            annotation=argument.type,
         )
-        for one in arguments
+        for argument in arguments
     ]
     context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=ToolContext)
-    vars(work)["__signature__"] = Signature([*taken, context])
-    work.__annotations__ = {**{one.name: one.type for one in arguments}, "context": ToolContext}
+    vars(work)["__signature__"] = Signature([*parameters, context])
+    work.__annotations__ = {**{argument.name: argument.type for argument in arguments}, "context": ToolContext}
     return work
 
 
@@ -62,7 +62,7 @@ def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
         case CreateCommand():
             return replace(command, agent_id=expert_key)
         case ListCommand():
-            return replace(command, limit=_MOST_LISTED)
+            return replace(command, limit=_MAX_LISTED)
         case _:
             return command
 

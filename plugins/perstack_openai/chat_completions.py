@@ -162,22 +162,22 @@ def _thinking(message: ExpertMessage) -> str:
 
 def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]:
     """Encode one message per result. Files, which a tool message cannot hold, follow in one user message."""
-    found: list[JsonObject] = []
-    shown: list[JsonValue] = []
+    messages: list[JsonObject] = []
+    attachments: list[JsonValue] = []
     for result in message.contents:
         parts = contents.encode_parts(result.contents)
         words = [part["text"] for part in parts if part["type"] == "text"]
-        others = [part for part in parts if part["type"] != "text"]
-        if others:
-            words.append(f"[{len(others)} attached: see the next message]")
+        files = [part for part in parts if part["type"] != "text"]
+        if files:
+            words.append(f"[{len(files)} attached: see the next message]")
             label = f"What {result.tool_name} ({legal_id(result.tool_call_id)}) returned:"
-            shown.append({"type": "text", "text": label})
-            shown.extend(others)
+            attachments.append({"type": "text", "text": label})
+            attachments.extend(files)
         text = "\n".join(str(word) for word in words)
-        found.append(
+        messages.append(
             {"role": "tool", "tool_call_id": legal_id(result.tool_call_id), "content": with_error_prefix(result, text)}
         )
-    return [*found, {"role": "user", "content": shown}] if shown else found
+    return [*messages, {"role": "user", "content": attachments}] if attachments else messages
 
 
 def _attachment(kind: Literal["image", "file"], address: str, name: str) -> JsonObject:
@@ -338,11 +338,11 @@ class ChatDecoder:
             call.arguments.append(json.dumps(function.arguments))
 
     def _call_of(self, delta: _ToolCallDelta) -> _Call:
-        known = self._known_call(delta)
-        if known is None:
-            known = _Call(delta.index, delta.id)
-            self._calls.append(known)
-        return known
+        call = self._known_call(delta)
+        if call is None:
+            call = _Call(delta.index, delta.id)
+            self._calls.append(call)
+        return call
 
     def _known_call(self, delta: _ToolCallDelta) -> _Call | None:
         """Return the known call that a delta belongs to; None for a new one.
@@ -352,9 +352,9 @@ class ChatDecoder:
         """
         begins = delta.function is not None and bool(delta.function.name)
         if delta.id:
-            known = next((call for call in self._calls if call.id == delta.id), None)
-            if known is not None or begins:
-                return known
+            match = next((call for call in self._calls if call.id == delta.id), None)
+            if match is not None or begins:
+                return match
         if delta.index is not None:
             return next((call for call in reversed(self._calls) if call.index == delta.index), None)
         return self._calls[-1] if self._calls and not begins else None

@@ -69,7 +69,7 @@ class Dialect:
 
     def reply_settings(self) -> JsonObject:
         """Return the settings that change replies, for the log."""
-        said: JsonObject = {
+        settings: JsonObject = {
             "maxTokens": self.max_tokens,
             "temperature": self.temperature,
             "topP": self.top_p,
@@ -79,7 +79,7 @@ class Dialect:
             "documents": None if self.takes_documents else False,
             "structuredOutput": self.structured_output,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def takes(self, mime_type: str) -> bool:
         """Return whether blobs of this type are sent unchanged."""
@@ -197,7 +197,7 @@ def _status_of(code: str) -> int:
 
 def _parse_wait(words: str) -> float | None:
     """Return the seconds to wait. A stream error has no headers, so they are read from the message."""
-    found = _TRY_AGAIN_IN.search(words)
-    if found is None:
+    match = _TRY_AGAIN_IN.search(words)
+    if match is None:
         return None
-    return float(found[1]) / (1000 if found[2].lower() == "ms" else 1)
+    return float(match[1]) / (1000 if match[2].lower() == "ms" else 1)

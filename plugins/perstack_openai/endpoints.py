@@ -78,11 +78,11 @@ def openai_connection(config: ProviderConfig) -> OpenAIConnection:
     """
     settings, env = read_settings(OpenAISettings, config.setting), config.env
     base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", DEFAULT_BASE_URL, keys=_KEYS)
-    own = {
+    identity = {
         "OpenAI-Organization": settings.organization or env.get("OPENAI_ORG_ID") or env.get("OPENAI_ORGANIZATION"),
         "OpenAI-Project": settings.project or env.get("OPENAI_PROJECT_ID") or env.get("OPENAI_PROJECT"),
     }
-    headers = {name: value for name, value in own.items() if value}
+    headers = {name: value for name, value in identity.items() if value}
     key = read_key(env, "OPENAI_API_KEY")
     if key:
         headers["Authorization"] = f"Bearer {key}"
@@ -221,8 +221,8 @@ def _path(settings: AzureSettings, env: Mapping[str, str], api: Api) -> tuple[st
         return "/v1", f"?api-version={settings.api_version}" if settings.api_version else ""
     version = settings.api_version or (env.get("OPENAI_API_VERSION") or env.get("AZURE_API_VERSION") or "").strip()
     if not version:
-        wrong = "deployment based URLs need a version, such as 2024-10-21: set it here or in OPENAI_API_VERSION"
-        raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.apiVersion"),))
+        message = "deployment based URLs need a version, such as 2024-10-21: set it here or in OPENAI_API_VERSION"
+        raise DefinitionError((Problem(message, "perstack.toml", key="provider.setting.apiVersion"),))
     return "/deployments/{model}" if api == "chat" else "", f"?api-version={quote(version)}"
 
 
@@ -268,8 +268,8 @@ def ollama_connection(config: ProviderConfig) -> OpenAIConnection:
         headers["Authorization"] = f"Bearer {key}"
     headers.update(settings.headers)
     if not is_safe and has_credential(headers):
-        wrong = f"a credential is not sent over http://, where others would see it: use https://{base_url[7:]}"
-        raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.headers"),))
+        message = f"a credential is not sent over http://, where others would see it: use https://{base_url[7:]}"
+        raise DefinitionError((Problem(message, "perstack.toml", key="provider.setting.headers"),))
     base_url = re.sub(r"/(api|v1)$", "", base_url)
     dialect = dialect_of(settings, "ollama")
     return OpenAIConnection(endpoint_of(base_url, headers, settings, "chat"), dialect, "chat", prefix="/v1")
@@ -280,16 +280,16 @@ def _ollama_url(host: str) -> str:
     host = host.strip()
     if not host:
         return ""
-    given = "//" in host
+    has_scheme = "//" in host
     if host.startswith(":"):
         host = f"localhost{host}"
     try:
-        parts = urlsplit(host if given else f"http://{host}")
+        parts = urlsplit(host if has_scheme else f"http://{host}")
     except ValueError:
         return host  # the later check reports the error
     # A server's wildcard address is not an address to connect to.
     netloc = re.sub(r"^(0\.0\.0\.0|\[::\])(?=:|$)", "localhost", parts.netloc)
-    if not given and not re.search(r":\d+$", netloc):
+    if not has_scheme and not re.search(r":\d+$", netloc):
         netloc = f"{netloc}:{_OLLAMA_PORT}"
     return parts._replace(netloc=netloc).geturl()
 
@@ -316,10 +316,10 @@ def ollama_models(env: Mapping[str, str]) -> Sequence[OfferedModel]:
     except httpx.HTTPError as error:
         raise ProviderError(f"no server answers at {endpoint.base_url}: start it with `ollama serve`") from error
     try:
-        found = _OllamaModels.model_validate_json(body)
+        models = _OllamaModels.model_validate_json(body)
     except ValidationError as error:
         raise ProviderError(f"the server at {endpoint.base_url} does not list models as Ollama does") from error
-    return sorted((OfferedModel(model.id) for model in found.data), key=lambda model: model.name)
+    return sorted((OfferedModel(model.id) for model in models.data), key=lambda model: model.name)
 
 
 def _model_list(url: str, headers: Mapping[str, str]) -> bytes:
@@ -332,8 +332,8 @@ def _model_list(url: str, headers: Mapping[str, str]) -> bytes:
         client.stream("GET", url, headers=dict(headers)) as answer,
     ):
         answer.raise_for_status()
-        for piece in answer.iter_bytes():
-            body += piece
+        for chunk in answer.iter_bytes():
+            body += chunk
             if len(body) > _MAX_MODELS_BYTES:
                 break
     return body

@@ -103,13 +103,13 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
 def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     if not dialect.reasons(request.model):
         return {}  # models without reasoning reject both fields
-    wanted = {
+    options = {
         "effort": effort_of(request.model, request.reasoning_budget, dialect),
         "summary": dialect.reasoning_summary,
     }
-    said: JsonObject = {name: value for name, value in wanted.items() if value is not None}
+    given: JsonObject = {name: value for name, value in options.items() if value is not None}
     include: JsonObject = {"include": ["reasoning.encrypted_content"]}
-    return {"reasoning": said, **include} if said else include
+    return {"reasoning": given, **include} if given else include
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
@@ -128,11 +128,11 @@ def _hosted(request: GenerationRequest, include: JsonValue) -> JsonObject:
     """Return the fields that hosted tools need: what they have found, and the limit of their calls together."""
     if not request.provider_tools:
         return {}
-    found = [_RESULTS[tool.name] for tool in request.provider_tools if tool.name in _RESULTS]
-    fields: JsonObject = {"include": [*(include if isinstance(include, list) else []), *found]}
+    includes = [_RESULTS[tool.name] for tool in request.provider_tools if tool.name in _RESULTS]
+    fields: JsonObject = {"include": [*(include if isinstance(include, list) else []), *includes]}
     limits = (tool.options.max_uses for tool in request.provider_tools if isinstance(tool.options, WebToolOptions))
-    most = min((limit for limit in limits if limit is not None), default=None)
-    return fields if most is None else {**fields, "max_tool_calls": most}
+    max_calls = min((limit for limit in limits if limit is not None), default=None)
+    return fields if max_calls is None else {**fields, "max_tool_calls": max_calls}
 
 
 _CONTINUE = b',{"type":"message","role":"user","content":"%s"}' % CONTINUE.encode()
@@ -159,32 +159,32 @@ def _items(message: Message, contents: ContentEncoder, offered: frozenset[str]) 
 
 
 def _reply(message: ExpertMessage, vendor: str, offered: frozenset[str]) -> list[JsonObject]:
-    found: list[JsonObject] = []
+    items: list[JsonObject] = []
     phase: JsonObject = {}
     for part in message.contents:
         match part:
             case TextPart():
                 if part.text.strip():
-                    found.append({"type": "message", "role": "assistant", "content": part.text, **phase})
+                    items.append({"type": "message", "role": "assistant", "content": part.text, **phase})
                 phase = {}
             case ToolCallPart():
-                found.append(_call(part))
+                items.append(_call(part))
             case ThinkingPart():
-                ours = (part.opaque or {}).get(vendor)
-                if isinstance(ours, dict) and "phase" in ours:
-                    phase = ours
-                elif isinstance(ours, dict):
-                    found.append({"type": "reasoning", **ours})
+                opaque = (part.opaque or {}).get(vendor)
+                if isinstance(opaque, dict) and "phase" in opaque:
+                    phase = opaque
+                elif isinstance(opaque, dict):
+                    items.append({"type": "reasoning", **opaque})
             case ProviderToolPart():
-                told: list[JsonObject] = [{"type": "message", "role": "assistant", "content": part.shown}]
+                shown: list[JsonObject] = [{"type": "message", "role": "assistant", "content": part.shown}]
                 blocks = own_blocks(part, vendor, offered)
-                found += told if blocks is None else blocks
+                items += shown if blocks is None else blocks
             case _:
                 assert_never(part)
     # The API rejects reasoning without a following item, which a truncated reply may lack.
-    while found and found[-1]["type"] == "reasoning":
-        found.pop()
-    return found
+    while items and items[-1]["type"] == "reasoning":
+        items.pop()
+    return items
 
 
 def _call(part: ToolCallPart) -> JsonObject:
@@ -201,8 +201,8 @@ def _result(result: ToolResultPart, contents: ContentEncoder) -> JsonObject:
     if isinstance(output, str):
         output = with_error_prefix(result, output)
     elif isinstance(output, list) and result.is_error:
-        told: list[JsonValue] = [{"type": "input_text", "text": "Error:"}]
-        output = told + output
+        prefix: list[JsonValue] = [{"type": "input_text", "text": "Error:"}]
+        output = prefix + output
     return {"type": "function_call_output", "call_id": legal_id(result.tool_call_id), "output": output}
 
 
@@ -313,13 +313,13 @@ class ResponsesDecoder:
         match event.type:
             case "response.output_item.done":
                 if event.item is not None:
-                    at = len(self._done) if event.output_index is None else event.output_index
-                    self._done.append((at, event.item))
+                    index = len(self._done) if event.output_index is None else event.output_index
+                    self._done.append((index, event.item))
             case "response.completed" | "response.incomplete" | "response.failed":
                 self._end(event.response or _Response(status=event.type.removeprefix("response.")))
             case "error":
-                found = event.error or _ResponseError(message=event.message, code=event.code)
-                raise stream_error(found.message, found.code)
+                error = event.error or _ResponseError(message=event.message, code=event.code)
+                raise stream_error(error.message, error.code)
             case "":
                 # A whole response in one document, from a server that does not stream, or an error without a type.
                 self._take_document(read_event(_Response, data, _API))
@@ -355,7 +355,7 @@ class ResponsesDecoder:
 
     def _items(self, response: _Response) -> list[_Item]:
         """Return the streamed items or the final response's, whichever are more: some servers omit one of both."""
-        done = [item for _, item in sorted(self._done, key=lambda one: one[0])]
+        done = [item for _, item in sorted(self._done, key=lambda pair: pair[0])]
         whole = response.output or []
         return whole if len(whole) > len(done) else done
 
@@ -386,8 +386,8 @@ def _hosted_use(item: _Item, vendor: str) -> ProviderToolPart:
     args: JsonObject = {name: value for name, value in action.items() if name not in ("type", "sources")}
     if isinstance(item.queries, list):
         args["queries"] = item.queries
-    found = [_sources_of(one) for one in (action.get("sources"), item.results) if isinstance(one, list)]
-    lines = [line for each in found for line in each] or [item.status or "done"]
+    sources = [_sources_of(value) for value in (action.get("sources"), item.results) if isinstance(value, list)]
+    lines = [line for group in sources for line in group] or [item.status or "done"]
     raw: JsonObject = item.model_dump(mode="json", exclude_unset=True)
     return ProviderToolPart(
         id=item.id,
@@ -401,9 +401,9 @@ def _hosted_use(item: _Item, vendor: str) -> ProviderToolPart:
 
 def _sources_of(results: list[JsonValue]) -> Iterable[str]:
     """Yield the address or name of each source, with the text that was found there."""
-    for one in results:
-        if isinstance(one, dict):
-            yield " ".join(str(one[name]) for name in ("title", "url", "filename", "text") if one.get(name))
+    for result in results:
+        if isinstance(result, dict):
+            yield " ".join(str(result[name]) for name in ("title", "url", "filename", "text") if result.get(name))
 
 
 def _with_uses(usage: Usage, items: list[_Item]) -> Usage:
@@ -418,18 +418,18 @@ def _with_uses(usage: Usage, items: list[_Item]) -> Usage:
 
 def _thinking(item: _Item, vendor: str) -> list[ReplyPart]:
     summary, content = item.summary or [], item.content or []
-    thinking = "\n\n".join(one.text for one in summary) or "".join(one.text for one in content)
-    ours: JsonObject = {"id": item.id, "summary": [{"type": "summary_text", "text": one.text} for one in summary]}
+    thinking = "\n\n".join(part.text for part in summary) or "".join(part.text for part in content)
+    opaque: JsonObject = {"id": item.id, "summary": [{"type": "summary_text", "text": part.text} for part in summary]}
     if item.encrypted_content:
-        ours["encrypted_content"] = item.encrypted_content
+        opaque["encrypted_content"] = item.encrypted_content
     elif content:
-        ours["content"] = [{"type": "reasoning_text", "text": one.text} for one in content]
+        opaque["content"] = [{"type": "reasoning_text", "text": part.text} for part in content]
     elif not thinking:
         return []
     else:
         # the server stores no items, so this one cannot be referenced by id
         return [ThinkingPart(thinking=thinking)]
-    return [ThinkingPart(thinking=thinking, opaque={vendor: ours})]
+    return [ThinkingPart(thinking=thinking, opaque={vendor: opaque})]
 
 
 def _finish_reason(response: _Response, items: list[_Item]) -> FinishReason:

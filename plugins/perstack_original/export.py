@@ -86,140 +86,147 @@ class _Export:
         log = self.logs.get(run_id, ())
         if not log or run_id in self.last_steps:
             return
-        at = self._begin(log[0], offset)
+        stretch = self._begin(log[0], offset)
         for index, event in enumerate(log[1:], 1):
-            was = at.state
-            if was.status != "running" and not isinstance(
+            previous = stretch.state
+            if previous.status != "running" and not isinstance(
                 event, ours.QueueRun | ours.CloseRun | ours.StartRewind | ours.FinishRewind | ours.RedactEvent
             ):
-                self._continue_stretch(at, event)
-            at.state = evolve(was, event, Head(index + 1))
-            at.ids += [_id(run_id, "message", n) for n in range(len(at.ids), len(at.state.messages))]
+                self._continue_stretch(stretch, event)
+            stretch.state = evolve(previous, event, Head(index + 1))
+            stretch.ids += [_id(run_id, "message", n) for n in range(len(stretch.ids), len(stretch.state.messages))]
             follower = log[index + 1] if index + 1 < len(log) else None
-            self._event(at, was, event, follower)
-            self.places[event.id] = (at.state, list(at.ids))
-        self.last_steps[run_id] = at.step
+            self._event(stretch, previous, event, follower)
+            self.places[event.id] = (stretch.state, list(stretch.ids))
+        self.last_steps[run_id] = stretch.step
 
     def _begin(self, start: ours.StoredEvent, offset: int) -> _Stretch:
         if not isinstance(start, ours.StartRun):
             raise ValueError(f"the log of {start.run_id} does not begin with startRun")
         base = self.places.get(start.continued_from.checkpoint_id) if start.continued_from else None
         state = begin(start, Head(1), base[0] if base else None)
-        known = base[1] if base else []
-        ids = known + [_id(start.run_id, "message", n) for n in range(len(known), len(state.messages))]
+        base_ids = base[1] if base else []
+        ids = base_ids + [_id(start.run_id, "message", n) for n in range(len(base_ids), len(state.messages))]
         self.last_start = clock = max(start.timestamp, self.last_start + 1)
-        at = _Stretch(state, ids, self._run_id(start.run_id, 0), offset, clock - 1)
+        stretch = _Stretch(state, ids, self._run_id(start.run_id, 0), offset, clock - 1)
         self.places[start.id] = (state, list(ids))
-        messages = self._messages(at)
-        at.goes_on = is_answer = start.continued_from is not None and (
+        messages = self._messages(stretch)
+        stretch.goes_on = is_answer = start.continued_from is not None and (
             start.continued_from.answers or start.continued_from.as_it_was
         )
         before, query = (messages, ()) if is_answer else (messages[:-1], messages[-1:])
-        initial = self._checkpoint(at, 0).model_copy(
+        initial = self._checkpoint(stretch, 0).model_copy(
             update={"status": "init", "messages": before if base else (), "usage": NO_USAGE}
         )
-        given = query if base else (before[0], *query)
-        self._write(at, start, "startRun", initial_checkpoint=initial, input_messages=given)
+        input_messages = query if base else (before[0], *query)
+        self._write(stretch, start, "startRun", initial_checkpoint=initial, input_messages=input_messages)
         setting = theirs.OriginalRunSetting(model=start.model, provider_config={"providerName": start.provider})
-        self._file(at, "run-setting.json", setting)
-        return at
+        self._file(stretch, "run-setting.json", setting)
+        return stretch
 
-    def _continue_stretch(self, at: _Stretch, event: ours.StoredEvent) -> None:
-        started = [call.delegation.run_id for call in at.state.calls.values() if call.delegation]
-        last = max([at.step, *(self.last_steps.get(run_id, 0) for run_id in started)])
-        at.part += 1
-        at.goes_on = True
-        at.run_id = self._run_id(at.state.id, at.part)
-        at.offset = last + 1 - max(at.state.step, 1)
-        at.clock = self.last_start = max(event.timestamp, at.clock + 1, self.last_start + 1)
-        initial = self._checkpoint(at, at.state.head.seq)
-        self._write(at, event, "startRun", initial_checkpoint=initial, input_messages=())
+    def _continue_stretch(self, stretch: _Stretch, event: ours.StoredEvent) -> None:
+        started = [call.delegation.run_id for call in stretch.state.calls.values() if call.delegation]
+        last = max([stretch.step, *(self.last_steps.get(run_id, 0) for run_id in started)])
+        stretch.part += 1
+        stretch.goes_on = True
+        stretch.run_id = self._run_id(stretch.state.id, stretch.part)
+        stretch.offset = last + 1 - max(stretch.state.step, 1)
+        stretch.clock = self.last_start = max(event.timestamp, stretch.clock + 1, self.last_start + 1)
+        initial = self._checkpoint(stretch, stretch.state.head.seq)
+        self._write(stretch, event, "startRun", initial_checkpoint=initial, input_messages=())
 
     def _event(  # noqa: C901 - one case for each kind of event, each a line or three
-        self, at: _Stretch, was: Run, event: ours.StoredEvent, follower: ours.StoredEvent | None
+        self, stretch: _Stretch, previous: Run, event: ours.StoredEvent, follower: ours.StoredEvent | None
     ) -> None:
         match event:
             case ours.StartGeneration():
-                at.goes_on = False
+                stretch.goes_on = False
                 kind = "startStreamingRunResult" if event.final else "startGeneration"
-                self._write(at, event, kind, messages=None if event.final else self._messages(at))
+                self._write(stretch, event, kind, messages=None if event.final else self._messages(stretch))
             case ours.FinishGeneration():
-                at.usage = event.usage
-                if was.final:
-                    self._write(at, event, "completeStreamingRunResult", text=event.message.text)
+                stretch.usage = event.usage
+                if previous.final:
+                    self._write(stretch, event, "completeStreamingRunResult", text=event.message.text)
             case ours.Retry():
-                self._write(at, event, "retry", reason=event.error.message, new_messages=(), usage=event.usage)
+                self._write(stretch, event, "retry", reason=event.error.message, new_messages=(), usage=event.usage)
             case ours.CallTools():
-                calls = self._calls(at)
+                calls = self._calls(stretch)
                 self._write(
-                    at, event, "callTools", new_message=self._messages(at)[-1], tool_calls=calls, usage=at.usage
+                    stretch,
+                    event,
+                    "callTools",
+                    new_message=self._messages(stretch)[-1],
+                    tool_calls=calls,
+                    usage=stretch.usage,
                 )
             case ours.CallDelegate():
-                self._delegate(at, event)
+                self._delegate(stretch, event)
             case ours.CallInteractiveTool() if event.question is None:
-                call = next(call for call in self._calls(at) if call.id == event.tool_call_id)
-                self._write(at, event, "callInteractiveTool", tool_call=call, usage=at.usage)
+                call = next(call for call in self._calls(stretch) if call.id == event.tool_call_id)
+                self._write(stretch, event, "callInteractiveTool", tool_call=call, usage=stretch.usage)
             case ours.FinishToolCall() | ours.AttemptCompletion():
-                self._results(at, was, event)
+                self._results(stretch, previous, event)
             case ours.FinishStep():
                 if not isinstance(follower, ours.FinishRun):
-                    checkpoint = self._checkpoint(at, at.state.head.seq, keep=True)
-                    self._write(at, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
+                    checkpoint = self._checkpoint(stretch, stretch.state.head.seq, keep=True)
+                    self._write(stretch, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
             case ours.CompactHistory():
-                at.ids = [_id(at.state.id, f"after {event.id}", n) for n in range(len(at.state.messages))]
+                stretch.ids = [
+                    _id(stretch.state.id, f"after {event.id}", n) for n in range(len(stretch.state.messages))
+                ]
             case _ if isinstance(event, _STOPS):
-                self._stop(at, event)
+                self._stop(stretch, event)
             case _:
                 # The original has no permissions, budgets, workers, snapshots, schemas or compaction. Their texts that
                 # the model sees are among the messages, and of a redacted event what remains is at its position.
                 pass
 
-    def _delegate(self, at: _Stretch, event: ours.CallDelegate) -> None:
-        called = {one.tool_call_id for one in event.delegates}
-        calls = tuple(call for call in self._calls(at) if call.id in called)
-        self._write(at, event, "callDelegate", tool_calls=calls, usage=at.usage)
+    def _delegate(self, stretch: _Stretch, event: ours.CallDelegate) -> None:
+        called = {delegate.tool_call_id for delegate in event.delegates}
+        calls = tuple(call for call in self._calls(stretch) if call.id in called)
+        self._write(stretch, event, "callDelegate", tool_calls=calls, usage=stretch.usage)
         for delegation in event.delegates:
-            self.run(delegation.run_id, at.step)
+            self.run(delegation.run_id, stretch.step)
 
-    def _results(self, at: _Stretch, was: Run, event: ours.FinishToolCall | ours.AttemptCompletion) -> None:
+    def _results(self, stretch: _Stretch, previous: Run, event: ours.FinishToolCall | ours.AttemptCompletion) -> None:
         """Write the results; the original records them when all calls of a reply have one."""
-        last = at.state.messages[-1]
-        if len(at.state.messages) == len(was.messages) or not isinstance(last, ToolMessage):
+        last = stretch.state.messages[-1]
+        if len(stretch.state.messages) == len(previous.messages) or not isinstance(last, ToolMessage):
             return
-        message = self._messages(at)[-1]
+        message = self._messages(stretch)[-1]
         by_id = {part.tool_call_id: part for part in message.contents}
         completion = by_id.pop(event.tool_call_id) if isinstance(event, ours.AttemptCompletion) else None
         if by_id:
-            kind = "finishAllToolCalls" if at.goes_on else "finishToolCall"
-            others = message.model_copy(update={"contents": tuple(by_id.values())})
-            self._write(at, event, kind, new_messages=(others,))
+            kind = "finishAllToolCalls" if stretch.goes_on else "finishToolCall"
+            message_left = message.model_copy(update={"contents": tuple(by_id.values())})
+            self._write(stretch, event, kind, new_messages=(message_left,))
         if completion is not None:
             result = theirs.OriginalToolResult(
                 id=event.tool_call_id, tool_name=completion.tool_name or "", result=completion.contents or ()
             )
-            self._write(at, event, "attemptCompletion", tool_result=result)
+            self._write(stretch, event, "attemptCompletion", tool_result=result)
 
-    def _stop(self, at: _Stretch, event: ours.StoredEvent) -> None:
-        checkpoint = self._checkpoint(at, at.state.head.seq, keep=True)
+    def _stop(self, stretch: _Stretch, event: ours.StoredEvent) -> None:
+        checkpoint = self._checkpoint(stretch, stretch.state.head.seq, keep=True)
         facts: dict[str, object] = {"checkpoint": checkpoint}
         if isinstance(event, ours.FinishRun):
-            facts |= {"text": event.text, "usage": at.usage}
+            facts |= {"text": event.text, "usage": stretch.usage}
         elif isinstance(event, ours.ErrorRun):
             facts["error"] = {"name": event.error.name, "message": event.error.message}
         elif isinstance(event, ours.StopRunByInterrupt):
             facts["error"] = {"name": "Interrupted", "message": event.reason}
-        self._write(at, event, (*event.original_types, event.type)[0], **facts)
+        self._write(stretch, event, (*event.original_types, event.type)[0], **facts)
 
-    def _checkpoint(self, at: _Stretch, seq: int, *, keep: bool = False) -> theirs.OriginalCheckpoint:
-        state = at.state
+    def _checkpoint(self, stretch: _Stretch, seq: int, *, keep: bool = False) -> theirs.OriginalCheckpoint:
+        state = stretch.state
         caller = state.start.delegated_by
         checkpoint = theirs.OriginalCheckpoint(
-            id=_id(at.run_id, "checkpoint", seq),
+            id=_id(stretch.run_id, "checkpoint", seq),
             job_id=state.start.job_id,
-            run_id=at.run_id,
+            run_id=stretch.run_id,
             status=STATUSES.get(state.status, state.status),
-            step_number=at.step,
-            messages=self._messages(at),
+            step_number=stretch.step,
+            messages=self._messages(stretch),
             expert=_expert(state.start.expert.key, state.start.expert.version),
             delegated_by=theirs.Caller(
                 expert=_expert(caller.expert_key),
@@ -257,7 +264,7 @@ class _Export:
             id=result.tool_call_id, skill_name=skill, tool_name=result.tool_name, result=contents
         )
 
-    def _calls(self, at: _Stretch) -> tuple[theirs.OriginalToolCall, ...]:
+    def _calls(self, stretch: _Stretch) -> tuple[theirs.OriginalToolCall, ...]:
         return tuple(
             theirs.OriginalToolCall(
                 id=call.decided.id,
@@ -265,16 +272,16 @@ class _Export:
                 tool_name=call.decided.tool_name,
                 args=call.part.args,
             )
-            for call in at.state.calls.values()
+            for call in stretch.state.calls.values()
         )
 
-    def _messages(self, at: _Stretch) -> tuple[theirs.Message, ...]:
+    def _messages(self, stretch: _Stretch) -> tuple[theirs.Message, ...]:
         instruction = theirs.Message(
             type="instructionMessage",
-            id=_id(at.state.id, "instruction", 0),
-            contents=(theirs.OriginalPart(type="textPart", text=at.state.start.instruction),),
+            id=_id(stretch.state.id, "instruction", 0),
+            contents=(theirs.OriginalPart(type="textPart", text=stretch.state.start.instruction),),
         )
-        pairs = zip(at.state.messages, at.ids, strict=True)
+        pairs = zip(stretch.state.messages, stretch.ids, strict=True)
         return (instruction, *(self._message(message, message_id) for message, message_id in pairs))
 
     def _message(self, message: Message, message_id: str) -> theirs.Message:
@@ -289,7 +296,7 @@ class _Export:
                         type="toolResultPart",
                         tool_call_id=part.tool_call_id,
                         tool_name=part.tool_name,
-                        contents=tuple(self._content(one) for one in part.contents),
+                        contents=tuple(self._content(content) for content in part.contents),
                         is_error=part.is_error or None,
                     )
                     for part in message.contents
@@ -308,26 +315,26 @@ class _Export:
         kind = "imageInlinePart" if part.mime_type.startswith("image/") else "fileInlinePart"
         return theirs.OriginalPart(type=kind, encoded_data=base64.b64encode(data).decode(), mime_type=part.mime_type)
 
-    def _write(self, at: _Stretch, source: ours.StoredEvent, kind: str, **facts: object) -> None:
+    def _write(self, stretch: _Stretch, source: ours.StoredEvent, kind: str, **facts: object) -> None:
         # strictly increasing, so that the file names keep the order
-        at.clock = max(source.timestamp, at.clock + 1)
-        start = at.state.start
+        stretch.clock = max(source.timestamp, stretch.clock + 1)
+        start = stretch.state.start
         event = theirs.Event.model_validate(
             {
                 "type": kind,
-                "id": _id(at.run_id, kind, at.clock),
+                "id": _id(stretch.run_id, kind, stretch.clock),
                 "expert_key": start.expert_key,
-                "timestamp": at.clock,
+                "timestamp": stretch.clock,
                 "job_id": start.job_id,
-                "run_id": at.run_id,
-                "step_number": at.step,
+                "run_id": stretch.run_id,
+                "step_number": stretch.step,
                 **facts,
             }
         )
-        self._file(at, event.file_name, event)
+        self._file(stretch, event.file_name, event)
 
-    def _file(self, at: _Stretch, name: str, content: Fact) -> None:
-        self.files[f"jobs/{at.state.start.job_id}/runs/{at.run_id}/{name}"] = content.to_json()
+    def _file(self, stretch: _Stretch, name: str, content: Fact) -> None:
+        self.files[f"jobs/{stretch.state.start.job_id}/runs/{stretch.run_id}/{name}"] = content.to_json()
 
     def _run_id(self, run_id: str, part: int) -> str:
         made = _id(run_id, "run", part)

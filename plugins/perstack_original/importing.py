@@ -99,9 +99,9 @@ def callees_of(event: theirs.Event) -> tuple[theirs.Callee, ...]:
 
 def result_order(events: Sequence[theirs.Event], reply: theirs.Event) -> dict[str, int]:
     """Return the position of each result in the message that answers this reply."""
-    asked = {call.id for call in reply.tool_calls or ()}
+    call_ids = {call.id for call in reply.tool_calls or ()}
     messages = (message for event in events for message in event.new_messages or ())
-    ids = [part.tool_call_id for message in messages for part in message.contents if part.tool_call_id in asked]
+    ids = [part.tool_call_id for message in messages for part in message.contents if part.tool_call_id in call_ids]
     return {str(call_id): index for index, call_id in enumerate(ids)}
 
 
@@ -147,7 +147,7 @@ def error_of(event: theirs.Event) -> facts.ErrorInfo:
     )
 
 
-_LIFE = (
+_EVENT_ORDER = (
     "startRun",
     "finishAllToolCalls",
     "resumeToolCalls",
@@ -215,24 +215,24 @@ class _Upgrade:
 
     def _link(self, run: list[theirs.Event]) -> None:
         start = run[0]
-        before = None if query_of(start) else self._predecessor(start, run)
-        if before is None:
-            before = _Chain(run_id_of(self._job_id, len(self._chains) + 1), [], [])
-            self._chains.append(before)
+        chain = None if query_of(start) else self._predecessor(start, run)
+        if chain is None:
+            chain = _Chain(run_id_of(self._job_id, len(self._chains) + 1), [], [])
+            self._chains.append(chain)
             caller = start.initial_checkpoint.delegated_by if start.initial_checkpoint else None
             if caller is not None:
-                self._delegates[caller.run_id, caller.tool_call_id] = before.id
-        before.events += run
-        before.starts.append(start)
-        self._chain_of[start.run_id] = before
+                self._delegates[caller.run_id, caller.tool_call_id] = chain.id
+        chain.events += run
+        chain.starts.append(start)
+        self._chain_of[start.run_id] = chain
 
     def _predecessor(self, start: theirs.Event, run: list[theirs.Event]) -> _Chain | None:
-        wanted = last_message(start.initial_checkpoint)
-        if start.type != "startRun" or not wanted:
+        message_id = last_message(start.initial_checkpoint)
+        if start.type != "startRun" or not message_id:
             return None
         for chain in self._chains:
             last = next((event.checkpoint for event in reversed(chain.events) if event.checkpoint), None)
-            if last_message(last) == wanted:
+            if last_message(last) == message_id:
                 return chain
         return None
 
@@ -272,7 +272,7 @@ class _Upgrade:
         provider = setting.provider_config.get("providerName")
         instruction = instruction_of((*(event.input_messages or ()), *(checkpoint.messages if checkpoint else ())))
         expert = checkpoint.expert if checkpoint else theirs.ExpertName(key=event.expert_key)
-        delegates = {callee.expert.key for one in chain.events for callee in callees_of(one)}
+        delegates = {callee.expert.key for item in chain.events for callee in callees_of(item)}
         fields = {
             "query": query_of(event) or answer_of(event),
             "model": setting.model or UNKNOWN,
@@ -297,10 +297,10 @@ class _Upgrade:
     def _generate(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is not None and chain.state.phase is Phase.SETTLED:
             self._finish_step(chain, event)
-        here = (event.run_id, event.step_number)
-        again = here == chain.step and chain.state is not None
-        step = chain.state.step if again and chain.state else (chain.state.step if chain.state else 0) + 1
-        chain.step = here
+        position = (event.run_id, event.step_number)
+        is_same_step = position == chain.step and chain.state is not None
+        step = chain.state.step if is_same_step and chain.state else (chain.state.step if chain.state else 0) + 1
+        chain.step = position
         self._emit(chain, event, ours.StartGeneration, step_number=step)
 
     def _reply(self, chain: _Chain, event: theirs.Event) -> None:
@@ -322,7 +322,7 @@ class _Upgrade:
             self._emit(chain, event, ours.CallTools, calls=calls)
 
     def _call_delegates(self, chain: _Chain, event: theirs.Event) -> None:
-        callees = [callee for one in chain.events if one.run_id == event.run_id for callee in callees_of(one)]
+        callees = [callee for item in chain.events if item.run_id == event.run_id for callee in callees_of(item)]
         keys = {callee.tool_call_id: callee.expert.key for callee in callees}
         delegations = tuple(
             facts.Delegation(
@@ -354,13 +354,13 @@ class _Upgrade:
     def _attempt(self, chain: _Chain, event: theirs.Event) -> None:
         result = event.tool_result
         if result is not None and result.id in _open(chain):
-            left = remaining_todos(result.result)
-            self._emit(chain, event, ours.AttemptCompletion, tool_call_id=result.id, remaining_todos=left)
+            todos = remaining_todos(result.result)
+            self._emit(chain, event, ours.AttemptCompletion, tool_call_id=result.id, remaining_todos=todos)
 
     def _finish_calls(self, chain: _Chain, event: theirs.Event, messages: Sequence[theirs.Message]) -> None:
         # the original puts files read by a tool in a user message after the result; here they are part of the result
-        extra = tuple(part for one in messages if one.type == "userMessage" for part in one.contents)
-        results = [part for one in messages if one.type == "toolMessage" for part in one.contents]
+        extra = tuple(part for message in messages if message.type == "userMessage" for part in message.contents)
+        results = [part for message in messages if message.type == "toolMessage" for part in message.contents]
         for index, part in enumerate(results):
             if part.tool_call_id not in _open(chain):
                 continue
@@ -371,7 +371,7 @@ class _Upgrade:
                 ours.FinishToolCall,
                 tool_call_id=part.tool_call_id,
                 tool_name=part.tool_name or "",
-                contents=tuple(self._content(one) for one in contents),
+                contents=tuple(self._content(content) for content in contents),
                 is_error=bool(part.is_error),
             )
 
@@ -432,7 +432,7 @@ class _Upgrade:
                     chain, event, ours.AttemptCompletion, tool_call_id=call.decided.id, result=event.text or None
                 )
         messages = event.checkpoint.messages if event.checkpoint else ()
-        self._finish_calls(chain, event, [one for one in messages if one.type == "toolMessage"])
+        self._finish_calls(chain, event, [message for message in messages if message.type == "toolMessage"])
 
     def _stop(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is None:
@@ -504,7 +504,7 @@ class _Upgrade:
 
 
 def _order(event: theirs.Event) -> tuple[int, int]:
-    return event.timestamp, _LIFE.index(event.type) if event.type in _LIFE else len(_LIFE)
+    return event.timestamp, _EVENT_ORDER.index(event.type) if event.type in _EVENT_ORDER else len(_EVENT_ORDER)
 
 
 def _last_event_id(state: Run) -> str:
@@ -530,10 +530,10 @@ def read_job(job_id: str, runs: ReadableFolder, names: Sequence[str]) -> Foreign
     events: dict[str, list[Event]] = {}
     settings: dict[str, OriginalRunSetting] = {}
     for name in names:
-        found = runs.find(name)
-        if found is None:
+        subfolder = runs.find(name)
+        if subfolder is None:
             continue
-        with found as folder:
+        with subfolder as folder:
             files = sorted(entry.name for entry in folder.entries() if _is_event(entry))
             if not files:
                 continue

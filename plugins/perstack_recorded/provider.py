@@ -25,7 +25,7 @@ from perstack.support.recordings import read_recording
 
 _SETTINGS = ("recording", "tools", "definition", "pace")
 _DEFINITIONS = ("same", "any")
-_SLOWEST_S = 60
+_MAX_PACE_S = 60
 
 
 class RecordedProvider(Provider):
@@ -41,8 +41,8 @@ class RecordedProvider(Provider):
         if request.place is None:
             raise not_recorded(f"{self.player.name} plays Runs of Jobs only")
         purpose = "result" if request.purpose == "reply" and not request.allow_tools else request.purpose
-        found = self.player.reply(request.place, purpose, request.step, request.messages)
-        reply = message_of(found)
+        recorded = self.player.reply(request.place, purpose, request.step, request.messages)
+        reply = message_of(recorded)
         deltas = [piece for part in reply.contents for piece in self._deltas_of(part)]
         for delta in deltas:
             on_delta(delta)
@@ -50,10 +50,10 @@ class RecordedProvider(Provider):
                 await asyncio.sleep(self._pace_s / len(deltas))
         if self._pace_s and not deltas:
             await asyncio.sleep(self._pace_s)
-        usage = found.usage.plausible()
+        usage = recorded.usage.plausible()
         if usage.cost_usd is not None and usage.cost_usd < 0:
             usage = usage.model_copy(update={"cost_usd": None})
-        return Generation(reply, usage, found.finish_reason, found.context_window)
+        return Generation(reply, usage, recorded.finish_reason, recorded.context_window)
 
     def _deltas_of(self, part: ReplyPart) -> Iterator[Delta]:
         if isinstance(part, ThinkingPart):
@@ -84,7 +84,7 @@ def recorded_provider(setting: JsonObject, how_to_configure: str) -> RecordedPro
     if definition not in _DEFINITIONS:
         raise UsageError(f"[provider.setting] definition is {definition!r}: use `same` or `any`")
     pace = setting.get("pace", 0)
-    if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= _SLOWEST_S:
-        raise UsageError(f"[provider.setting] pace is {pace!r}: use seconds from 0 to {_SLOWEST_S}")
+    if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= _MAX_PACE_S:
+        raise UsageError(f"[provider.setting] pace is {pace!r}: use seconds from 0 to {_MAX_PACE_S}")
     player = Player(read_recording(Path(path)), path, tools, any_definition=definition == "any")
     return RecordedProvider(player, pace)

@@ -22,9 +22,9 @@ from perstack.system.files import FILE_MODE, make_state_folder, sync_directory
 
 T = TypeVar("T")
 
-BUSY_SECONDS = 10.0  # seconds that the thread waits while another process has the file locked
+BUSY_TIMEOUT_S = 10.0  # seconds that the thread waits while another process has the file locked
 
-_OF_PARENTS: list[object] = []
+_INHERITED: list[object] = []
 """Connections and threads inherited across a fork: this process must neither use nor close them."""
 
 
@@ -68,8 +68,8 @@ class DatabaseConnection:
                     raise
             finally:
                 self._turn.release()
-        waiting = self._in_thread(work, is_long=is_long)
-        return await (shield_until_done(waiting) if wholly else waiting)
+        result = self._in_thread(work, is_long=is_long)
+        return await (shield_until_done(result) if wholly else result)
 
     @property
     def is_open(self) -> bool:
@@ -93,12 +93,12 @@ class DatabaseConnection:
             thread.shutdown()
 
     async def _in_thread(self, work: Callable[[], T], *, is_long: bool) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._running(), self._patiently, work, is_long)
+        return await asyncio.get_running_loop().run_in_executor(self._running(), self._run_waiting, work, is_long)
 
-    def _patiently(self, work: Callable[[], T], is_long: bool) -> T:
+    def _run_waiting(self, work: Callable[[], T], is_long: bool) -> T:
         with self._turn:
             if self._connection is not None:
-                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
             try:
                 with nullcontext() if is_long else self._pace.measure():
                     return work()
@@ -108,7 +108,7 @@ class DatabaseConnection:
 
     def _running(self) -> ThreadPoolExecutor:
         if self._process != os.getpid():
-            _OF_PARENTS.extend((self._connection, self._thread))
+            _INHERITED.extend((self._connection, self._thread))
             self._connection, self._thread, self._process, self._turn = None, None, os.getpid(), Lock()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, self._name)
@@ -123,13 +123,13 @@ class DatabaseConnection:
 
 _APPLICATION = 0x70727374  # "prst"
 _VERSION = 5  # schema version. Lower ones were never released.
-_SMALLEST = 512  # minimum size of a database file in bytes
+_MIN_FILE_BYTES = 512  # minimum size of a database file in bytes
 _DAMAGED = "it is damaged: put it back from a copy"
 _NO_DATABASE = "this is not an SQLite database; name another file in `storage`"
 
-_PAUSE = 0.01  # seconds between two attempts while another process opens the file
+_RETRY_INTERVAL_S = 0.01  # seconds between two attempts while another process opens the file
 
-_MAKING = Lock()
+_CREATION_LOCK = Lock()
 """Held while a file is created: closing its descriptor would release the locks that this process has on it."""
 
 SPACE = "substr(job_id, 1, instr(job_id, '/'))"  # SQL expression for a row's namespace, exactly as in the index of Jobs
@@ -222,7 +222,9 @@ class Database:
         with self._opening:
             is_new = self._make()
             self._check_size()
-            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
             try:
                 if sys.platform == "darwin":  # where a sync alone leaves data in the disk's cache
                     connection.execute("PRAGMA fullfsync = 1")
@@ -267,7 +269,7 @@ class Database:
 
     def _make(self) -> bool:
         """Create the empty file with our mode, which SQLite copies to its companion files. False if it exists."""
-        with _MAKING:
+        with _CREATION_LOCK:
             if self.path.exists():
                 return False
             make_state_folder(self.path.parent)
@@ -278,10 +280,10 @@ class Database:
         # SQLite takes a very short file for an empty one and would overwrite it. Do not open the file here: closing it
         # would release all locks that this process has on it, and another process that closes it then would remove the
         # WAL that a connection is still writing.
-        found = self.path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = self.path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise StorageError(f"{self.path}: it is no ordinary file")
-        if 0 < found.st_size < _SMALLEST:
+        if 0 < status.st_size < _MIN_FILE_BYTES:
             raise StorageError(f"{self.path}: {_NO_DATABASE}")
 
     def _check_identity(self, connection: sqlite3.Connection) -> None:
@@ -322,7 +324,7 @@ def _transaction(connection: sqlite3.Connection) -> Generator[None]:
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
     """Switch to WAL mode, with retries: SQLite does not apply its busy timeout here while others open the file."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -330,7 +332,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() > deadline:
                 raise
-        time.sleep(_PAUSE)
+        time.sleep(_RETRY_INTERVAL_S)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
@@ -348,5 +350,5 @@ def _reason(error: sqlite3.Error) -> str:
     if "is full" in text:
         return f"{text}: free some space, then resume"
     if "locked" in text:
-        return f"another process has kept it locked for {BUSY_SECONDS:.0f} s; try again when it is done"
+        return f"another process has kept it locked for {BUSY_TIMEOUT_S:.0f} s; try again when it is done"
     return text

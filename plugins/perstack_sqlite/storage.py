@@ -12,7 +12,7 @@ against a second writer. Reads verify the hash chain. Namespaces share the table
 in the same transaction.
 
 Change together: a table in `database` and its schema version, `delete_job` and `sizes_of`; the layout of keys and every
-query with `_PLACES`. `perstack.testing.storage_contract` checks the port's promises.
+query with `_KEYS_PER_RUN`. `perstack.testing.storage_contract` checks the port's promises.
 """
 
 from __future__ import annotations
@@ -66,49 +66,49 @@ def _blob_names(db: sqlite3.Connection, job: str) -> tuple[str, ...]:
     return tuple(str(name) for (name,) in db.execute("SELECT sha256 FROM job_blobs WHERE job_id = ?", (job,)))
 
 
-_OF_SPACE = f"{SPACE} = ?"
+_IN_SPACE = f"{SPACE} = ?"
 _QUERIES = {
     "caches": (
-        f"SELECT job_id, coalesce(length(summary), 0) FROM jobs WHERE {_OF_SPACE}",  # noqa: S608 - no input
-        f"SELECT job_id, sum(coalesce(length(setting), 0)) FROM runs WHERE {_OF_SPACE} GROUP BY job_id",  # noqa: S608
-        f"SELECT job_id, length(entry) FROM entries WHERE {_OF_SPACE}",  # noqa: S608
+        f"SELECT job_id, coalesce(length(summary), 0) FROM jobs WHERE {_IN_SPACE}",  # noqa: S608 - no input
+        f"SELECT job_id, sum(coalesce(length(setting), 0)) FROM runs WHERE {_IN_SPACE} GROUP BY job_id",  # noqa: S608
+        f"SELECT job_id, length(entry) FROM entries WHERE {_IN_SPACE}",  # noqa: S608
     ),
     "blobs": (
-        f"SELECT job_id, sum(length(data)) FROM job_blobs JOIN blobs USING (sha256) WHERE {_OF_SPACE} GROUP BY job_id",  # noqa: S608
+        f"SELECT job_id, sum(length(data)) FROM job_blobs JOIN blobs USING (sha256) WHERE {_IN_SPACE} GROUP BY job_id",  # noqa: S608
     ),
-    "checkpoints": (f"SELECT job_id, sum(length(data)) FROM checkpoints WHERE {_OF_SPACE} GROUP BY job_id",),  # noqa: S608
+    "checkpoints": (f"SELECT job_id, sum(length(data)) FROM checkpoints WHERE {_IN_SPACE} GROUP BY job_id",),  # noqa: S608
 }
 _LOGS = (
     "SELECT job_id, sum(length(line))"  # noqa: S608
     " FROM runs JOIN records ON records.key BETWEEN runs.n * ? AND (runs.n + 1) * ? - 1"
-    f" WHERE {_OF_SPACE} GROUP BY job_id"
+    f" WHERE {_IN_SPACE} GROUP BY job_id"
 )
 
 
 def sizes_of(db: sqlite3.Connection | None, space: str, places: int) -> dict[str, JobSize]:
     """Return the size of each Job in a namespace by its key. `places` is the number of record keys per Run."""
-    found: dict[str, dict[str, int]] = {}
+    sizes: dict[str, dict[str, int]] = {}
     if db is None:
         return {}
 
     def add(kind: str, query: str, values: tuple[object, ...]) -> None:
         for key, size in db.execute(query, values):
-            of = found.setdefault(str(key), {})
-            of[kind] = of.get(kind, 0) + int(size)
+            job_sizes = sizes.setdefault(str(key), {})
+            job_sizes[kind] = job_sizes.get(kind, 0) + int(size)
 
     for kind, queries in _QUERIES.items():
         for query in queries:
             add(kind, query, (space,))
     add("logs", _LOGS, (places, places, space))
-    jobs = {str(key) for (key,) in db.execute(f"SELECT job_id FROM jobs WHERE {_OF_SPACE}", (space,))}  # noqa: S608
-    return {key: JobSize(**of) for key, of in found.items() if key in jobs}
+    jobs = {str(key) for (key,) in db.execute(f"SELECT job_id FROM jobs WHERE {_IN_SPACE}", (space,))}  # noqa: S608
+    return {key: JobSize(**job_sizes) for key, job_sizes in sizes.items() if key in jobs}
 
 
 T = TypeVar("T")
 
-_PLACES = 1 << 32  # record keys per Run, and so the maximum number of records plus one
+_KEYS_PER_RUN = 1 << 32  # record keys per Run, and so the maximum number of records plus one
 
-_LATEST = (1 << 63) - 1
+_MAX_WRITTEN = (1 << 63) - 1
 _MEDIUM = "the file"  # medium that a person puts back from a copy if data is damaged
 
 JOBS = (
@@ -145,8 +145,13 @@ class SqliteStorage(Storage):
     @property
     @override
     def places(self) -> tuple[Path, ...]:
-        beside = (self._path.with_name(f"{self._path.name}{end}") for end in ("-wal", "-shm", "-journal"))
-        return (self._path.absolute(), *(path.absolute() for path in beside), self._leases.absolute(), self.programs)
+        companions = (self._path.with_name(f"{self._path.name}{end}") for end in ("-wal", "-shm", "-journal"))
+        return (
+            self._path.absolute(),
+            *(path.absolute() for path in companions),
+            self._leases.absolute(),
+            self.programs,
+        )
 
     @property
     @override
@@ -173,7 +178,7 @@ class SqliteStorage(Storage):
 
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        written, job_id = (_LATEST, "") if after is None else place_in_jobs(after)
+        written, job_id = (_MAX_WRITTEN, "") if after is None else place_in_jobs(after)
         # one more than wanted, to learn whether more follow
         values = (self._prefix, written, self._prefix + job_id, limit + 1)
         rows = await self._database.read(lambda db: _rows(db, JOBS, values))
@@ -182,7 +187,7 @@ class SqliteStorage(Storage):
     @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         query = "SELECT run_id FROM runs WHERE job_id = ? AND EXISTS (SELECT 1 FROM records WHERE key = runs.n * ? + 1)"
-        rows = await self._rows_of_job(job_id, query, (self._key(job_id), _PLACES))
+        rows = await self._rows_of_job(job_id, query, (self._key(job_id), _KEYS_PER_RUN))
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     @override
@@ -193,11 +198,11 @@ class SqliteStorage(Storage):
         self._key(run.job_id)
 
         def work(db: sqlite3.Connection) -> None:
-            base = self._number(db, run) * _PLACES
+            base = self._number(db, run) * _KEYS_PER_RUN
             head = self._head_at(db, run, base, expected_seq)
             head_after(head, records, self._place(run))
-            keyed = [(base + expected_seq + 1 + index, record) for index, record in enumerate(records)]
-            db.executemany("INSERT INTO records (key, line) VALUES (?, ?)", keyed)
+            rows = [(base + expected_seq + 1 + index, record) for index, record in enumerate(records)]
+            db.executemany("INSERT INTO records (key, line) VALUES (?, ?)", rows)
 
         await self._database.write(work)
 
@@ -211,11 +216,11 @@ class SqliteStorage(Storage):
             if base is None:
                 return []
             # The record before is read too: the hash chain continues from it.
-            last = _PLACES - 1 if limit is None else min(after + limit, _PLACES - 1)
+            last = _KEYS_PER_RUN - 1 if limit is None else min(after + limit, _KEYS_PER_RUN - 1)
             span = (base + max(after, 1), base + last)
             rows = _rows(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
-            found = [(int(str(key)) - base, _bytes(line)) for key, line in rows]
-            return verify_rows(found, after, self._place(run), _MEDIUM)
+            records = [(int(str(key)) - base, _bytes(line)) for key, line in rows]
+            return verify_rows(records, after, self._place(run), _MEDIUM)
 
         return await self._database.read(work)
 
@@ -227,7 +232,7 @@ class SqliteStorage(Storage):
             base = None if db is None else _find_run(db, key, run.run_id)
             if base is None:
                 return []
-            values = (base + 1, base + _PLACES - 1, count)
+            values = (base + 1, base + _KEYS_PER_RUN - 1, count)
             rows = _rows(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT ?", values)
             return [_bytes(line) for (line,) in reversed(rows)]
 
@@ -243,7 +248,7 @@ class SqliteStorage(Storage):
             base = _find_run(db, key, run.run_id)
             if base is None:
                 raise NotFound(f"{self._place(run)}: has no records, and so none at {seq}")
-            span = (base + 1, base + _PLACES - 1)
+            span = (base + 1, base + _KEYS_PER_RUN - 1)
             rows = _rows(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
             check_redaction([_bytes(line) for (line,) in rows], seq, record, self._place(run))
             db.execute("UPDATE records SET line = ? WHERE key = ?", (record, base + seq))
@@ -334,7 +339,7 @@ class SqliteStorage(Storage):
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         query = "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?"
         rows = await self._rows_of_job(job_id, query, (self._key(job_id),))
-        return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
+        return page_of((str(checkpoint_id) for (checkpoint_id,) in rows), checkpoint_order, limit, after)
 
     @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
@@ -363,9 +368,9 @@ class SqliteStorage(Storage):
 
     @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        wanted = None if job_ids is None else {self._key(one) for one in job_ids}
-        found = await self._database.read(lambda db: sizes_of(db, self._prefix, _PLACES))
-        return {self._id(key): size for key, size in found.items() if wanted is None or key in wanted}
+        keys = None if job_ids is None else {self._key(job_id) for job_id in job_ids}
+        job_sizes = await self._database.read(lambda db: sizes_of(db, self._prefix, _KEYS_PER_RUN))
+        return {self._id(key): size for key, size in job_sizes.items() if keys is None or key in keys}
 
     @override
     async def size(self) -> int:
@@ -422,10 +427,10 @@ class SqliteStorage(Storage):
         def work(db: sqlite3.Connection) -> None:
             if expected is not None:
                 run, seq = expected
-                self._head_at(db, run, self._number(db, run) * _PLACES, seq)
+                self._head_at(db, run, self._number(db, run) * _KEYS_PER_RUN, seq)
             for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
-                base = int(str(number)) * _PLACES
-                db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _PLACES - 1))
+                base = int(str(number)) * _KEYS_PER_RUN
+                db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _KEYS_PER_RUN - 1))
             _drop_blobs(db, key, _blob_names(db, key))
             for table in ("runs", "checkpoints", "entries", "jobs"):
                 db.execute(f"DELETE FROM {table} WHERE job_id = ?", (key,))  # noqa: S608 - names from above
@@ -448,7 +453,7 @@ class SqliteStorage(Storage):
         key = self._key(run.job_id)
         number = _find_run(db, key, run.run_id)
         if number is not None:
-            return number // _PLACES
+            return number // _KEYS_PER_RUN
         check_id(run.run_id, "run")
         self._require(db, run.job_id)
         db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (key, run.run_id))
@@ -456,18 +461,18 @@ class SqliteStorage(Storage):
         if number is None:
             # A trigger may drop the row; number 0 would mix this log with others.
             raise StorageError(f"{self._place(run)}: the database keeps no row for it: is it one of perstack's?")
-        return number // _PLACES
+        return number // _KEYS_PER_RUN
 
     def _head(self, db: sqlite3.Connection, run: RunRef, base: int) -> Head:
         query = "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1"
-        rows = _rows(db, query, (base, base + _PLACES - 1))
+        rows = _rows(db, query, (base, base + _KEYS_PER_RUN - 1))
         if not rows:
             return EMPTY_LOG
         seq = int(str(rows[0][0])) - base
         try:
             return Head(seq, open_line(_bytes(rows[0][1])).hash)
-        except BrokenSeal as broken:
-            raise damage_error(self._place(run), seq - 1, str(broken), _MEDIUM) from broken
+        except BrokenSeal as error:
+            raise damage_error(self._place(run), seq - 1, str(error), _MEDIUM) from error
 
     def _has_record(self, db: sqlite3.Connection, run: RunRef, head: Head) -> bool:
         base = _find_run(db, self._key(run.job_id), run.run_id)
@@ -525,4 +530,4 @@ def _has_job(db: sqlite3.Connection, key: str) -> bool:
 
 def _find_run(db: sqlite3.Connection, key: str, run_id: str) -> int | None:
     rows = _rows(db, "SELECT n FROM runs WHERE job_id = ? AND run_id = ?", (key, run_id))
-    return int(str(rows[0][0])) * _PLACES if rows else None
+    return int(str(rows[0][0])) * _KEYS_PER_RUN if rows else None

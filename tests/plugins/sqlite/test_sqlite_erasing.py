@@ -44,8 +44,8 @@ def test_free_pages_and_the_log_beside_the_file_hold_nothing_any_more(tmp_path: 
 def test_a_process_that_reads_meanwhile_is_named_and_the_same_call_does_it_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_sqlite.database.BUSY_SECONDS", 0.2)
-    monkeypatch.setattr("perstack_sqlite.database.BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("perstack_sqlite.database.BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("perstack_sqlite.database.BUSY_TIMEOUT_S", 0.2)
 
     async def work() -> None:
         storage = SqliteStorage(tmp_path / "s.db")

@@ -118,7 +118,7 @@ def test_records_are_committed_to_a_synced_write_ahead_log_and_caches_without_a_
 def test_a_locked_file_is_waited_for_and_then_named(
     storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_sqlite.database.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("perstack_sqlite.database.BUSY_TIMEOUT_S", 0.01)
     wait_for(storage.create_job(JOB))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -199,7 +199,7 @@ def test_a_write_that_is_cancelled_while_it_waits_for_a_lock_is_done_or_not_when
 def test_a_write_that_fails_while_it_is_cancelled_says_so(
     storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_sqlite.database.BUSY_SECONDS", 0.3)
+    monkeypatch.setattr("perstack_sqlite.database.BUSY_TIMEOUT_S", 0.3)
 
     async def work() -> None:
         writer = await new_writer(storage)
