@@ -78,10 +78,10 @@ class DispatcherBed:
     async def dispatchers(self, count: int = 1) -> AsyncGenerator[list[Dispatcher]]:
         """Open `count` dispatchers, as so many processes would, and close them at the end."""
         async with AsyncExitStack() as stack:
-            found = [self.open() for _ in range(count)]
-            for one in found:
-                stack.push_async_callback(one.close)
-            yield found
+            opened = [self.open() for _ in range(count)]
+            for dispatcher in opened:
+                stack.push_async_callback(dispatcher.close)
+            yield opened
 
 
 async def next_claim(seat: Seat, seconds: float = SOON) -> Claim:
@@ -97,12 +97,12 @@ async def next_claim(seat: Seat, seconds: float = SOON) -> Claim:
 
 async def shown(dispatcher: Dispatcher, *, queued: int = 0, later: int = 0, running: int = 0) -> Load:
     """Assert the queue statistics, which an engine may show late, and return them."""
-    until = time.monotonic() + SOON
+    deadline = time.monotonic() + SOON
     while True:
         load = await dispatcher.load()
-        found, expected = (load.queued, load.later, load.running), (queued, later, running)
-        if found == expected or time.monotonic() > until:
-            assert found == expected
+        counts, expected = (load.queued, load.later, load.running), (queued, later, running)
+        if counts == expected or time.monotonic() > deadline:
+            assert counts == expected
             return load
         await asyncio.sleep(0.05)
 
@@ -124,21 +124,23 @@ class _WaitingContract(_Base):
 
     @in_loop
     async def test_a_job_that_is_queued_often_is_driven_once(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
-            for dispatcher in (one, other, one):
-                await dispatcher.submit(Order("job", submitted_at=5))
-            await shown(one, queued=1)
+        async with bed.dispatchers(2) as (dispatcher, other), dispatcher.seat("w") as seat:
+            for target in (dispatcher, other, dispatcher):
+                await target.submit(Order("job", submitted_at=5))
+            await shown(dispatcher, queued=1)
             claim = await next_claim(seat)
             assert claim.order == Order("job", submitted_at=5)
             assert await seat.claim() is None
             await seat.release(claim)
             assert await seat.claim() is None
-            assert await one.order("job") is None
+            assert await dispatcher.order("job") is None
 
     @in_loop
     async def test_a_job_that_many_queue_at_once_is_driven_once(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
-            await asyncio.gather(*(who.submit(Order("job", priority=n)) for n in range(8) for who in (one, other)))
+        async with bed.dispatchers(2) as (dispatcher, other), dispatcher.seat("w") as seat:
+            await asyncio.gather(
+                *(target.submit(Order("job", priority=n)) for n in range(8) for target in (dispatcher, other))
+            )
             claim = await next_claim(seat)
             assert claim.order.priority == 7
             await seat.release(claim)
@@ -148,23 +150,23 @@ class _WaitingContract(_Base):
     async def test_a_job_that_is_queued_twice_takes_the_earlier_time_and_the_higher_priority(
         self, bed: DispatcherBed
     ) -> None:
-        async with bed.dispatchers() as (one,):
+        async with bed.dispatchers() as (dispatcher,):
             later = bed.now() + 3_600_000
-            await one.submit(Order("job", due=later, priority=1))
-            await one.submit(Order("job", due=later + 5, priority=3))
-            assert await one.order("job") == Order("job", due=later, priority=3)
-            await one.submit(Order("job", due=later - 5, priority=2))
-            assert await one.order("job") == Order("job", due=later - 5, priority=3)
-            await shown(one, later=1)
-            await one.submit(Order("job"))
-            async with one.seat("w") as seat:
+            await dispatcher.submit(Order("job", due=later, priority=1))
+            await dispatcher.submit(Order("job", due=later + 5, priority=3))
+            assert await dispatcher.order("job") == Order("job", due=later, priority=3)
+            await dispatcher.submit(Order("job", due=later - 5, priority=2))
+            assert await dispatcher.order("job") == Order("job", due=later - 5, priority=3)
+            await shown(dispatcher, later=1)
+            await dispatcher.submit(Order("job"))
+            async with dispatcher.seat("w") as seat:
                 claim = await next_claim(seat)
                 assert (claim.order.due, claim.order.priority) == (0, 3)
 
     @in_loop
     async def test_a_job_that_is_queued_while_it_stops_is_driven_again(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers(2) as (one, other), one.seat("w") as seat, other.seat("v") as second:
-            await one.submit(Order("job", submitted_at=1))
+        async with bed.dispatchers(2) as (dispatcher, other), dispatcher.seat("w") as seat, other.seat("v") as second:
+            await dispatcher.submit(Order("job", submitted_at=1))
             claim = await next_claim(seat)
             await other.submit(Order("job", submitted_at=2))
             assert await second.claim() is None  # two workers would drive it
@@ -174,59 +176,63 @@ class _WaitingContract(_Base):
 
     @in_loop
     async def test_an_order_that_is_given_back_waits_with_what_is_known_of_it(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers() as (one,), one.seat("first") as seat, one.seat("second") as second:
-            await one.submit(Order("job", priority=4, labels={"a": "b"}, submitted_at=9, storage="f0"))
+        async with (
+            bed.dispatchers() as (dispatcher,),
+            dispatcher.seat("first") as seat,
+            dispatcher.seat("second") as second,
+        ):
+            await dispatcher.submit(Order("job", priority=4, labels={"a": "b"}, submitted_at=9, storage="f0"))
             claim = await next_claim(seat)
-            again = replace(claim.order, refused={"first": "no key"}, takeovers=2, events=7)
-            await seat.release(claim, again)
-            assert await one.order("job") == again
+            released = replace(claim.order, refused={"first": "no key"}, takeovers=2, events=7)
+            await seat.release(claim, released)
+            assert await dispatcher.order("job") == released
             assert await seat.claim() is None
-            assert (await next_claim(second)).order == again
+            assert (await next_claim(second)).order == released
 
     @in_loop
     async def test_an_order_that_is_given_back_and_one_submitted_meanwhile_become_one(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers() as (one,), one.seat("w") as seat:
+        async with bed.dispatchers() as (dispatcher,), dispatcher.seat("w") as seat:
             later = bed.now() + 3_600_000
-            await one.submit(Order("job"))
+            await dispatcher.submit(Order("job"))
             claim = await next_claim(seat)
-            await one.submit(Order("job", due=later))
+            await dispatcher.submit(Order("job", due=later))
             await seat.release(claim, replace(claim.order, due=later - 7, priority=2))
-            await shown(one, later=1)
-            waits = await one.order("job")
-            assert waits is not None
-            assert (waits.due, waits.priority) == (later - 7, 2)
+            await shown(dispatcher, later=1)
+            waiting = await dispatcher.order("job")
+            assert waiting is not None
+            assert (waiting.due, waiting.priority) == (later - 7, 2)
 
     @in_loop
     async def test_an_order_that_is_withdrawn_is_given_to_nobody(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers() as (one,), one.seat("w") as seat:
-            assert not await one.withdraw("job")
-            await one.submit(Order("job"))
-            assert await one.withdraw("job")
-            assert not await one.withdraw("job")
+        async with bed.dispatchers() as (dispatcher,), dispatcher.seat("w") as seat:
+            assert not await dispatcher.withdraw("job")
+            await dispatcher.submit(Order("job"))
+            assert await dispatcher.withdraw("job")
+            assert not await dispatcher.withdraw("job")
             assert await seat.claim() is None
-            await one.submit(Order("job"))
+            await dispatcher.submit(Order("job"))
             claim = await next_claim(seat)
-            assert not await one.withdraw("job")
-            assert await one.order("job") == claim.order
+            assert not await dispatcher.withdraw("job")
+            assert await dispatcher.order("job") == claim.order
 
     @in_loop
     async def test_a_delegate_that_others_drive_is_ordered_beside_its_job(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers(2) as (one, other), one.seat("w", concurrency=3) as seat:
-            of_run, alike = Order("job", run_id="job-2", priority=1, storage="f0"), Order("job-2", priority=-1)
-            await bed.submitted(one, of_run)
-            await bed.submitted(one, Order("job"))
-            await bed.submitted(one, alike)
-            await other.submit(of_run)
+        async with bed.dispatchers(2) as (dispatcher, other), dispatcher.seat("w", concurrency=3) as seat:
+            run_order, job_order = Order("job", run_id="job-2", priority=1, storage="f0"), Order("job-2", priority=-1)
+            await bed.submitted(dispatcher, run_order)
+            await bed.submitted(dispatcher, Order("job"))
+            await bed.submitted(dispatcher, job_order)
+            await other.submit(run_order)
             claims = [await next_claim(seat) for _ in range(3)]
-            assert [claim.order for claim in claims] == [of_run, Order("job"), alike]
-            assert await other.order("job", "job-2") == of_run
+            assert [claim.order for claim in claims] == [run_order, Order("job"), job_order]
+            assert await other.order("job", "job-2") == run_order
             assert await other.order("job") == Order("job")
-            assert await other.order("job-2") == alike
+            assert await other.order("job-2") == job_order
             (worker,) = await other.workers()
             assert sorted(worker.jobs) == ["job", "job-2", "job-2"]
-            claims[0] = await seat.change(claims[0], replace(of_run, takeovers=2))
-            assert (await other.order("job", "job-2")) == replace(of_run, takeovers=2)
-            await seat.release(claims[0], replace(of_run, due=bed.now() + 3_600_000))
+            claims[0] = await seat.change(claims[0], replace(run_order, takeovers=2))
+            assert (await other.order("job", "job-2")) == replace(run_order, takeovers=2)
+            await seat.release(claims[0], replace(run_order, due=bed.now() + 3_600_000))
             assert not await other.withdraw("job")
             assert await other.withdraw("job", "job-2")
             assert await other.order("job", "job-2") is None
@@ -239,20 +245,20 @@ class _ChoosingContract(_Base):
     @in_loop
     async def test_no_two_seats_drive_the_same_job(self, bed: DispatcherBed) -> None:
         async with (
-            bed.dispatchers(2) as (one, other),
-            one.seat("w", concurrency=20) as seat,
+            bed.dispatchers(2) as (dispatcher, other),
+            dispatcher.seat("w", concurrency=20) as seat,
             other.seat("v") as second,
         ):
             names = [f"job-{n}" for n in range(20)]
-            await asyncio.gather(*(one.submit(Order(name)) for name in names))
+            await asyncio.gather(*(dispatcher.submit(Order(name)) for name in names))
             claims: list[Claim] = []
 
-            async def take(who: Seat) -> None:
+            async def take(session: Seat) -> None:
                 while len(claims) < len(names):
-                    if (claim := await who.claim()) is not None:
+                    if (claim := await session.claim()) is not None:
                         claims.append(claim)
                     else:
-                        await who.wait(0.2)
+                        await session.wait(0.2)
 
             await asyncio.gather(take(seat), take(second), take(seat), take(second))
             assert (await seat.claim(), await second.claim()) == (None, None)
@@ -262,20 +268,20 @@ class _ChoosingContract(_Base):
 
     @in_loop
     async def test_the_urgent_comes_first_and_of_those_who_waited_longest(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers() as (one,), one.seat("w") as seat:
+        async with bed.dispatchers() as (dispatcher,), dispatcher.seat("w") as seat:
             for name, priority in (("a", 0), ("b", 2), ("c", 0), ("d", 2), ("e", -1)):
-                await bed.submitted(one, Order(name, priority=priority))
+                await bed.submitted(dispatcher, Order(name, priority=priority))
             assert ids([await next_claim(seat) for _ in range(5)]) == ["b", "d", "a", "c", "e"]
 
     @in_loop
     async def test_nothing_is_driven_before_its_time_and_a_seat_that_waits_gets_it_then(
         self, bed: DispatcherBed
     ) -> None:
-        async with bed.dispatchers() as (one,), one.seat("w") as seat:
+        async with bed.dispatchers() as (dispatcher,), dispatcher.seat("w") as seat:
             due = bed.now() + 1_500
-            await one.submit(Order("job", due=due))
+            await dispatcher.submit(Order("job", due=due))
             assert await seat.claim() is None
-            await shown(one, later=1)
+            await shown(dispatcher, later=1)
             await bed.pass_time(1.5)
             assert (await next_claim(seat)).order.due == due
             assert bed.now() >= due - 50  # two clocks may be a moment apart
@@ -285,9 +291,9 @@ class _ChoosingContract(_Base):
         self, bed: DispatcherBed
     ) -> None:
         async with (
-            bed.dispatchers() as (one,),
-            one.seat("labelled", labels={"gpu": "yes", "region": "eu"}) as labelled,
-            one.seat("any") as any_,
+            bed.dispatchers() as (dispatcher,),
+            dispatcher.seat("labelled", labels={"gpu": "yes", "region": "eu"}) as labelled,
+            dispatcher.seat("any") as any_,
         ):
             for name, labels in (
                 ("plain", {}),
@@ -296,7 +302,7 @@ class _ChoosingContract(_Base):
                 ("gpu", {"gpu": "yes", "team": "a"}),
                 ("eu", {"region": "eu"}),
             ):
-                await bed.submitted(one, Order(name, labels=labels))
+                await bed.submitted(dispatcher, Order(name, labels=labels))
             assert ids([await next_claim(labelled), await next_claim(labelled)]) == ["gpu", "eu"]
             assert await labelled.claim() is None
             assert ids([await next_claim(any_) for _ in range(3)]) == ["plain", "other", "like"]
@@ -304,13 +310,15 @@ class _ChoosingContract(_Base):
     @in_loop
     async def test_a_worker_that_cannot_serve_a_job_does_not_get_it_again(self, bed: DispatcherBed) -> None:
         async with (
-            bed.dispatchers() as (one,),
-            one.seat("first", labels={"a": "b"}) as first,
-            one.seat("second") as second,
-            one.seat("third") as third,
+            bed.dispatchers() as (dispatcher,),
+            dispatcher.seat("first", labels={"a": "b"}) as first,
+            dispatcher.seat("second") as second,
+            dispatcher.seat("third") as third,
         ):
-            await one.submit(Order("job", labels={"a": "b"}, refused={"first": "no key\0\ud800", "second": "no file"}))
-            await one.submit(Order("more", labels={"a": "b"}))
+            await dispatcher.submit(
+                Order("job", labels={"a": "b"}, refused={"first": "no key\0\ud800", "second": "no file"})
+            )
+            await dispatcher.submit(Order("more", labels={"a": "b"}))
             assert (await next_claim(second)).order.job_id == "more"
             assert await first.claim() is None
             assert await second.claim() is None
@@ -321,32 +329,32 @@ class _ChoosingContract(_Base):
     @in_loop
     async def test_an_order_outlives_the_process_that_submitted_it(self, bed: DispatcherBed) -> None:
         order = Order("job", due=5, priority=-3, labels={"ä": "ö ="}, submitted_at=3, takeovers=1, events=2)
-        async with bed.dispatchers() as (one,):
-            await one.submit(order)
-        async with bed.dispatchers() as (one,), one.seat("w") as seat:
+        async with bed.dispatchers() as (dispatcher,):
+            await dispatcher.submit(order)
+        async with bed.dispatchers() as (dispatcher,), dispatcher.seat("w") as seat:
             assert (await next_claim(seat)).order == order
 
     @in_loop
     async def test_who_waits_gets_what_is_submitted_at_once(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
+        async with bed.dispatchers(2) as (dispatcher, other), dispatcher.seat("w") as seat:
             await other.submit(Order("first"))
             await next_claim(seat)
             assert await seat.claim() is None
 
-            async def got() -> Claim:
+            async def next_order() -> Claim:
                 while (claim := await seat.claim()) is None:
                     await seat.wait(SECONDS)
                 return claim
 
             async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
-                getting = group.create_task(got())
+                task = group.create_task(next_order())
                 await asyncio.sleep(0.05)
                 await other.submit(Order("second"))
-            assert getting.result().order.job_id == "second"
-            began = time.monotonic()
+            assert task.result().order.job_id == "second"
+            start = time.monotonic()
             assert await seat.claim() is None
             await seat.wait(0.05)
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - start < 2.0
 
 
 class _HoldingContract(_Base):
@@ -356,9 +364,13 @@ class _HoldingContract(_Base):
     async def test_a_job_of_a_worker_that_died_is_taken_over_and_it_sees_that_if_it_was_not_dead(
         self, bed: DispatcherBed
     ) -> None:
-        async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
-            await bed.submitted(one, Order("job", submitted_at=1))
-            await bed.submitted(one, Order("another"))
+        async with (
+            bed.dispatchers(2) as (dispatcher, other),
+            dispatcher.seat("silent") as silent,
+            other.seat("next") as next_,
+        ):
+            await bed.submitted(dispatcher, Order("job", submitted_at=1))
+            await bed.submitted(dispatcher, Order("another"))
             mine = await next_claim(silent)
             mine = await silent.change(mine, replace(mine.order, takeovers=1, events=12))
             assert await other.order("job") == mine.order
@@ -371,26 +383,30 @@ class _HoldingContract(_Base):
             assert await next_.beat() == []
             assert await next_.claim() is None
             await bed.pass_time(1.5)
-            taken = await next_claim(next_, TAKEN_OVER_WITHIN - SILENT_AFTER)
-            assert taken.is_taken_over
-            assert taken.order == mine.order
-            assert taken.id != mine.id
+            takeover = await next_claim(next_, TAKEN_OVER_WITHIN - SILENT_AFTER)
+            assert takeover.is_taken_over
+            assert takeover.order == mine.order
+            assert takeover.id != mine.id
             # the former holder can no longer change it
             await silent.release(mine)
             await silent.change(mine, replace(mine.order, events=99))
             assert await other.order("job") == mine.order
             assert await silent.claim() is None
             await shown(other, running=2)
-            await next_.release(taken)
+            await next_.release(takeover)
             assert await other.order("job") is None
 
     @in_loop
     async def test_who_was_silent_sees_at_its_next_beat_what_it_lost(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
-            await one.submit(Order("lost"))
+        async with (
+            bed.dispatchers(2) as (dispatcher, other),
+            dispatcher.seat("silent") as silent,
+            other.seat("next") as next_,
+        ):
+            await dispatcher.submit(Order("lost"))
             lost = await next_claim(silent)
             await bed.pass_time(SILENT_AFTER + 0.5)
-            assert [info.name for info in await one.workers()] == []
+            assert [info.name for info in await dispatcher.workers()] == []
             await next_.beat()
             taken = await next_claim(next_, TAKEN_OVER_WITHIN)
             assert await silent.beat() == [lost.id]
@@ -407,10 +423,10 @@ class _HoldingContract(_Base):
 
     @in_loop
     async def test_a_worker_that_leaves_leaves_its_jobs_to_others_at_once(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers(2) as (one, other), other.seat("next", labels={"a": "b"}) as next_:
-            async with one.seat("leaver") as seat:
-                await bed.submitted(one, Order("fits", labels={"a": "b"}))
-                await bed.submitted(one, Order("fits not"))
+        async with bed.dispatchers(2) as (dispatcher, other), other.seat("next", labels={"a": "b"}) as next_:
+            async with dispatcher.seat("leaver") as seat:
+                await bed.submitted(dispatcher, Order("fits", labels={"a": "b"}))
+                await bed.submitted(dispatcher, Order("fits not"))
                 assert ids([await next_claim(seat), await next_claim(seat)]) == ["fits", "fits not"]
             claim = await next_claim(next_)
             assert (claim.order.job_id, claim.is_taken_over) == ("fits", True)
@@ -418,28 +434,28 @@ class _HoldingContract(_Base):
 
     @in_loop
     async def test_a_claim_that_is_released_twice_takes_nothing_from_the_next(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers() as (one,), one.seat("w") as seat, one.seat("v") as second:
-            await one.submit(Order("job"))
+        async with bed.dispatchers() as (dispatcher,), dispatcher.seat("w") as seat, dispatcher.seat("v") as second:
+            await dispatcher.submit(Order("job"))
             first = await next_claim(seat)
             await seat.release(first, first.order)
             held = await next_claim(second)
             await seat.release(first)
             await seat.release(first, replace(first.order, priority=9))
             await seat.change(first, replace(first.order, priority=9))
-            await shown(one, running=1)
-            assert await one.order("job") == held.order
+            await shown(dispatcher, running=1)
+            assert await dispatcher.order("job") == held.order
             assert await seat.beat() == []
 
     @in_loop
     async def test_people_see_who_works_on_what_and_how_much_there_is_to_do(self, bed: DispatcherBed) -> None:
-        async with bed.dispatchers(2) as (one, other):
+        async with bed.dispatchers(2) as (dispatcher, other):
             before = bed.now()
-            async with one.seat("b", labels={"gpu": "yes"}, concurrency=3) as seat, other.seat("a"):
+            async with dispatcher.seat("b", labels={"gpu": "yes"}, concurrency=3) as seat, other.seat("a"):
                 for n in range(3):
                     order = Order(f"job-{n}", labels={"gpu": "yes"}, submitted_at=before - 1000 + n)
-                    await bed.submitted(one, order)
-                await one.submit(Order("due", due=before - 500, submitted_at=before - 5000))
-                await one.submit(Order("later", due=before + 3_600_000))
+                    await bed.submitted(dispatcher, order)
+                await dispatcher.submit(Order("due", due=before - 500, submitted_at=before - 5000))
+                await dispatcher.submit(Order("later", due=before + 3_600_000))
                 await next_claim(seat)
                 first, second = await other.workers()
                 assert (first.name, first.labels, first.concurrency, first.jobs) == ("a", {}, 1, ())
@@ -462,13 +478,13 @@ class _ReachingContract(_Base):
             pytest.skip("this engine is in the process")
 
         async def work() -> None:
-            async with bed.dispatchers() as (one,), one.seat("w") as seat:
-                await one.submit(Order("job"))
+            async with bed.dispatchers() as (dispatcher,), dispatcher.seat("w") as seat:
+                await dispatcher.submit(Order("job"))
                 claim = await next_claim(seat)
                 await cut()
                 calls: list[Callable[[], Awaitable[object]]] = [
-                    lambda: one.submit(Order("more")),
-                    lambda: one.order("job"),
+                    lambda: dispatcher.submit(Order("more")),
+                    lambda: dispatcher.order("job"),
                     seat.beat,
                     seat.claim,
                     lambda: seat.release(claim),
@@ -481,8 +497,8 @@ class _ReachingContract(_Base):
                 await mend()
                 assert await seat.beat() == []
                 await seat.release(claim)
-                assert await one.order("job") is None
-                await one.submit(Order("more"))
+                assert await dispatcher.order("job") is None
+                await dispatcher.submit(Order("more"))
                 assert (await next_claim(seat)).order.job_id == "more"
 
         wait_for(work())

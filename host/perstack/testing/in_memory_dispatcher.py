@@ -47,8 +47,8 @@ class InMemoryOrders:
 
     def of_seat(self, seat: int) -> tuple[str, ...]:
         """Return the ids of the Jobs and Runs that a session has claimed."""
-        mine = [held.claim.order for held in self.held.values() if held.seat == seat]
-        return tuple(order.run_id or order.job_id for order in mine)
+        orders = [held.claim.order for held in self.held.values() if held.seat == seat]
+        return tuple(order.run_id or order.job_id for order in orders)
 
     def is_silent(self, seat: int | None) -> bool:
         """Return whether a session has ended or timed out, so that its claims may be taken over."""
@@ -81,9 +81,9 @@ class InMemoryDispatcher(Dispatcher):
     @override
     async def submit(self, order: Order) -> None:
         orders = self._orders
-        waits = orders.waiting.get(order.key)
-        if waits is not None:
-            order = replace(waits, due=min(waits.due, order.due), priority=max(waits.priority, order.priority))
+        waiting = orders.waiting.get(order.key)
+        if waiting is not None:
+            order = replace(waiting, due=min(waiting.due, order.due), priority=max(waiting.priority, order.priority))
         orders.waiting[order.key] = order
         async with orders.changed:
             orders.changed.notify_all()
@@ -117,18 +117,18 @@ class InMemoryDispatcher(Dispatcher):
     @override
     async def workers(self) -> Sequence[WorkerInfo]:
         orders = self._orders
-        found = [
+        infos = [
             replace(info, jobs=orders.of_seat(number))
             for number, info in orders.seats.items()
             if not orders.is_silent(number)
         ]
-        return sorted(found, key=lambda info: info.name)
+        return sorted(infos, key=lambda info: info.name)
 
     @override
     async def load(self) -> Load:
         now, orders = self._orders.now(), self._orders
-        due = [one for one in orders.waiting.values() if one.due <= now]
-        oldest = min((one.due or one.submitted_at for one in due), default=None)
+        due = [order for order in orders.waiting.values() if order.due <= now]
+        oldest = min((order.due or order.submitted_at for order in due), default=None)
         return Load(len(due), len(orders.waiting) - len(due), len(orders.held), oldest)
 
     @override
@@ -143,7 +143,7 @@ class InMemorySeat(Seat):
         """Use the session with that number."""
         self._orders = orders
         self._number = number
-        self._had: dict[str, Claim] = {}
+        self._claims: dict[str, Claim] = {}
 
     @override
     async def claim(self) -> Claim | None:
@@ -151,18 +151,18 @@ class InMemorySeat(Seat):
         for held in orders.held.values():
             if orders.is_silent(held.seat) and _fits(held.claim.order, info):
                 return self._take(held.claim.order, is_taken_over=True)
-        due = [one for one in orders.waiting.values() if one.due <= orders.now() and one.key not in orders.held]
-        fitting = [one for one in due if _fits(one, info)]
+        due = [order for order in orders.waiting.values() if order.due <= orders.now() and order.key not in orders.held]
+        fitting = [order for order in due if _fits(order, info)]
         if not fitting:
             return None
-        order = max(fitting, key=lambda one: one.priority)  # the first submitted among equals
+        order = max(fitting, key=lambda waiting: waiting.priority)  # the first submitted among equals
         del orders.waiting[order.key]
         return self._take(order, is_taken_over=False)
 
     def _take(self, order: Order, *, is_taken_over: bool) -> Claim:
         claim = Claim(str(next(self._orders.numbers)), order, is_taken_over)
         self._orders.held[order.key] = _HeldClaim(claim, self._number)
-        self._had[claim.id] = claim
+        self._claims[claim.id] = claim
         return claim
 
     @override
@@ -177,21 +177,21 @@ class InMemorySeat(Seat):
     async def beat(self) -> Sequence[str]:
         orders = self._orders
         orders.seats[self._number] = replace(orders.seats[self._number], seen=orders.now())
-        lost = [id for id, claim in self._had.items() if not self._has(claim)]
+        lost = [id for id, claim in self._claims.items() if not self._has(claim)]
         for id in lost:
-            del self._had[id]
+            del self._claims[id]
         return lost
 
     @override
     async def change(self, claim: Claim, order: Order) -> Claim:
-        changed = replace(claim, order=order)
+        new_claim = replace(claim, order=order)
         if self._has(claim):
-            self._orders.held[order.key].claim = self._had[claim.id] = changed
-        return changed
+            self._orders.held[order.key].claim = self._claims[claim.id] = new_claim
+        return new_claim
 
     @override
     async def release(self, claim: Claim, again: Order | None = None) -> None:
-        if self._had.pop(claim.id, None) is None or not self._has(claim):
+        if self._claims.pop(claim.id, None) is None or not self._has(claim):
             return
         del self._orders.held[claim.order.key]
         if again is not None:

@@ -126,8 +126,8 @@ class InMemoryStorage(Storage):
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         job = self.store.jobs.get(check_job_id(run.job_id))
         log = [] if job is None else job.logs.get(check_id(run.run_id, "run"), [])
-        wanted = log[: None if limit is None else after + limit]
-        return verify_rows(list(enumerate(wanted, 1)), 0, f"{self.location}, run {run.run_id}", "the record")[after:]
+        records = log[: None if limit is None else after + limit]
+        return verify_rows(list(enumerate(records, 1)), 0, f"{self.location}, run {run.run_id}", "the record")[after:]
 
     @override
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
@@ -170,8 +170,8 @@ class InMemoryStorage(Storage):
     @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
         name = new_sha256(data).hexdigest()
-        others = (job.blobs[name] for job in self.store.jobs.values() if name in job.blobs)
-        self._job(job_id).blobs[name] = next(others, data)
+        copies = (job.blobs[name] for job in self.store.jobs.values() if name in job.blobs)
+        self._job(job_id).blobs[name] = next(copies, data)
         return name
 
     @override
@@ -182,8 +182,8 @@ class InMemoryStorage(Storage):
 
     @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        wanted = self.store.jobs if job_ids is None else [one for one in job_ids if one in self.store.jobs]
-        return {one: _size_of(self.store.jobs[one]) for one in wanted}
+        ids = self.store.jobs if job_ids is None else [job_id for job_id in job_ids if job_id in self.store.jobs]
+        return {job_id: _size_of(self.store.jobs[job_id]) for job_id in ids}
 
     @override
     async def size(self) -> int:
@@ -206,8 +206,8 @@ class InMemoryStorage(Storage):
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
         self._job(job_id)
         if job_id in self.store.leases:
-            held = self.store.leases[job_id]
-            raise is_driven(job_id, held)
+            current_holder = self.store.leases[job_id]
+            raise is_driven(job_id, current_holder)
         self.store.leases[job_id] = holder
         try:
             yield
@@ -224,9 +224,9 @@ class InMemoryStorage(Storage):
         async with self.lease(job_id, "the deletion of it"):
             if expected is not None:
                 run, seq = expected
-                found = len(self._job(job_id).logs.get(run.run_id, []))
-                if found != seq:
-                    raise stale_writer(run.run_id, seq, found)
+                length = len(self._job(job_id).logs.get(run.run_id, []))
+                if length != seq:
+                    raise stale_writer(run.run_id, seq, length)
             del self.store.jobs[job_id]
 
     @override
@@ -252,5 +252,5 @@ def _size_of(job: InMemoryJob) -> JobSize:
 def _size_of_all(store: InMemoryStore) -> int:
     sizes = [_size_of(job) for job in store.jobs.values()]
     blobs = {id(data): len(data) for job in store.jobs.values() for data in job.blobs.values()}
-    own = sum(size.total - size.blobs for size in sizes) + sum(blobs.values())
-    return own + sum(map(_size_of_all, store.spaces.values()))
+    own_bytes = sum(size.total - size.blobs for size in sizes) + sum(blobs.values())
+    return own_bytes + sum(map(_size_of_all, store.spaces.values()))

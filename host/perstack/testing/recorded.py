@@ -37,8 +37,8 @@ def recorded(
     those of the base skill that change files do. `definition="any"` also plays it with another instruction. Raises
     UsageError for a file that is not a recording, and for an invalid value in `tools`.
     """
-    whole = Path(path).resolve()
-    read_recording(whole)
+    absolute = Path(path).resolve()
+    read_recording(absolute)
     chosen_tools(tools, "tools")
-    chosen: JsonValue = {**tools} if isinstance(tools, Mapping) else tools
-    return Overrides(recording=str(whole), recorded_tools=chosen, recorded_definition=definition)
+    recorded_tools: JsonValue = {**tools} if isinstance(tools, Mapping) else tools
+    return Overrides(recording=str(absolute), recorded_tools=recorded_tools, recorded_definition=definition)

@@ -51,7 +51,7 @@ from perstack.ports.provider import ANY_TOOL, Delta, Generation, GenerationReque
 from perstack.system.files import read_regular
 
 ANY_EXPERT = "*"
-_FOREVER = 1 << 62
+_UNLIMITED = 1 << 62
 
 
 class _ScriptModel(BaseModel):
@@ -201,13 +201,13 @@ def fail(
     return Turn(error=failure, repeat=repeat)
 
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 def load_script(path: Path) -> Script:
     """Read a script file. Raises UsageError with the problem."""
     try:
-        return Script.model_validate_json(read_regular(path, _MOST_BYTES))
+        return Script.model_validate_json(read_regular(path, _MAX_BYTES))
     except OSError as error:
         raise UsageError(f"the script of provider `scripted` cannot be read: {error}") from error
     except ValidationError as error:
@@ -224,13 +224,13 @@ class _Schedule:
         self._failures: dict[int, list[Turn]] = {}
         self._rounds = _times(part.repeat)
         played = 0
-        for one in part.turns:
-            if one.error is not None:
-                self._failures.setdefault(played, []).append(one)
+        for turn_spec in part.turns:
+            if turn_spec.error is not None:
+                self._failures.setdefault(played, []).append(turn_spec)
                 continue
-            played = min(_FOREVER, played + _times(one.repeat))
+            played = min(_UNLIMITED, played + _times(turn_spec.repeat))
             self._ends.append(played)
-            self._replies.append(one)
+            self._replies.append(turn_spec)
         self._length = played
 
     def reply(self, number: int) -> Turn | None:
@@ -239,10 +239,10 @@ class _Schedule:
         return self._replies[bisect_right(self._ends, number % self._length)]
 
     def failure(self, number: int, played: int) -> Turn | None:
-        for one in self._failures_before(number):
-            if played < _times(one.repeat):
-                return one
-            played -= _times(one.repeat)
+        for failing_turn in self._failures_before(number):
+            if played < _times(failing_turn.repeat):
+                return failing_turn
+            played -= _times(failing_turn.repeat)
         return None
 
     def _is_over(self, number: int) -> bool:
@@ -259,7 +259,7 @@ class _Schedule:
 
 def _times(repeat: bool | int) -> int:
     if isinstance(repeat, bool):
-        return _FOREVER if repeat else 1
+        return _UNLIMITED if repeat else 1
     return repeat
 
 
@@ -278,9 +278,9 @@ class _Progress:
         """Return the number of replies in `messages`, examining only messages that are new since the last call."""
         if len(messages) < self.counted:
             self.counted = self.replies = 0
-        new = messages[self.counted :]
-        self.replies += sum(isinstance(message, ExpertMessage) for message in new)
-        self.counted += len(new)
+        new_messages = messages[self.counted :]
+        self.replies += sum(isinstance(message, ExpertMessage) for message in new_messages)
+        self.counted += len(new_messages)
         return self.replies
 
 
@@ -306,11 +306,11 @@ class ScriptedProvider(Provider, ProviderFactory):
         self.requests.append(request)
         if self._request_log is not None:
             _append(self._request_log, request)
-        number, played = self._next_turn(request)
-        await _perform(played, on_delta)
-        if played.error is not None:
-            raise played.error.as_error()
-        return _generation(played, number)
+        number, turn_spec = self._next_turn(request)
+        await _perform(turn_spec, on_delta)
+        if turn_spec.error is not None:
+            raise turn_spec.error.as_error()
+        return _generation(turn_spec, number)
 
     @override
     async def close(self) -> None:
@@ -334,13 +334,13 @@ class ScriptedProvider(Provider, ProviderFactory):
             return request.step, _as_turn(self._decide(request))
         progress = self._progress_of(request)
         # each step has a reply, even if compaction removed it from the messages; a summary is not a step
-        past = 0 if request.purpose == "summary" else request.step - 1
-        number = max(progress.count(request.messages), past)
+        earlier_replies = 0 if request.purpose == "summary" else request.step - 1
+        number = max(progress.count(request.messages), earlier_replies)
         schedule = self._schedules[progress.part]
-        failed = progress.failures.get(number, 0)
-        failure = schedule.failure(number, failed)
+        played_failures = progress.failures.get(number, 0)
+        failure = schedule.failure(number, played_failures)
         if failure is not None:
-            progress.failures[number] = failed + 1
+            progress.failures[number] = played_failures + 1
             return number, failure
         reply = schedule.reply(number)
         if reply is None:
@@ -377,29 +377,29 @@ def _schedules(script: Script | Sequence[TurnLike] | Mapping[str, Sequence[TurnL
     if isinstance(script, Script):
         return {key: _Schedule(part) for key, part in script.experts.items()}
     parts = script if isinstance(script, Mapping) else {ANY_EXPERT: script}
-    return {key: _Schedule(ExpertScript(turns=tuple(_as_turn(one) for one in turns))) for key, turns in parts.items()}
+    return {key: _Schedule(ExpertScript(turns=tuple(_as_turn(item) for item in turns))) for key, turns in parts.items()}
 
 
-def _as_turn(one: TurnLike) -> Turn:
-    match one:
+def _as_turn(item: TurnLike) -> Turn:
+    match item:
         case Turn():
-            return one
+            return item
         case ToolUse():
-            return turn(one)
+            return turn(item)
         case str():
-            return text(one)
+            return text(item)
         case _:
-            assert_never(one)
+            assert_never(item)
 
 
-async def _perform(played: Turn, on_delta: Callable[[Delta], None]) -> None:
+async def _perform(turn_spec: Turn, on_delta: Callable[[Delta], None]) -> None:
     """Emit the turn's deltas: the first one, then the delay, then the others."""
-    deltas = [Delta("reasoning", word) for word in _words(played.thinking)]
-    deltas += [Delta("text", word) for word in _words(played.text)]
+    deltas = [Delta("reasoning", word) for word in _words(turn_spec.thinking)]
+    deltas += [Delta("text", word) for word in _words(turn_spec.text)]
     for delta in deltas[:1]:
         on_delta(delta)
-    if played.delay_ms:
-        await asyncio.sleep(played.delay_ms / 1000)
+    if turn_spec.delay_ms:
+        await asyncio.sleep(turn_spec.delay_ms / 1000)
     for delta in deltas[1:]:
         on_delta(delta)
 
@@ -408,25 +408,25 @@ def _words(content: str) -> list[str]:
     return re.findall(r"\s*\S+|\s+$", content)
 
 
-def _generation(played: Turn, number: int) -> Generation:
+def _generation(turn_spec: Turn, number: int) -> Generation:
     contents: list[ReplyPart] = []
-    if played.thinking:
-        contents.append(ThinkingPart(thinking=played.thinking))
+    if turn_spec.thinking:
+        contents.append(ThinkingPart(thinking=turn_spec.thinking))
     contents.extend(
         ProviderToolPart(tool_name=use.name, args=use.input, result=use.result, is_error=use.is_error)
-        for use in played.provider_tools
+        for use in turn_spec.provider_tools
     )
-    if played.text:
-        contents.append(TextPart(text=played.text))
-    contents.extend(_call(use, f"call_{number}_{index}") for index, use in enumerate(played.tools))
-    cost = played.usage
+    if turn_spec.text:
+        contents.append(TextPart(text=turn_spec.text))
+    contents.extend(_call(use, f"call_{number}_{index}") for index, use in enumerate(turn_spec.tools))
+    cost = turn_spec.usage
     usage = Usage.of(
         cost.input_tokens, cost.output_tokens, reasoning=cost.reasoning_tokens, cached=cost.cached_input_tokens
     )
     return Generation(
         reply=ExpertMessage(contents=tuple(contents)),
-        usage=usage.model_copy(update={"provider_tools": Counter(use.name for use in played.provider_tools)}),
-        finish_reason=played.finish_reason or ("toolCalls" if played.tools else "stop"),
+        usage=usage.model_copy(update={"provider_tools": Counter(use.name for use in turn_spec.provider_tools)}),
+        finish_reason=turn_spec.finish_reason or ("toolCalls" if turn_spec.tools else "stop"),
     )
 
 

@@ -34,7 +34,7 @@ from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.doors.shared.text import count, duration
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.host import Host
-from perstack.testing.experts.run_tests import AT_ONCE, Attempt, Bench, ExpertTestOutcome, check_models, run_tests
+from perstack.testing.experts.run_tests import PARALLEL_JOBS, Attempt, Bench, ExpertTestOutcome, check_models, run_tests
 
 if TYPE_CHECKING:
     from perstack.testing.experts.record_test import AddedTest
@@ -230,7 +230,7 @@ _MOST_AT_ONCE = 64
 @click.option(
     "--parallel",
     type=click.IntRange(1, _MOST_AT_ONCE),
-    default=AT_ONCE,
+    default=PARALLEL_JOBS,
     show_default=True,
     metavar="N",
     help="Maximum Jobs at a time.",

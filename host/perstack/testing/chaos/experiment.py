@@ -1,7 +1,7 @@
 """Drive one Job in its own folder, disturb its processes, restart it until it is done, and check the result.
 
 with Victims(env) as victims:
-    assault = Assault(Target(template, "writer", "go"), victims, room)
+    assault = Assault(ExperimentSubject(template, "writer", "go"), victims, room)
     boundaries = assault.plain().boundaries("kill")
     tally = Tally()
     for at in range(1, boundaries + 1):
@@ -37,7 +37,7 @@ from perstack.testing.scripted import Cost, ExpertScript, Script, ToolUse, Turn
 # Generate a script for Experts from their tools: each tool is called once, with arguments that fit its schema.
 
 _COST = Cost(input_tokens=10, output_tokens=1)
-_DEEPEST = 8
+_MAX_DEPTH = 8
 _TEXT = "chaos"
 
 
@@ -51,8 +51,8 @@ def _turns(specs: Sequence[ToolSpec]) -> tuple[Turn, ...]:
     delegates = [spec for spec in specs if spec.kind == "delegate"]
     questions = [spec for spec in specs if spec.kind == "interactive"]
     groups = [*([spec] for spec in ordinary), ordinary, delegates, questions]
-    spoken = [Turn(tools=tuple(_use(spec) for spec in group), usage=_COST) for group in groups if group]
-    return (*spoken, Turn(text="done", usage=_COST))
+    turns = [Turn(tools=tuple(_use(spec) for spec in group), usage=_COST) for group in groups if group]
+    return (*turns, Turn(text="done", usage=_COST))
 
 
 def _use(spec: ToolSpec) -> ToolUse:
@@ -62,7 +62,7 @@ def _use(spec: ToolSpec) -> ToolUse:
 
 def sample(schema: JsonValue, depth: int = 0) -> JsonValue:
     """Return a small value that fits a JSON schema, judging by `type`, `enum`, `const`, `default` and `required`."""
-    if not isinstance(schema, dict) or depth > _DEEPEST:
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return _TEXT
     for key in ("const", "default"):
         if key in schema:
@@ -83,11 +83,11 @@ def _of_type(schema: JsonObject, depth: int) -> JsonValue:
     if kind == "object":
         return _object(schema, depth)
     if kind == "array":
-        least = schema.get("minItems")
-        return [sample(schema.get("items"), depth + 1)] * (least if isinstance(least, int) else 1)
+        minimum = schema.get("minItems")
+        return [sample(schema.get("items"), depth + 1)] * (minimum if isinstance(minimum, int) else 1)
     if kind in ("integer", "number"):
-        least = schema.get("minimum")
-        return least if isinstance(least, int | float) else 1
+        minimum = schema.get("minimum")
+        return minimum if isinstance(minimum, int | float) else 1
     return {"boolean": False, "null": None}.get(str(kind), _TEXT)
 
 
@@ -102,8 +102,8 @@ def _object(schema: JsonObject, depth: int) -> JsonObject:
 
 FindingKind = Literal["lost", "repeated", "wrong"]
 
-_STORED = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent))
-_OF_WORK = frozenset(  # event types that occur equally often in every drive, disturbed or not
+_STORED_EVENTS = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent))
+_WORK_EVENTS = frozenset(  # event types that occur equally often in every drive, disturbed or not
     (
         "startRun",
         "finishGeneration",
@@ -154,7 +154,7 @@ async def evidence_of(host: Host, job_id: str) -> Evidence:
     for log in logs:
         for line in log.lines:
             event = json.loads(line)
-            if event["type"] in _OF_WORK:
+            if event["type"] in _WORK_EVENTS:
                 work[f"{event['expertKey']} {event['stepNumber']} {event['type']}"] += 1
             if event["type"] == "finishToolCall":
                 finished.add(f"{event['runId']}-{event['stepNumber']}-{event['toolCallId']}")
@@ -195,7 +195,7 @@ def check_lives(effects: frozenset[str], victims: Sequence[Victim]) -> Iterator[
 
 async def check_end(host: Host, job_id: str, plain: Evidence, end: Evidence) -> list[ChaosFinding]:
     """Return the differences between a disturbed Job and the undisturbed one, and what verify and replay find."""
-    found: list[ChaosFinding] = []
+    findings: list[ChaosFinding] = []
     for word, ours, theirs in (
         ("status", end.status, plain.status),
         ("text", end.text, plain.text),
@@ -204,15 +204,16 @@ async def check_end(host: Host, job_id: str, plain: Evidence, end: Evidence) -> 
         ("Runs", len(end.logs), len(plain.logs)),
     ):
         if ours != theirs:
-            found.append(ChaosFinding("wrong", f"{word}: {ours!r}, and {theirs!r} undisturbed"))
-    found += [ChaosFinding("lost", f"{n} of {what}") for what, n in (plain.work - end.work).items()]
-    found += [ChaosFinding("repeated", f"{n} more of {what}") for what, n in (end.work - plain.work).items()]
+            findings.append(ChaosFinding("wrong", f"{word}: {ours!r}, and {theirs!r} undisturbed"))
+    findings += [ChaosFinding("lost", f"{n} of {key}") for key, n in (plain.work - end.work).items()]
+    findings += [ChaosFinding("repeated", f"{n} more of {key}") for key, n in (end.work - plain.work).items()]
     ids = Counter(json.loads(line)["id"] for lines in end.logs.values() for line in lines)
-    found += [ChaosFinding("repeated", f"event {one} is there {n} times") for one, n in ids.items() if n > 1]
+    findings += [ChaosFinding("repeated", f"event {key} is there {n} times") for key, n in ids.items() if n > 1]
     for check in (host.audit.verify, host.audit.replay):
         report = await check(job_id)
-        found += [ChaosFinding("wrong", f"{one.run_id} {one.seq}: {one.message}") for one in report.findings]
-    return found
+        messages = [f"{finding.run_id} {finding.seq}: {finding.message}" for finding in report.findings]
+        findings += [ChaosFinding("wrong", message) for message in messages]
+    return findings
 
 
 def effects_of(evidence: Evidence) -> frozenset[str]:
@@ -231,12 +232,12 @@ def effects_of(evidence: Evidence) -> frozenset[str]:
 
 def _is_stored(line: bytes) -> bool:
     try:
-        return json.loads(line).get("type") in _STORED
+        return json.loads(line).get("type") in _STORED_EVENTS
     except ValueError:
         return False
 
 
-_MOST_LIVES = 60  # maximum number of processes for one Job; with more it counts as never ending
+_MAX_PROCESSES = 60  # maximum number of processes for one Job; with more it counts as never ending
 
 
 @dataclass(frozen=True)
@@ -300,7 +301,7 @@ class Tally:
 
 
 class Assault:
-    """Disturbs one Target. The files of Jobs with findings stay in `room`."""
+    """Disturber of the Jobs of one subject. The files of Jobs with findings stay in `room`."""
 
     def __init__(self, target: ExperimentSubject, victims: Victims, room: Path) -> None:
         """Start nothing yet."""
@@ -328,7 +329,7 @@ class Assault:
     def kill_after(self, *seconds: float) -> Trial:
         """Drive a Job and kill its processes one after the other, each after the given seconds."""
         self.plain()
-        return self._drive("killed after " + ", ".join(f"{one:.4f}" for one in seconds), iter(seconds), None)
+        return self._drive("killed after " + ", ".join(f"{delay:.4f}" for delay in seconds), iter(seconds), None)
 
     def _drive(self, name: str, after: Iterator[float], fault: Fault | None) -> Trial:
         number = next(self._numbers)
@@ -336,8 +337,8 @@ class Assault:
         shutil.copytree(self._target.template, folder, symlinks=True)
         victims, findings, evidence = list[Victim](), list[ChaosFinding](), Evidence()
         while not self._is_done(evidence, victims):
-            if len(victims) == _MOST_LIVES:
-                findings.append(ChaosFinding("wrong", f"not done after {_MOST_LIVES} processes: {victims[-1].err}"))
+            if len(victims) == _MAX_PROCESSES:
+                findings.append(ChaosFinding("wrong", f"not done after {_MAX_PROCESSES} processes: {victims[-1].err}"))
                 break
             victim = self._victims.run(
                 folder,
@@ -348,12 +349,12 @@ class Assault:
             )
             victims.append(victim)
             try:
-                later = asyncio.run(self._look(folder, job_id))
+                new_evidence = asyncio.run(self._look(folder, job_id))
             except PerstackError as error:
                 findings.append(ChaosFinding("wrong", f"cannot be read: {error}"))
                 break
-            findings += check_process(evidence, victim, later)
-            evidence = later
+            findings += check_process(evidence, victim, new_evidence)
+            evidence = new_evidence
         findings += check_lives(effects_of(evidence), victims)
         if self._plain is not None:
             findings += asyncio.run(self._check(folder, job_id, self._plain.end, evidence))
@@ -372,12 +373,12 @@ class Assault:
 
     def _next_command(self, job_id: str, evidence: Evidence) -> tuple[str, ...]:
         target = self._target
-        where = () if target.storage is None else ("--storage", target.storage)
+        storage_args = () if target.storage is None else ("--storage", target.storage)
         if evidence.status is None:
-            return ("run", target.expert, target.query, "--job-id", job_id, *target.options, *where)
+            return ("run", target.expert, target.query, "--job-id", job_id, *target.options, *storage_args)
         if evidence.question is not None:
-            return ("answer", evidence.approval or job_id, target.answer, *target.options, *where)
-        return ("resume", job_id, *target.options, *where)
+            return ("answer", evidence.approval or job_id, target.answer, *target.options, *storage_args)
+        return ("resume", job_id, *target.options, *storage_args)
 
     async def _look(self, folder: Path, job_id: str) -> Evidence:
         async with self._host(folder) as host:

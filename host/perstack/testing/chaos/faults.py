@@ -30,10 +30,10 @@ FaultKind = Literal["kill", "torn", "EIO", "ENOSPC", "EMFILE"]
 
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
-_WRITES = ("write", "pwrite")
-_BY_HANDLE = ("fsync", "fdatasync", "ftruncate")
-_BY_PATH = ("rename", "replace", "link", "symlink", "mkdir", "rmdir", "unlink", "remove")
-_CHANGING = ("BEGIN", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "REPLACE")
+_WRITE_FUNCTIONS = ("write", "pwrite")
+_HANDLE_FUNCTIONS = ("fsync", "fdatasync", "ftruncate")
+_PATH_FUNCTIONS = ("rename", "replace", "link", "symlink", "mkdir", "rmdir", "unlink", "remove")
+_CHANGING_STATEMENTS = ("BEGIN", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "REPLACE")
 _FORMAT = struct.Struct("qqq")
 
 
@@ -85,24 +85,24 @@ class _Injector:
     reached: bool = False
 
     def __post_init__(self) -> None:
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def change(self) -> FaultKind | None:
-        with self._one_at_a_time:
+        with self._lock:
             self.changes += 1
-            return self._met(self.changes, of_opens=False)
+            return self._reach(self.changes, of_opens=False)
 
     def open(self) -> FaultKind | None:
-        with self._one_at_a_time:
+        with self._lock:
             self.opens += 1
-            return self._met(self.opens, of_opens=True)
+            return self._reach(self.opens, of_opens=True)
 
-    def _met(self, number: int, *, of_opens: bool) -> FaultKind | None:
+    def _reach(self, number: int, *, of_opens: bool) -> FaultKind | None:
         fault = self.fault
-        met = fault is not None and (fault.kind == "EMFILE") == of_opens and fault.at == number
-        self.reached = self.reached or met
+        is_reached = fault is not None and (fault.kind == "EMFILE") == of_opens and fault.at == number
+        self.reached = self.reached or is_reached
         self.board.write(self.changes, self.opens, self.reached)
-        return fault.kind if fault is not None and met else None
+        return fault.kind if fault is not None and is_reached else None
 
     def is_inside(self, path: object) -> bool:
         if isinstance(path, Path | str | bytes):
@@ -118,16 +118,16 @@ _state: dict[str, _Injector] = {}  # the injector of this process, under the onl
 
 def prepare() -> None:
     """Install the counters, inactive. Must be called before importing what is to be counted."""
-    for name in _WRITES:
+    for name in _WRITE_FUNCTIONS:
         _replace(os, name, _writing)
-    for name in _BY_HANDLE:
+    for name in _HANDLE_FUNCTIONS:
         _replace(os, name, _by_handle)
-    for name in _BY_PATH:
+    for name in _PATH_FUNCTIONS:
         _replace(os, name, _by_path)
     connect = sqlite3.connect
 
-    def connect_counted(*args: Any, **named: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*args, **{"factory": _FailingConnection, **named})
+    def connect_counted(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **{"factory": _FailingConnection, **kwargs})
         return connection
 
     _replace(sqlite3, "connect", lambda _: connect_counted)
@@ -145,23 +145,23 @@ def _replace(module: object, name: str, wrapped: Callable[[Callable[..., Any]], 
     real = getattr(module, name)
     counted = wrapped(real)
     # shutil looks functions up in these sets to find out what the system supports
-    for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-        if real in able:
-            able.add(counted)
+    for supported in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        if real in supported:
+            supported.add(counted)
     setattr(module, name, counted)
 
 
 def _writing(real: Callable[..., int]) -> Callable[..., int]:
-    def write(fd: int, data: bytes, *more: Any) -> int:
+    def write(fd: int, data: bytes, *args: Any) -> int:
         injector = _state.get("armed")
         if injector is None or not _is_of_disk(fd):
-            return real(fd, data, *more)
-        met = injector.change()
-        if met == "torn":
-            real(fd, bytes(memoryview(data)[: len(data) // 2]), *more)
+            return real(fd, data, *args)
+        kind = injector.change()
+        if kind == "torn":
+            real(fd, bytes(memoryview(data)[: len(data) // 2]), *args)
             _die()
-        _fail(met)
-        return real(fd, data, *more)
+        _fail(kind)
+        return real(fd, data, *args)
 
     return write
 
@@ -176,31 +176,31 @@ def _by_handle(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_path(real: Callable[..., Any]) -> Callable[..., Any]:
-    def call(path: Any, *args: Any, **named: Any) -> Any:
+    def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         injector = _state.get("armed")
         if injector is None or not injector.is_inside(path):
-            return real(path, *args, **named)
-        return _pass(injector, real, path, *args, **named)
+            return real(path, *args, **kwargs)
+        return _pass(injector, real, path, *args, **kwargs)
 
     return call
 
 
-def _pass(injector: _Injector, real: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    met = injector.change()
-    if met == "torn":
+def _pass(injector: _Injector, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    kind = injector.change()
+    if kind == "torn":
         with suppress(OSError):  # a call that fails as expected, as of a directory that exists, is a boundary too
-            real(*args, **named)
+            real(*args, **kwargs)
         _die()
-    _fail(met)
-    return real(*args, **named)
+    _fail(kind)
+    return real(*args, **kwargs)
 
 
 class _FailingConnection(sqlite3.Connection):
-    def __init__(self, *args: Any, **named: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         injector = _state.get("armed")
         if injector is not None and injector.open() is not None:
             raise _sqlite_error("EMFILE")
-        super().__init__(*args, **named)
+        super().__init__(*args, **kwargs)
 
     def execute(self, sql: str, /, *args: Any) -> sqlite3.Cursor:
         return self._count_statement(super().execute, sql, args)
@@ -210,16 +210,16 @@ class _FailingConnection(sqlite3.Connection):
 
     def _count_statement(self, real: Callable[..., sqlite3.Cursor], sql: str, args: Iterable[Any]) -> sqlite3.Cursor:
         injector = _state.get("armed")
-        if injector is None or not sql.lstrip().upper().startswith(_CHANGING):
+        if injector is None or not sql.lstrip().upper().startswith(_CHANGING_STATEMENTS):
             return real(sql, *args)
-        met = injector.change()
-        if met == "torn":
+        kind = injector.change()
+        if kind == "torn":
             real(sql, *args)
             _die()
-        if met == "kill":
+        if kind == "kill":
             _die()
-        if met is not None:
-            raise _sqlite_error(met)
+        if kind is not None:
+            raise _sqlite_error(kind)
         return real(sql, *args)
 
 

@@ -17,10 +17,10 @@ from perstack.testing.chaos.faults import Board, Fault, arm, prepare, write_unco
 
 def build_models() -> None:
     """Build the validators of all imported models, which take most of a process's time."""
-    waiting = BaseModel.__subclasses__()
-    while waiting:
-        model = waiting.pop()
-        waiting += model.__subclasses__()
+    pending = BaseModel.__subclasses__()
+    while pending:
+        model = pending.pop()
+        pending += model.__subclasses__()
         if not model.__pydantic_complete__:
             with suppress(AttributeError, PydanticUndefinedAnnotation):  # an abstract base
                 model.model_rebuild()
@@ -33,9 +33,9 @@ def compile_dataclasses() -> None:
     """Compile the constructors of all imported dataclasses of perstack."""
     for name, module in list(sys.modules.items()):
         if name.startswith("perstack"):
-            for made in list(vars(module).values()):
-                if isinstance(made, type):
-                    getattr(made, "__init__")  # noqa: B009 - the access compiles it; type checkers forbid the plain form
+            for value in list(vars(module).values()):
+                if isinstance(value, type):
+                    getattr(value, "__init__")  # noqa: B009 - the access compiles it; type checkers forbid the plain form
 
 
 # ruff: noqa: E402 - the counters must be installed before importing what they count
@@ -61,7 +61,7 @@ from perstack.core.runs.state import call_key
 from perstack.engine.plugins.registry import load_plugins
 from perstack.engine.runs.job_context import RunContext
 
-_AHEAD = (
+_PRELOADED = (
     "perstack.doors.cli.main",
     "perstack.doors.cli.run",
     "perstack.doors.cli.resume",
@@ -113,7 +113,7 @@ _AHEAD = (
 
 def main() -> None:
     """Serve orders until stdin ends."""
-    for name in _AHEAD:
+    for name in _PRELOADED:
         importlib.import_module(name)
     _command()
     load_plugins((), {"PERSTACK_PLUGINS": os.environ.get("PERSTACK_PLUGINS", "")})
@@ -130,8 +130,8 @@ def main() -> None:
 @cache
 def _command() -> Callable[[], object]:
     (script,) = entry_points(group="console_scripts", name="perstack")
-    found: Callable[[], object] = script.load()
-    return found
+    command: Callable[[], object] = script.load()
+    return command
 
 
 def _serve(order: dict[str, Any]) -> dict[str, Any]:
@@ -141,16 +141,16 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
         _become(order, board)
     after = order["after"]
 
-    ends = [signal.SIGKILL, signal.Signals(order["signal"])]
+    signals = [signal.SIGKILL, signal.Signals(order["signal"])]
 
     def end(_: int, frame: object) -> None:
         with suppress(ProcessLookupError):  # it may have just ended
-            os.kill(pid, ends.pop())
-        if ends:
-            signal.setitimer(signal.ITIMER_REAL, order["most"])
+            os.kill(pid, signals.pop())
+        if signals:
+            signal.setitimer(signal.ITIMER_REAL, order["timeout"])
 
     signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, order["most"] if after is None else after)
+    signal.setitimer(signal.ITIMER_REAL, order["timeout"] if after is None else after)
     _, status = os.waitpid(pid, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)
     count, seconds = board.read(), time.monotonic() - began
@@ -201,10 +201,10 @@ def _become(order: dict[str, Any], board: Board) -> None:
 
 
 def _set_ahead(nanoseconds: int) -> None:
-    now = time.time_ns
+    real_time_ns = time.time_ns
 
     def moved_clock() -> int:
-        return now() + nanoseconds
+        return real_time_ns() + nanoseconds
 
     time.time_ns = moved_clock
 

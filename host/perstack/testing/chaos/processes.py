@@ -15,7 +15,7 @@ from types import TracebackType
 from perstack.dataclass import dataclass
 from perstack.testing.chaos.faults import Fault, FaultKind
 
-_MOST_SECONDS = 60.0  # maximum seconds for a command that nothing ends
+_TIMEOUT_S = 60.0  # maximum seconds for a command that nothing ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +49,22 @@ class Victims:
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         """Start the fork server."""
         self._env = dict(os.environ if env is None else env)
-        self._nursery = subprocess.Popen(
+        self._fork_server = subprocess.Popen(
             [sys.executable, "-P", "-m", "perstack.testing.chaos.fork_server"],
             env=self._env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C must reach the test, not the victims
         )
-        if self._nursery.stdin is None or self._nursery.stdout is None:
+        if self._fork_server.stdin is None or self._fork_server.stdout is None:
             raise TypeError("a process was started without the pipes that were asked for")
-        self._orders, self._answers = self._nursery.stdin, self._nursery.stdout
+        self._orders, self._answers = self._fork_server.stdin, self._fork_server.stdout
 
     def with_env(self, env: Mapping[str, str]) -> Victims:
         """Return a view on this fork server whose commands get more variables."""
-        other = copy(self)
-        other._env = {**self._env, **env}
-        return other
+        view = copy(self)
+        view._env = {**self._env, **env}
+        return view
 
     def __enter__(self) -> Victims:
         """Return self."""
@@ -75,7 +75,7 @@ class Victims:
     ) -> None:
         """End the fork server."""
         self._orders.close()
-        self._nursery.wait(_MOST_SECONDS)
+        self._fork_server.wait(_TIMEOUT_S)
         self._answers.close()
 
     def run(
@@ -95,8 +95,8 @@ class Victims:
         `aside` is a folder for its input and output. Its clock is `ahead` seconds fast. Raises RuntimeError.
         """
         aside.mkdir(exist_ok=True)
-        given, out, err, ledger = (aside / name for name in ("in", "out", "err", "ledger"))
-        given.write_bytes(stdin)
+        stdin_file, out, err, ledger = (aside / name for name in ("in", "out", "err", "ledger"))
+        stdin_file.write_bytes(stdin)
         for file in (out, err, ledger):  # a process may be killed before it opens any
             file.write_bytes(b"")
         order = {
@@ -107,9 +107,9 @@ class Victims:
             "fault": None if fault is None else (fault.kind, fault.at),
             "after": after,
             "signal": int(by),
-            "most": _MOST_SECONDS,
+            "timeout": _TIMEOUT_S,
             "ahead": ahead,
-            "stdin": str(given),
+            "stdin": str(stdin_file),
             "out": str(out),
             "err": str(err),
             "ledger": str(ledger),

@@ -88,7 +88,7 @@ class Ran:
         max_cost: float | None = None,
     ) -> None:
         """Raise AssertionError with all deviations; arguments as in perstack.toml. Raises UsageError."""
-        given = {
+        fields = {
             "status": status,
             "called": tuple(called),
             "notCalled": tuple(not_called),
@@ -99,14 +99,14 @@ class Ran:
             "maxCost": max_cost,
         }
         try:
-            expected = Expected.model_validate(given, context=FROM_FILE)
+            expected = Expected.model_validate(fields, context=FROM_FILE)
         except ValidationError as error:
             raise UsageError(" ".join(first_problem(error))) from None
-        found = contents(self.workspace, expected.files)
-        reasons = judge(expected, replace(facts_of(self.job, self.calls), files=found))
+        texts = contents(self.workspace, expected.files)
+        reasons = judge(expected, replace(facts_of(self.job, self.calls), files=texts))
         if reasons:
-            look = f"perstack log {self.job.id} --storage {self.storage}"
-            raise AssertionError("\n".join((*reasons, f"{self}", look)))
+            command = f"perstack log {self.job.id} --storage {self.storage}"
+            raise AssertionError("\n".join((*reasons, f"{self}", command)))
 
     def __str__(self) -> str:
         """Return one line with the Job's status and calls."""
@@ -117,18 +117,18 @@ class Ran:
 class HostBench:
     """A definition, a model and a workspace on which Experts are run, each Job on its own Host."""
 
-    def __init__(self, config: Path, played: TestModel, folder: Path) -> None:
+    def __init__(self, config: Path, test_model: TestModel, folder: Path) -> None:
         """Keep the settings. Hosts are made when needed."""
         self.config = config
         self.workspace = folder / "workspace"
         self.storage = f"file:{folder / 'state'}"
-        self._played = played
+        self._test_model = test_model
         self._numbers = count(1)
 
     @property
     def script(self) -> ScriptedProvider:
         """The provider that plays the script; its `requests` are what the host sent. Raises UsageError without one."""
-        for plugin in self._played.plugins:
+        for plugin in self._test_model.plugins:
             if isinstance(plugin, ScriptedProvider):
                 return plugin
         raise UsageError("no script plays the model of these tests")
@@ -141,9 +141,9 @@ class HostBench:
             without_effects(project),
             workspace=self.workspace,
             storage=self.storage,
-            env=without_key(project, self._played.env(env)),
-            overrides=self._played.overrides,
-            plugins=self._played.plugins,
+            env=without_key(project, self._test_model.env(env)),
+            overrides=self._test_model.overrides,
+            plugins=self._test_model.plugins,
         )
 
     def run(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
@@ -184,7 +184,7 @@ class MakeBench:
         folder or above it. `workspace` is a folder that is copied for the Experts. `live` are tools that really run
         although a recording is played. Raises UsageError for unusable arguments.
         """
-        found = find_place(self._beside, config).require_path()
+        config_path = find_place(self._beside, config).require_path()
         folder = self._folder / f"perstack-{next(self._numbers)}"
         folder.mkdir()
         if workspace is None:
@@ -192,12 +192,12 @@ class MakeBench:
         else:
             copy_folder(Path(workspace), folder / "workspace")
         if model is None:
-            played = TestModel(Overrides())
+            test_model = TestModel(Overrides())
         elif isinstance(model, str | Path):
-            played = play_file(found.parent / model, live)
+            test_model = play_file(config_path.parent / model, live)
         else:
-            played = play_script(model)
-        return HostBench(found, played, folder)
+            test_model = play_script(model)
+        return HostBench(config_path, test_model, folder)
 
 
 class DefinitionItems(pytest.File):
@@ -245,10 +245,11 @@ class DefinitionItem(pytest.Item):
             with suppress(OSError):
                 room.rmdir()
         if not outcome.is_good:
-            lines = [f"{one.number}: {reason}" for one in outcome.attempts for reason in one.reasons]
-            looks = [f"perstack log {one.job} --storage {one.storage}" for one in outcome.attempts if one.job]
+            lines = [f"{attempt.number}: {reason}" for attempt in outcome.attempts for reason in attempt.reasons]
+            kept = (attempt for attempt in outcome.attempts if attempt.job)
+            commands = [f"perstack log {attempt.job} --storage {attempt.storage}" for attempt in kept]
             passed = f"{outcome.passed} of {outcome.planned} passed"
-            raise ExpertFailed("\n".join((passed, *lines, *looks[:1])))
+            raise ExpertFailed("\n".join((passed, *lines, *commands[:1])))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
         """Return the reasons without a traceback; for any other error the traceback."""

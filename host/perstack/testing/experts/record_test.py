@@ -21,9 +21,9 @@ from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.testing.experts.run_tests import Bench, contents, drive_and_judge, remove_folder
 
-_MOST_CALLS = 40
-_MOST_FILES = 20
-_LONGEST_LINE = 200
+_MAX_CALLS = 40
+_MAX_FILES = 20
+_MAX_LINE_CHARS = 200
 _SPECIAL = r"([*\\,=()?\[\]])"
 _ESCAPED = r"\\\1"
 
@@ -48,10 +48,10 @@ async def take_test(
     draft = definition.drafts.get(job.expert_key)
     if draft is None:
         raise UsageError(f"Job {job.id} is of Expert `{job.expert_key}`, which {definition.path} does not have")
-    wrong = wrong_name(name)
-    if wrong is not None:
-        raise UsageError(f"--name {wrong}")
-    if any(one.expert == job.expert_key and one.test.name == name for one in read_tests(definition)):
+    problem = wrong_name(name)
+    if problem is not None:
+        raise UsageError(f"--name {problem}")
+    if any(written.expert == job.expert_key and written.test.name == name for written in read_tests(definition)):
         raise UsageError(f"Expert `{job.expert_key}` has a test `{name}` already: choose another --name")
     status = _status(job)
     file = draft.report.source.path
@@ -68,14 +68,14 @@ async def take_test(
         expect=Expected(status=status),
     )
     recording.parent.mkdir(exist_ok=True)
-    with recording.open("xb") as new:
-        new.write(data)
+    with recording.open("xb") as output:
+        output.write(data)
     try:
         expected = await _observe(WrittenTest(job.expert_key, test, str(file), folder), Bench(project, env, Path()))
-        given: dict[str, str | list[str]] = {"name": name, "query": job.query, "model": test.model or ""}
+        fields: dict[str, str | list[str]] = {"name": name, "query": job.query, "model": test.model or ""}
         if test.workspace is not None:
-            given["workspace"] = test.workspace
-        await asyncio.to_thread(add_test, file, job.expert_key, given, expected)
+            fields["workspace"] = test.workspace
+        await asyncio.to_thread(add_test, file, job.expert_key, fields, expected)
     except BaseException:
         recording.unlink(missing_ok=True)
         raise
@@ -85,16 +85,16 @@ async def take_test(
 async def _observe(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:
     room = await asyncio.to_thread(_room)
     try:
-        played = await drive_and_judge(written, Bench(bench.project, bench.env, room), room / "played", "played")
-        if played.reasons:
+        judged = await drive_and_judge(written, Bench(bench.project, bench.env, room), room / "played", "played")
+        if judged.reasons:
             raise UsageError(
-                f"the recording cannot be played in a fresh folder: {'; '.join(played.reasons)}; if it needs files that"
+                f"the recording cannot be played in a fresh folder: {'; '.join(judged.reasons)}; if it needs files that"
                 " were there, name a folder that has them with --files"
             )
         expected: dict[str, str | list[str] | Mapping[str, str]] = {"status": written.test.expect.status}
-        calls = () if played.facts is None else played.facts.calls
-        about = {rule_of(call): call for call in calls}
-        called = [rule for rule, call in about.items() if matches_call(rule, call)][:_MOST_CALLS]
+        calls = () if judged.facts is None else judged.facts.calls
+        calls_by_rule = {rule_of(call): call for call in calls}
+        called = [rule for rule, call in calls_by_rule.items() if matches_call(rule, call)][:_MAX_CALLS]
         if called:
             expected["called"] = called
         files = await asyncio.to_thread(_files, room / "played" / "workspace", calls)
@@ -113,22 +113,22 @@ def rule_of(call: PolicyCall) -> str:
     """Return a permission rule that matches this call and similar ones: with its paths, without its texts."""
     if call.kind == "delegate":
         return f"delegate/{call.tool}"
-    named = {name: names[0] for name, names in call.paths().items() if len(names) == 1 and name in call.args}
-    shown = ", ".join(f"{name}={re.sub(_SPECIAL, _ESCAPED, path)}" for name, path in named.items())
+    paths = {name: names[0] for name, names in call.paths().items() if len(names) == 1 and name in call.args}
+    shown = ", ".join(f"{name}={re.sub(_SPECIAL, _ESCAPED, path)}" for name, path in paths.items())
     return f"{call.tool}({shown})" if shown else call.tool
 
 
 def _files(workspace: Path, calls: Iterable[PolicyCall]) -> dict[str, str]:
-    named = dict.fromkeys(
+    paths = dict.fromkeys(
         names[0] for call in calls if call.effect != "readOnly" for names in call.paths().values() if len(names) == 1
     )
-    inside = [path for path in named if not path.startswith("/") and path != "."][:_MOST_FILES]
-    found = contents(workspace, inside)
-    return {path: _first_line(content) for path, content in found.items() if isinstance(content, str)}
+    inner = [path for path in paths if not path.startswith("/") and path != "."][:_MAX_FILES]
+    texts = contents(workspace, inner)
+    return {path: _first_line(content) for path, content in texts.items() if isinstance(content, str)}
 
 
 def _first_line(content: str) -> str:
-    line = next((line for line in content.splitlines() if line.strip()), "")[:_LONGEST_LINE]
+    line = next((line for line in content.splitlines() if line.strip()), "")[:_MAX_LINE_CHARS]
     return line if line.isprintable() else ""
 
 
@@ -146,5 +146,5 @@ def _file_name(expert: str, name: str) -> str:
 
 
 def _relative_to(folder: Path, fixture: Path) -> str:
-    whole = fixture.resolve()
-    return str(whole.relative_to(folder.resolve())) if whole.is_relative_to(folder.resolve()) else str(whole)
+    absolute = fixture.resolve()
+    return str(absolute.relative_to(folder.resolve())) if absolute.is_relative_to(folder.resolve()) else str(absolute)

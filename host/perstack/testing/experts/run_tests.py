@@ -37,30 +37,29 @@ from perstack.testing.scripted import Script, ScriptedProvider, ScriptLike, load
 
 # Temporary folders.
 
-MOST_BYTES = 64 << 20
-MOST_FILES = 20_000
+MAX_COPIED_BYTES = 64 << 20
+MAX_COPIED_FILES = 20_000
 
 
 def copy_folder(folder: Path, to: Path) -> None:
     """Copy a folder. Raises UsageError if it is too large, or a link leads out: writes would change other files."""
-    left, number = MOST_BYTES, 0
+    bytes_left, count = MAX_COPIED_BYTES, 0
     root = folder.resolve()
     for base, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(base, name)
-            found = path.lstat()
-            number += 1
-            left -= found.st_size if stat.S_ISREG(found.st_mode) else 0
-            if left < 0 or number > MOST_FILES:
-                raise UsageError(
-                    f"{folder} has more than {MOST_BYTES >> 20} MiB or {MOST_FILES:,} files, and is copied for each"
-                    " Job: give the test a smaller one"
-                )
-            if stat.S_ISLNK(found.st_mode):
-                leads = path.readlink()
-                if leads.is_absolute() or not path.resolve().is_relative_to(root):
+            status = path.lstat()
+            count += 1
+            bytes_left -= status.st_size if stat.S_ISREG(status.st_mode) else 0
+            if bytes_left < 0 or count > MAX_COPIED_FILES:
+                limit = f"{MAX_COPIED_BYTES >> 20} MiB or {MAX_COPIED_FILES:,} files"
+                text = f"{folder} has more than {limit}, and is copied for each Job: give the test a smaller one"
+                raise UsageError(text)
+            if stat.S_ISLNK(status.st_mode):
+                target = path.readlink()
+                if target.is_absolute() or not path.resolve().is_relative_to(root):
                     raise UsageError(f"{path} is a link that leads out of {folder}: put a file in its place")
-            elif not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            elif not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
                 raise UsageError(f"{path} is neither a file nor a folder: take it out")
     shutil.copytree(folder, to, symlinks=True)
 
@@ -79,7 +78,7 @@ def remove_folder(folder: Path) -> None:
 # The model of a test: a script, a recording, or the real one.
 
 _SCRIPTED = "perstack.testing.plugin"
-_MOST_BYTES = 64 << 20
+_MAX_SCRIPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +95,8 @@ class TestModel:
         modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",")]
         if not any(name in self.hides for name in modules):
             return env
-        kept = ",".join(name for name in modules if name not in self.hides)
-        return env.with_variables({**env, EXTRA_MODULES: kept}, env.unconfirmed)
+        remaining = ",".join(name for name in modules if name not in self.hides)
+        return env.with_variables({**env, EXTRA_MODULES: remaining}, env.unconfirmed)
 
 
 def model_of(written: WrittenTest, overrides: Overrides) -> TestModel:
@@ -130,26 +129,26 @@ def check_models(tests: Iterable[WrittenTest]) -> None:
 
 def _script(path: Path) -> Script | None:
     try:
-        now = path.stat()
+        status = path.stat()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    return _read(path, now.st_mtime_ns, now.st_size)
+    return _read(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=64)
 def _read(path: Path, changed: int, size: int) -> Script | None:
     """Parse a file once for many Jobs. `changed` is its modification time in ns, part of the cache key."""
-    if size > _MOST_BYTES:
-        raise UsageError(f"{path} is larger than {_MOST_BYTES >> 20} MiB")
+    if size > _MAX_SCRIPT_BYTES:
+        raise UsageError(f"{path} is larger than {_MAX_SCRIPT_BYTES >> 20} MiB")
     try:
-        data = read_regular(path, _MOST_BYTES)
+        data = read_regular(path, _MAX_SCRIPT_BYTES)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
     try:
-        found = json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is neither a script nor a recording: {error}") from None
-    if isinstance(found, dict) and "format" in found:
+    if isinstance(content, dict) and "format" in content:
         read_recording(path)
         return None
     return load_script(path)
@@ -157,7 +156,7 @@ def _read(path: Path, changed: int, size: int) -> Script | None:
 
 PROJECT_VARIABLE = "PERSTACK_PROJECT"  # variable that gives a test's command the folder of the definition file
 
-_MOST_READ = 8 << 20  # maximum bytes of a file that is judged
+_MAX_READ_BYTES = 8 << 20  # maximum bytes of a file that is judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,18 +204,18 @@ async def attempt(written: WrittenTest, number: int, bench: Bench) -> Attempt:
     name = f"{slug(written.title)}-{number}"
     folder = bench.room / name
     began = time.monotonic()
-    tried, keeps = Attempt(number=number), False
+    result, keeps_files = Attempt(number=number), False
     try:
-        tried = _attempt(number, await drive_and_judge(written, bench, folder, name))
-        keeps = not tried.passed
+        result = _attempt(number, await drive_and_judge(written, bench, folder, name))
+        keeps_files = not result.passed
     except (PerstackError, OSError) as error:
-        tried = Attempt(number=number, reasons=(f"it could not be run: {error}",))
+        result = Attempt(number=number, reasons=(f"it could not be run: {error}",))
     finally:
-        if not keeps:
+        if not keeps_files:
             await asyncio.to_thread(remove_folder, folder)
-    took = round((time.monotonic() - began) * 1000)
-    kept = {"job": tried.job, "folder": str(folder)} if keeps else {"job": "", "folder": ""}
-    return tried.model_copy(update={"milliseconds": took, **kept})
+    milliseconds = round((time.monotonic() - began) * 1000)
+    location = {"job": result.job, "folder": str(folder)} if keeps_files else {"job": "", "folder": ""}
+    return result.model_copy(update={"milliseconds": milliseconds, **location})
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,23 +231,23 @@ async def drive_and_judge(written: WrittenTest, bench: Bench, folder: Path, job_
     """Drive a test's Job in a new folder, and judge it. Raises PerstackError and OSError if it cannot begin."""
     test = written.test
     await asyncio.to_thread(_prepare, folder, written.workspace)
-    played = model_of(written, bench.overrides)
+    model = model_of(written, bench.overrides)
     host = Host(
         without_effects(bench.project),
         workspace=folder / "workspace",
         storage=storage_in(folder),
-        env=without_key(bench.project, played.env(bench.env)),
-        overrides=played.overrides,
-        plugins=played.plugins,
+        env=without_key(bench.project, model.env(bench.env)),
+        overrides=model.overrides,
+        plugins=model.plugins,
     )
     async with host:
-        late = await _drive(host, written, job_id)
+        problem = await _drive(host, written, job_id)
         try:
             job = await host.job(job_id)
         except NotFound:
-            return JudgedJob((late or "it could not be run: no Job was begun",))
-        if late:
-            return JudgedJob((late,), job)
+            return JudgedJob((problem or "it could not be run: no Job was begun",))
+        if problem:
+            return JudgedJob((problem,), job)
         failed = ""
         if test.expect.command is not None:
             failed = await host.experts.test_command(
@@ -264,13 +263,13 @@ async def drive_and_judge(written: WrittenTest, bench: Bench, folder: Path, job_
     return JudgedJob(judge(test.expect, facts), job, facts)
 
 
-def _attempt(number: int, found: JudgedJob) -> Attempt:
-    job = found.job
+def _attempt(number: int, judged: JudgedJob) -> Attempt:
+    job = judged.job
     if job is None:
-        return Attempt(number=number, reasons=found.reasons)
+        return Attempt(number=number, reasons=judged.reasons)
     return Attempt(
         number=number,
-        reasons=found.reasons,
+        reasons=judged.reasons,
         status=job.status,
         steps=job.total_steps,
         usage=job.usage,
@@ -325,7 +324,7 @@ def _content(workspace: Path, path: str) -> str | UnreadableFile:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 return UnreadableFile("is no file")
             with open(handle, "rb", closefd=False) as file:
-                data = file.read(_MOST_READ + 1)
+                data = file.read(_MAX_READ_BYTES + 1)
         finally:
             os.close(handle)
     except FileNotFoundError:
@@ -333,8 +332,8 @@ def _content(workspace: Path, path: str) -> str | UnreadableFile:
     except (OSError, RuntimeError, ValueError) as error:
         return UnreadableFile(f"cannot be read: {getattr(error, 'strerror', None) or error}".casefold())
     return (
-        UnreadableFile(f"is larger than {_MOST_READ >> 20} MiB")
-        if len(data) > _MOST_READ
+        UnreadableFile(f"is larger than {_MAX_READ_BYTES >> 20} MiB")
+        if len(data) > _MAX_READ_BYTES
         else data.decode("utf-8", "replace")
     )
 
@@ -371,9 +370,9 @@ def slug(title: str) -> str:
 
 # Run the Jobs of many tests, a few at a time, and count their results.
 
-AT_ONCE = 4
+PARALLEL_JOBS = 4
 _ROUNDING = 1e-9
-_MOST_KEPT = 10  # maximum number of failed Jobs kept per test
+_MAX_KEPT_JOBS = 10  # maximum number of failed Jobs kept per test
 
 
 @dataclass(slots=True)
@@ -387,7 +386,7 @@ class ExpertTestOutcome:
     @property
     def passed(self) -> int:
         """Number of Jobs that met the expectation."""
-        return sum(one.passed for one in self.attempts)
+        return sum(result.passed for result in self.attempts)
 
     @property
     def is_whole(self) -> bool:
@@ -407,12 +406,12 @@ class ExpertTestOutcome:
     @property
     def usage(self) -> Usage:
         """Token usage of all its Jobs."""
-        return sum((one.usage for one in self.attempts), NO_USAGE)
+        return sum((result.usage for result in self.attempts), NO_USAGE)
 
     @property
     def unpriced_tokens(self) -> int:
         """Tokens in `usage` whose price is unknown."""
-        return sum(one.unpriced_tokens for one in self.attempts)
+        return sum(result.unpriced_tokens for result in self.attempts)
 
     @property
     def cost(self) -> Cost | None:
@@ -423,31 +422,31 @@ class ExpertTestOutcome:
 async def run_tests(
     outcomes: Sequence[ExpertTestOutcome],
     bench: Bench,
-    at_once: int = AT_ONCE,
-    on_done: Callable[[ExpertTestOutcome], None] = lambda one: None,
+    at_once: int = PARALLEL_JOBS,
+    on_done: Callable[[ExpertTestOutcome], None] = lambda outcome: None,
 ) -> None:
     """Run all planned Jobs and add their results; `on_done` is called with each completed test."""
-    waiting = _planned_attempts(outcomes)
+    pending = _planned_attempts(outcomes)
 
     async def work() -> None:
-        for outcome, number in waiting:
-            one = await attempt(outcome.written, number, bench)
-            outcome.attempts.append(await _drop_files(one, outcome))
+        for outcome, number in pending:
+            result = await attempt(outcome.written, number, bench)
+            outcome.attempts.append(await _drop_files(result, outcome))
             if outcome.is_whole:
-                outcome.attempts.sort(key=lambda one: one.number)
+                outcome.attempts.sort(key=lambda result: result.number)
                 on_done(outcome)
 
     async with asyncio.TaskGroup() as workers:
-        for _ in range(min(at_once, sum(one.planned for one in outcomes))):
+        for _ in range(min(at_once, sum(outcome.planned for outcome in outcomes))):
             workers.create_task(work())
 
 
-async def _drop_files(one: Attempt, outcome: ExpertTestOutcome) -> Attempt:
+async def _drop_files(result: Attempt, outcome: ExpertTestOutcome) -> Attempt:
     """Return the attempt; remove its files if enough failed Jobs of the test are kept already."""
-    if not one.folder or sum(bool(other.folder) for other in outcome.attempts) < _MOST_KEPT:
-        return one
-    await asyncio.to_thread(remove_folder, Path(one.folder))
-    return one.model_copy(update={"job": "", "folder": ""})
+    if not result.folder or sum(bool(other.folder) for other in outcome.attempts) < _MAX_KEPT_JOBS:
+        return result
+    await asyncio.to_thread(remove_folder, Path(result.folder))
+    return result.model_copy(update={"job": "", "folder": ""})
 
 
 def _planned_attempts(outcomes: Sequence[ExpertTestOutcome]) -> Iterator[tuple[ExpertTestOutcome, int]]:

@@ -189,8 +189,8 @@ class CopiesContract(ContractBase):
         await storage.create_job(JOB)
         assert await copies.checkpoints(JOB) == Page(())
         ids = [f"{JOB}-{run}-{seq}" for run in (1, 2, 10) for seq in (3, 9, 20, 100)]
-        for one in reversed(ids):
-            await copies.put_checkpoint(JOB, one, b"{}")
+        for checkpoint_id in reversed(ids):
+            await copies.put_checkpoint(JOB, checkpoint_id, b"{}")
         first = await copies.checkpoints(JOB, limit=7)
         second = await copies.checkpoints(JOB, limit=7, after=first.next)
         assert first.ids + second.ids == tuple(ids)

@@ -54,9 +54,9 @@ class CrashContract(ContractBase):
             assert read in (before, writer.written), f"half an append is seen after {torn} bytes were torn off"
             assert read == before or torn <= 1, f"{torn} bytes were torn off and none is missed"
             assert await reader.read(writer.run, after=1) == read[1:]
-            again = Writer(reader, writer.run, _head_of(read), read)
-            await again.append("on", "and on")
-            assert await writer.storage.read(writer.run) == again.written
+            continued = Writer(reader, writer.run, _head_of(read), read)
+            await continued.append("on", "and on")
+            assert await writer.storage.read(writer.run) == continued.written
             await reader.close()
             return length
 
@@ -74,9 +74,9 @@ class CrashContract(ContractBase):
             first = await writer.append("one", "two")
             opener.tear(RUN, len(first[-1]) + 1)
             assert await opener().read(RUN) == []
-            anew = Writer(opener(), RUN)
-            await anew.append("again")
-            assert await opener().read(RUN) == anew.written
+            restarted = Writer(opener(), RUN)
+            await restarted.append("again")
+            assert await opener().read(RUN) == restarted.written
 
         _require_hook(opener.tear, NO_TAIL)
         wait_for(work())
@@ -342,8 +342,8 @@ class LeaseContract(ContractBase):
                 holder.kill()
                 holder.wait(SECONDS)
                 os.kill(grandchild, 0)
-                until = time.monotonic() + opener.expiry
-                while wait_for(storage.lease_info(JOB)) is not None and time.monotonic() < until:
+                deadline = time.monotonic() + opener.expiry
+                while wait_for(storage.lease_info(JOB)) is not None and time.monotonic() < deadline:
                     time.sleep(0.1)  # a poll of a server, bounded above
                 assert wait_for(storage.lease_info(JOB)) is None
                 wait_for(freed(storage))

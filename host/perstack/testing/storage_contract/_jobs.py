@@ -181,13 +181,13 @@ class JobContract(ContractBase):
                 other = await new_writer(storage, RunRef(f"other-{number}", f"other-{number}-1"))
                 others.append(other)
                 async with asyncio.TaskGroup() as group:
-                    for doing in (
+                    for call in (
                         writer.append("y"),
                         storage.delete_job(JOB),
                         storage.read(RUN),
                         other.append("a", "b"),
                     ):
-                        group.create_task(ignore_loss(doing))
+                        group.create_task(ignore_loss(call))
                 assert not await storage.has_job(JOB)
                 assert await storage.read(RUN) == []
             for other in others:
@@ -299,12 +299,12 @@ class LocalContract(ContractBase):
             await storage.put_entry(JOB, 1, b"{}")
             async with storage.lease(JOB, "me"):
                 # `places` must name every file and folder that the store has created
-                around = {found for place in storage.places for found in place.parent.iterdir()}
-                assert around <= set(storage.places)
+                names = {path for place in storage.places for path in place.parent.iterdir()}
+                assert names <= set(storage.places)
 
         programs = _programs_of(storage)
         folders = {place.parent for place in storage.places}
-        if any(found for folder in folders if folder.is_dir() for found in folder.iterdir()):
+        if any(path for folder in folders if folder.is_dir() for path in folder.iterdir()):
             pytest.skip("other files stand beside this store")
         wait_for(work())
         assert any(place == programs or place in programs.parents for place in storage.places)

@@ -252,16 +252,16 @@ class LogContract(ContractBase):
         await writer.append("first")
         for turns in range(12):
             lines, head = seal(writer.head, [payload("a"), payload("b")])
-            writing = asyncio.create_task(storage.append(RUN, writer.head.seq, lines))
+            append = asyncio.create_task(storage.append(RUN, writer.head.seq, lines))
             for _ in range(turns):
                 await asyncio.sleep(0)
-            writing.cancel()
+            append.cancel()
             with suppress(asyncio.CancelledError):
-                await writing
-            found = await storage.read(RUN)
-            assert found in (writer.written, [*writer.written, *lines])
-            if found != writer.written:
-                writer = Writer(storage, RUN, head, found)
+                await append
+            records = await storage.read(RUN)
+            assert records in (writer.written, [*writer.written, *lines])
+            if records != writer.written:
+                writer = Writer(storage, RUN, head, records)
             await writer.append("next")
         assert await opener().read(RUN) == writer.written
 
