@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skills import skills
-from wire_formats import providers
+from wire_formats import print_providers
 
 TASKS = 10_000
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
@@ -41,8 +41,8 @@ delegates = [{delegates}]
 
 
 @dataclass
-class Ran:
-    """One process: what it said, and what it cost."""
+class ProcessFigures:
+    """Output and costs of one process."""
 
     wall: float
     rss_mb: float
@@ -52,19 +52,19 @@ class Ran:
     stdout: bytes
 
 
-def run(folder: Path, *args: str) -> Ran:
+def run(folder: Path, *args: str) -> ProcessFigures:
     """Run perstack, taking the time to its first event."""
     began = time.perf_counter()
     process = subprocess.Popen([PERSTACK, *args], cwd=folder, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     first_line = process.stdout.readline()
     first_event = time.perf_counter() - began
     first_cpu = cpu_of(process.pid)
-    rest, errors = process.communicate(timeout=600)
+    remaining, errors = process.communicate(timeout=600)
     wall = time.perf_counter() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode not in (0, 4):
         sys.exit(f"perstack {' '.join(args)} ended with {process.returncode}: {errors.decode()[-500:]}")
-    return Ran(wall, after.ru_maxrss / 1024, first_event, first_cpu, first_line + rest)
+    return ProcessFigures(wall, usage.ru_maxrss / 1024, first_event, first_cpu, first_line + remaining)
 
 
 def cpu_of(pid: int) -> float:
@@ -95,7 +95,7 @@ def log_of(folder: Path) -> Path:
 
 
 def floor(log: Path, steps: int) -> float:
-    """Milliseconds a step for writing the very same bytes, a step at a time, each synced; nothing else."""
+    """Return the milliseconds per step for writing the same bytes, a step at a time, each synced, and nothing else."""
     data = log.read_bytes()
     size = len(data) // steps
     target = log.with_name("floor")
@@ -104,10 +104,10 @@ def floor(log: Path, steps: int) -> float:
     for index in range(steps):
         os.write(descriptor, data[index * size : (index + 1) * size])
         os.fdatasync(descriptor)
-    took = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     os.close(descriptor)
     target.unlink()
-    return took / steps * 1000
+    return seconds / steps * 1000
 
 
 def disk_bytes(folder: Path) -> int:
@@ -119,8 +119,8 @@ def step_times(log: Path) -> list[int]:
     return [event["timestamp"] for event in events if event["type"] == "finishStep"]
 
 
-def tenths(times: list[int]) -> float:
-    """How long the last tenth of the steps took, as a multiple of the first."""
+def slowdown(times: list[int]) -> float:
+    """Return the duration of the last tenth of the steps as a multiple of the first tenth's."""
     count = len(times) // 10
     if count < 10:
         return float("nan")
@@ -128,40 +128,41 @@ def tenths(times: list[int]) -> float:
     return last / max(first, 1)
 
 
-def steps_table(numbers: list[int]) -> None:
+def print_step_table(numbers: list[int]) -> None:
     print("| steps | ms a step | floor | last tenth / first | disk B a step | stdout B a step | MB |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for steps in numbers:
         folder = folder_with(one_expert(steps), [])
-        ran = run(folder, "run", "bench", "go", "--provider", "scripted")
+        figures = run(folder, "run", "bench", "go", "--provider", "scripted")
         log = log_of(folder)
         times = step_times(log)
-        each = (times[-1] - times[0]) / max(len(times) - 1, 1)
+        step_ms = (times[-1] - times[0]) / max(len(times) - 1, 1)
         print(
-            f"| {steps} | {each:.2f} | {floor(log, steps):.2f} | {tenths(times):.2f} | {disk_bytes(folder) / steps:.0f}"
-            f" | {len(ran.stdout) / steps:.0f} | {ran.rss_mb:.0f} |"
+            f"| {steps} | {step_ms:.2f} | {floor(log, steps):.2f} | {slowdown(times):.2f}"
+            f" | {disk_bytes(folder) / steps:.0f} | {len(figures.stdout) / steps:.0f} | {figures.rss_mb:.0f} |"
         )
 
 
-def starting() -> None:
+def print_start() -> None:
     folder = folder_with(one_expert(2), [])
     runs = [run(folder, "run", "bench", "go", "--provider", "scripted") for _ in range(9)]
-    bare = []
+    python_times = []
     for _ in range(9):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", "pass"], check=True)
-        bare.append(time.perf_counter() - began)
-    first = sorted(ran.first_event for ran in runs)[4]
-    cpu = sorted(ran.first_cpu for ran in runs)[4]
-    print(f"\nfirst event after {first:.3f} s, {cpu:.2f} s of it CPU; floor, bare Python: {sorted(bare)[4]:.3f} s")
+        python_times.append(time.perf_counter() - began)
+    first = sorted(figures.first_event for figures in runs)[4]
+    cpu = sorted(figures.first_cpu for figures in runs)[4]
+    python = sorted(python_times)[4]
+    print(f"\nfirst event after {first:.3f} s, {cpu:.2f} s of it CPU; floor, bare Python: {python:.3f} s")
 
 
 def message(method: str, request_id: int, **params: object) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}).encode() + b"\n"
 
 
-def greeted(folder: Path) -> tuple[float, float]:
-    """From the start of `perstack mcp` to its answer to `initialize`, and to that to `tools/list`."""
+def time_mcp_answers(folder: Path) -> tuple[float, float]:
+    """Return the seconds from the start of `perstack mcp` to its answers to `initialize` and to `tools/list`."""
     opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
     began = time.perf_counter()
     process = subprocess.Popen([PERSTACK, "mcp"], cwd=folder, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -179,14 +180,14 @@ def greeted(folder: Path) -> tuple[float, float]:
     return first, second
 
 
-def serving_an_editor() -> None:
+def print_mcp_start() -> None:
     folder = folder_with(one_expert(2), [])
-    firsts, seconds = zip(*(greeted(folder) for _ in range(9)), strict=True)
+    firsts, seconds = zip(*(time_mcp_answers(folder) for _ in range(9)), strict=True)
     first, second = sorted(firsts)[4], sorted(seconds)[4]
     print(f"perstack mcp: initialize answered after {first:.3f} s, tools listed after {second:.3f} s")
 
 
-def coming_back() -> None:
+def print_resume() -> None:
     folder = folder_with(one_expert(1002), [])
     run(folder, "run", "bench", "go", "--provider", "scripted", "--max-steps", "1000")
     resumed = run(folder, "resume", "--provider", "scripted", "--max-steps", "1001")
@@ -198,7 +199,7 @@ def coming_back() -> None:
     )
 
 
-def in_parallel() -> None:
+def print_parallel_delegates() -> None:
     workers = [f"w{number}" for number in range(50)]
     todo = {"tools": [{"name": "todo", "input": {}}], "delay_ms": 200, "repeat": 4}
     script = {f"[[{name}]]": {"turns": [todo, {"text": "done", "delay_ms": 200}]} for name in workers}
@@ -207,14 +208,14 @@ def in_parallel() -> None:
     folder = folder_with({"experts": script}, workers)
     run(folder, "run", "boss", "go", "--provider", "scripted")
     times = [json.loads(line) for line in log_of(folder).read_bytes().splitlines()]
-    called = next(event["timestamp"] for event in times if event["type"] == "callDelegate")
-    back = max(event["timestamp"] for event in times if event["type"] == "finishToolCall")
-    took = (back - called) / 1000
-    print(f"50 parallel delegates of 5 steps at 200 ms: {took:.2f} s, {took / 1.0:.2f} times the ideal 1.00 s")
+    called_at = next(event["timestamp"] for event in times if event["type"] == "callDelegate")
+    finished_at = max(event["timestamp"] for event in times if event["type"] == "finishToolCall")
+    seconds = (finished_at - called_at) / 1000
+    print(f"50 parallel delegates of 5 steps at 200 ms: {seconds:.2f} s, {seconds / 1.0:.2f} times the ideal 1.00 s")
 
 
-async def steps_a_second(jobs: int, steps: int) -> float:
-    """Steps that all Jobs of one process make in a second, each with one call of a tool."""
+async def measure_steps_per_second(jobs: int, steps: int) -> float:
+    """Return the steps per second of all Jobs of one process; each step has one tool call."""
     from perstack.core.definitions.experts import Expert
     from perstack.core.definitions.project import Project
     from perstack.core.definitions.settings import Overrides
@@ -234,25 +235,25 @@ async def steps_a_second(jobs: int, steps: int) -> float:
         )
         async with host:
             began = time.perf_counter()
-            done = await asyncio.gather(*(host.run(expert.key, "go") for _ in range(jobs)))
-            assert {job.status for job in done} == {"completed"}
+            summaries = await asyncio.gather(*(host.run(expert.key, "go") for _ in range(jobs)))
+            assert {job.status for job in summaries} == {"completed"}
             return jobs * steps / (time.perf_counter() - began)
 
 
-def together(jobs: int = 20, steps: int = 300) -> None:
-    one, many = zip(
-        *((asyncio.run(steps_a_second(1, steps)), asyncio.run(steps_a_second(jobs, steps))) for _ in range(5)),
-        strict=True,
-    )
-    single, all_of_them = sorted(one)[2], sorted(many)[2]
+def print_parallel_jobs(jobs: int = 20, steps: int = 300) -> None:
+    single_rates, combined_rates = [], []
+    for _ in range(5):
+        single_rates.append(asyncio.run(measure_steps_per_second(1, steps)))
+        combined_rates.append(asyncio.run(measure_steps_per_second(jobs, steps)))
+    single, combined = sorted(single_rates)[2], sorted(combined_rates)[2]
     print(
-        f"{jobs} Jobs in one process: {all_of_them:,.0f} steps a second in all, {all_of_them / single:.2f} times the"
+        f"{jobs} Jobs in one process: {combined:,.0f} steps a second in all, {combined / single:.2f} times the"
         f" {single:,.0f} of one Job (target 1.6)"
     )
 
 
-async def ten_thousand_tasks(storage: str) -> tuple[float, float, float]:
-    """Milliseconds for creating one of them, for a list of them by status and agent, and for getting one."""
+async def time_tasks(storage: str) -> tuple[float, float, float]:
+    """Return the milliseconds for creating a task, for a list by status and agent, and for getting a task."""
     from perstack.engine.tasks.memory import ExecutionMemory
 
     with tempfile.TemporaryDirectory(prefix="perstack-bench-") as folder:
@@ -260,43 +261,43 @@ async def ten_thousand_tasks(storage: str) -> tuple[float, float, float]:
             began = time.perf_counter()
             for number in range(TASKS):
                 await memory.create(f"t{number}", agent_id=f"agent{number % 100}", start=number % 2 == 0)
-            created = (time.perf_counter() - began) / TASKS
-        listed, found = [], []
+            create_s = (time.perf_counter() - began) / TASKS
+        list_times, get_times = [], []
         for number in range(9):
             async with ExecutionMemory.open(workspace=folder, storage=storage) as memory:
                 began = time.perf_counter()
                 await memory.list(status="running", agent_id="agent4")
-                listed.append(time.perf_counter() - began)
+                list_times.append(time.perf_counter() - began)
                 began = time.perf_counter()
                 await memory.get(f"t{number * 1000}")
-                found.append(time.perf_counter() - began)
-    return created * 1000, sorted(listed)[4] * 1000, sorted(found)[4] * 1000
+                get_times.append(time.perf_counter() - began)
+    return create_s * 1000, sorted(list_times)[4] * 1000, sorted(get_times)[4] * 1000
 
 
-def keeping_tasks() -> None:
+def print_tasks() -> None:
     for name, storage in (("folder", "file:perstack"), ("SQLite", "sqlite:state.db")):
-        created, listed, found = asyncio.run(ten_thousand_tasks(storage))
+        create_ms, list_ms, get_ms = asyncio.run(time_tasks(storage))
         print(
-            f"{TASKS:,} tasks, {name}: {created:.1f} ms to create one, {listed:.0f} ms to list them by status and"
-            f" agent, {found:.1f} ms to get one"
+            f"{TASKS:,} tasks, {name}: {create_ms:.1f} ms to create one, {list_ms:.0f} ms to list them by status and"
+            f" agent, {get_ms:.1f} ms to get one"
         )
 
 
 def main() -> None:
-    sys.stdout.reconfigure(line_buffering=True)  # others write to it too
+    sys.stdout.reconfigure(line_buffering=True)  # child processes write to it too
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, nargs="*", default=[50, 200, 1000, 5000])
     numbers = parser.parse_args().steps
-    steps_table(numbers)
-    starting()
-    serving_an_editor()
-    coming_back()
-    in_parallel()
-    together()
-    keeping_tasks()
+    print_step_table(numbers)
+    print_start()
+    print_mcp_start()
+    print_resume()
+    print_parallel_delegates()
+    print_parallel_jobs()
+    print_tasks()
     skills(ENV)
-    providers()
-    # by a process of its own: a child is said to have had at least the memory of the process that started it
+    print_providers()
+    # In a process of its own: the kernel counts the memory of the parent before `exec` as the child's.
     subprocess.run([sys.executable, Path(__file__).with_name("wires.py")], check=True)
 
 

@@ -1,9 +1,9 @@
-"""What a budget costs a step: the same Job with and without one, in turns, in one process.
+"""Cost of a budget per step: the same Job with and without one, in turns, in one process.
 
     .venv/bin/python bench/budget.py [steps] [rounds]
 
-The model answers at once, so that all of the work is ours. Jobs are interleaved, and of each kind the median counts.
-It is the time of the processor that is measured: a budget waits for nothing, and makes no sync.
+The model answers at once, so all of the work is the host's. Jobs of both kinds alternate, and the median of each
+counts. Processor time is measured: a budget waits for nothing, and makes no sync.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def script(steps: int) -> ScriptedProvider:
     return ScriptedProvider(reply)
 
 
-async def one(steps: int, overrides: Overrides) -> float:
-    """Milliseconds a step."""
+async def measure_step(steps: int, overrides: Overrides) -> float:
+    """Return the processor milliseconds per step of one Job."""
     with tempfile.TemporaryDirectory(prefix="perstack-bench-") as folder:
         host = Host(
             Project(experts={EXPERT.key: EXPERT}, prices=(PRICE,)),
@@ -50,30 +50,30 @@ async def one(steps: int, overrides: Overrides) -> float:
         async with host:
             began = time.process_time()
             job = await host.run(EXPERT.key, "go")
-            took = time.process_time() - began
+            seconds = time.process_time() - began
     if job.status != "completed":
         raise RuntimeError(job.error or job.status)
-    return took * 1000 / steps
+    return seconds * 1000 / steps
 
 
 async def main(steps: int, rounds: int) -> None:
-    without = Overrides(provider="scripted", max_steps=0)
+    unlimited = Overrides(provider="scripted", max_steps=0)
     kinds = {
-        "without a budget": without,
+        "without a budget": unlimited,
         "maxTokens": Overrides(provider="scripted", max_steps=0, max_tokens=10**9),
         "maxCost": Overrides(provider="scripted", max_steps=0, max_cost=10**6),
     }
     times: dict[str, list[float]] = {name: [] for name in kinds}
     for name in kinds:
-        await one(20, kinds[name])
+        await measure_step(20, kinds[name])
     for _ in range(rounds):
         for name, overrides in kinds.items():
-            times[name].append(await one(steps, overrides))
+            times[name].append(await measure_step(steps, overrides))
     base = median(times["without a budget"])
-    for name, found in times.items():
-        print(f"{name}: {median(found):.2f} ms a step, {median(found) - base:+.2f}")
+    for name, step_times in times.items():
+        print(f"{name}: {median(step_times):.2f} ms a step, {median(step_times) - base:+.2f}")
 
 
 if __name__ == "__main__":
-    given = [int(word) for word in sys.argv[1:]]
-    asyncio.run(main(*given, *(200, 15)[len(given) :]))
+    numbers = [int(word) for word in sys.argv[1:]]
+    asyncio.run(main(*numbers, *(200, 15)[len(numbers) :]))

@@ -1,12 +1,12 @@
-"""How much of the project's own code one piece of work goes through: files, calls, and moves from one file to another.
+"""Files, calls, and moves from one file to another that one operation takes in the project's code.
 
     .venv/bin/python bench/calls.py            the figures
     .venv/bin/python bench/calls.py --most 20  with the functions that are called most
 
-A coroutine that goes on after it has waited counts as a call. Each piece is done once before, so that imports and what
-is made once are not counted. The counts are nearly the same on every machine: a slow disk adds the waits for threads.
+A coroutine that continues after a wait counts as a call. Each operation runs once before it is counted, without imports
+and first-time work then. The counts are nearly equal on every machine: a slow disk adds the waits for threads.
 
-The last figure is of a further step with one call of a tool in this process: the frames of all Python code in it.
+The last figure is the number of Python frames that one more step with one tool call enters in this process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ instruction = "Read a.txt."
 
 
 class Trail:
-    """What is called while it is followed, but for test doubles."""
+    """Counter of calls in the project's code, without test tools."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -60,7 +60,7 @@ class Trail:
         return f"{files} files, {self.calls.total():,} calls, {self.moves} moves"
 
 
-async def followed(work: Callable[[], Awaitable[object]]) -> Trail:
+async def trace_work(work: Callable[[], Awaitable[object]]) -> Trail:
     await work()
     trail = Trail()
     sys.setprofile(trail)
@@ -72,8 +72,8 @@ async def followed(work: Callable[[], Awaitable[object]]) -> Trail:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncGenerator[Host]:
-    """A Host whose model reads a file in each Job, on the storage of files."""
+async def open_host(folder: Path) -> AsyncGenerator[Host]:
+    """Yield a Host on file storage whose model reads a file in each Job."""
     (folder / "a.txt").write_text("x")
     (folder / "perstack.toml").write_text(TOML)
     turns = [tool("readTextFile", {"path": "a.txt"}), text("done")] * 4
@@ -90,8 +90,8 @@ async def opened(folder: Path) -> AsyncGenerator[Host]:
         yield host
 
 
-async def frames_of_a_step(folder: Path, few: int = 20, many: int = 120) -> float:
-    """Python frames that one more step enters, by the difference between two Runs."""
+async def count_step_frames(folder: Path, few: int = 20, many: int = 120) -> float:
+    """Return the number of Python frames that one more step enters: the difference between two Runs."""
     kit = Toolkit("kit")
 
     @kit.tool(effect="sideEffect", description="Pay.")
@@ -130,7 +130,7 @@ async def frames_of_a_step(folder: Path, few: int = 20, many: int = 120) -> floa
     return (await frames(many) - await frames(few)) / (many - few)
 
 
-async def main(most: int) -> None:
+async def main(most_called: int) -> None:
     from mcp import Client
 
     from perstack.doors.mcp.server import build_server
@@ -138,7 +138,7 @@ async def main(most: int) -> None:
 
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perstack-bench-")))
-        host = await stack.enter_async_context(opened(folder))
+        host = await stack.enter_async_context(open_host(folder))
         offer = ServeOptions((host, load_usable(folder / "perstack.toml")), tasks=True)
         server = build_server(await stack.enter_async_context(serve_projects(offer)))
         client = await stack.enter_async_context(Client(server, mode="2026-07-28"))
@@ -158,11 +158,11 @@ async def main(most: int) -> None:
             ("one Expert called over MCP", expert),
             ("one task_pause over MCP", pause),
         ):
-            trail = await followed(work)
+            trail = await trace_work(work)
             print(f"{name}: {trail}")
-            for (path, function), count in trail.calls.most_common(most):
+            for (path, function), count in trail.calls.most_common(most_called):
                 print(f"  {count:4} {path} {function}")
-        print(f"a further step: {await frames_of_a_step(folder):.0f} frames")
+        print(f"a further step: {await count_step_frames(folder):.0f} frames")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How soon a worker has what was submitted, and how many orders a second PostgreSQL hands out, with its syncs on.
+"""Delay from submitting an order to its claim, and orders per second, on a second PostgreSQL server with syncs on.
 
     .venv/bin/python bench/dispatch.py [--rounds 200] [--orders 2000] [--waiting 0 1000 10000 100000]
 
-The floor of a pickup is a NOTIFY that is heard and answered on two connections of the same server.
+The floor of a pickup is a NOTIFY that is received and answered on two connections to that server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perstack.engine.plugins.registry import load_plugins
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Order, Seat
 
 
-def opened(server: PostgresServer, schema: str) -> Dispatcher:
+def open_dispatcher(server: PostgresServer, schema: str) -> Dispatcher:
     return load_plugins().open_dispatcher(server.address(schema))
 
 
@@ -32,57 +32,57 @@ def spread(milliseconds: list[float]) -> str:
     return f"{statistics.median(ordered):.1f} | {ordered[len(ordered) * 95 // 100]:.1f} | {ordered[-1]:.1f}"
 
 
-async def picked(seat: Seat) -> Claim:
+async def wait_for_claim(seat: Seat) -> Claim:
     while (claim := await seat.claim()) is None:
         await seat.wait(BEATS_EACH)
     return claim
 
 
-async def pickups(server: PostgresServer, rounds: int) -> list[float]:
-    """Milliseconds from a submit in one process's dispatcher to the claim in another's, of a worker that waits."""
-    one, other, took = opened(server, "pickup"), opened(server, "pickup"), list[float]()
-    async with other.seat("w") as seat:
+async def measure_pickups(server: PostgresServer, rounds: int) -> list[float]:
+    """Return the milliseconds from a submit in one dispatcher to the claim by a waiting worker of another."""
+    submitter, claimer, times_ms = open_dispatcher(server, "pickup"), open_dispatcher(server, "pickup"), list[float]()
+    async with claimer.seat("w") as seat:
         for number in range(rounds):
-            waiting = asyncio.create_task(picked(seat))
+            claiming = asyncio.create_task(wait_for_claim(seat))
             await asyncio.sleep(0.02)
             began = time.perf_counter()
-            await one.submit(Order(f"job-{number}"))
-            claim = await waiting
-            took.append((time.perf_counter() - began) * 1000)
+            await submitter.submit(Order(f"job-{number}"))
+            claim = await claiming
+            times_ms.append((time.perf_counter() - began) * 1000)
             await seat.release(claim)
-    await one.close()
-    await other.close()
-    return took[rounds // 10 :]
+    await submitter.close()
+    await claimer.close()
+    return times_ms[rounds // 10 :]
 
 
-async def floor(server: PostgresServer, rounds: int) -> list[float]:
-    """The same of a notice and one committed row."""
-    took = list[float]()
+async def measure_floor(server: PostgresServer, rounds: int) -> list[float]:
+    """Return the milliseconds from one committed row and its NOTIFY to the notice."""
+    times_ms = list[float]()
     async with (
-        await psycopg.AsyncConnection.connect(server.dsn(), autocommit=True) as one,
-        await psycopg.AsyncConnection.connect(server.dsn(), autocommit=True) as other,
+        await psycopg.AsyncConnection.connect(server.dsn(), autocommit=True) as sender,
+        await psycopg.AsyncConnection.connect(server.dsn(), autocommit=True) as listener,
     ):
-        await one.execute("CREATE TABLE floor (n int)")
-        await other.execute("LISTEN floor")
-        notices = other.notifies()
+        await sender.execute("CREATE TABLE floor (n int)")
+        await listener.execute("LISTEN floor")
+        notices = listener.notifies()
         for number in range(rounds):
-            heard = asyncio.ensure_future(anext(notices))
+            notice = asyncio.ensure_future(anext(notices))
             await asyncio.sleep(0.002)
             began = time.perf_counter()
-            async with one.transaction():
-                await one.execute("INSERT INTO floor VALUES (%s)", [number])
-                await one.execute("NOTIFY floor")
-            await heard
-            took.append((time.perf_counter() - began) * 1000)
+            async with sender.transaction():
+                await sender.execute("INSERT INTO floor VALUES (%s)", [number])
+                await sender.execute("NOTIFY floor")
+            await notice
+            times_ms.append((time.perf_counter() - began) * 1000)
         await notices.aclose()
-    return took[rounds // 10 :]
+    return times_ms[rounds // 10 :]
 
 
-async def rates(server: PostgresServer, orders: int, waiting: int) -> tuple[float, float, float]:
-    """Orders a second: submitted; claimed and released by one seat, and by four; with so many more that wait."""
+async def measure_rates(server: PostgresServer, orders: int, waiting: int) -> tuple[float, float, float]:
+    """Return orders per second: submitted; claimed and released by one task, and by four; beside `waiting` orders."""
     schema = f"rates{waiting}"
-    one, other = opened(server, schema), opened(server, schema)
-    await one.load()
+    first, second = open_dispatcher(server, schema), open_dispatcher(server, schema)
+    await first.load()
     server.execute(
         f"SET search_path = {schema}_workers; INSERT INTO procrastinate_jobs (queue_name, task_name, priority, lock,"
         " queueing_lock, args) SELECT 'perstack', 'perstack.job', 0, name, name, jsonb_build_object('job_id', name)"
@@ -92,8 +92,8 @@ async def rates(server: PostgresServer, orders: int, waiting: int) -> tuple[floa
     began = time.perf_counter()
     for start in range(0, orders, 16):
         numbers = range(start, min(start + 16, orders))
-        await asyncio.gather(*(one.submit(Order(f"job-{n}", priority=1)) for n in numbers))
-    submitted = orders / (time.perf_counter() - began)
+        await asyncio.gather(*(first.submit(Order(f"job-{n}", priority=1)) for n in numbers))
+    submit_rate = orders / (time.perf_counter() - began)
 
     async def serve(seat: Seat, number: int) -> None:
         for _ in range(number):
@@ -101,16 +101,16 @@ async def rates(server: PostgresServer, orders: int, waiting: int) -> tuple[floa
             assert claim is not None
             await seat.release(claim)
 
-    async with one.seat("a") as a, other.seat("b") as b:
+    async with first.seat("a") as a, second.seat("b") as b:
         began = time.perf_counter()
         await serve(a, orders // 2)
-        alone = orders // 2 / (time.perf_counter() - began)
+        single_rate = orders // 2 / (time.perf_counter() - began)
         began = time.perf_counter()
         await asyncio.gather(*(serve(seat, orders // 8) for seat in (a, b, a, b)))
-        four = orders // 8 * 4 / (time.perf_counter() - began)
-    await one.close()
-    await other.close()
-    return submitted, alone, four
+        parallel_rate = orders // 8 * 4 / (time.perf_counter() - began)
+    await first.close()
+    await second.close()
+    return submit_rate, single_rate, parallel_rate
 
 
 def main() -> None:
@@ -122,13 +122,13 @@ def main() -> None:
     server = PostgresServer(settings={"fsync": "on", "autovacuum": "on"}).start()
     try:
         print("| ms | median | 95 of 100 | worst |\n| --- | --- | --- | --- |")
-        print(f"| a notice and one row | {spread(asyncio.run(floor(server, args.rounds)))} |")
-        print(f"| pickup | {spread(asyncio.run(pickups(server, args.rounds)))} |\n")
+        print(f"| a notice and one row | {spread(asyncio.run(measure_floor(server, args.rounds)))} |")
+        print(f"| pickup | {spread(asyncio.run(measure_pickups(server, args.rounds)))} |\n")
         print("| orders that wait | submitted/s | claimed and released/s, one at a time | four at a time |")
         print("| --- | --- | --- | --- |")
         for waiting in args.waiting:
-            figures = asyncio.run(rates(server, args.orders, waiting))
-            print(f"| {waiting:,} | {' | '.join(f'{one:,.0f}' for one in figures)} |", flush=True)
+            figures = asyncio.run(measure_rates(server, args.orders, waiting))
+            print(f"| {waiting:,} | {' | '.join(f'{figure:,.0f}' for figure in figures)} |", flush=True)
     finally:
         server.close()
 

@@ -3,9 +3,9 @@
     .venv/bin/python bench/durable.py [--steps 200] [--jobs 1000] [--peers PYTHON]
 
 PYTHON is the interpreter of an environment with the packages that bench/peers.py names; by default `uv run` makes one.
-Each measurement is a process of its own; PostgreSQL is the one that the tests start, with its syncs on. One Run of that
-many steps is measured with a model that answers at once, and that many Jobs at once with 3 steps each and a model that
-needs a second. Then, for perstack alone: 10,000 such Jobs at once, replay, and one decision under 100 rules.
+Each measurement is a process of its own; PostgreSQL is the tests' server, with syncs on. Measured are one Run of STEPS
+steps with a model that answers at once, and JOBS concurrent Jobs of 3 steps with a model that takes a second. Then, for
+perstack alone: 10,000 such Jobs, replay, and one decision under 100 rules.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EXEC = Subject(program="command", arguments="args", folder="cwd", variables="env
 EXPERT = Expert(key="bench", instruction="You read.")
 
 
-class Forgetful(ScriptedProvider):
+class MemorylessProvider(ScriptedProvider):
     """Scripted model that keeps no requests."""
 
     def __init__(self, steps: int, delay: float) -> None:
@@ -58,34 +58,34 @@ class Forgetful(ScriptedProvider):
         super().__init__(reply)
 
 
-async def perstack(storage: str, jobs: int, steps: int, delay: float) -> dict[str, float]:
-    """Drive the Jobs in this process, and return what they took."""
+async def drive_jobs(storage: str, jobs: int, steps: int, delay: float) -> dict[str, float]:
+    """Drive the Jobs in this process, and return their figures."""
     host = Host(
         Project(experts={EXPERT.key: EXPERT}, max_repeats=0),
         workspace=Path.cwd(),
         storage=storage,
         env={},
         overrides=Overrides(provider="scripted", max_steps=0),
-        plugins=[Forgetful(steps, delay)],
+        plugins=[MemorylessProvider(steps, delay)],
     )
     async with host:
         await host.run(EXPERT.key, "Say hello.")  # imports and connects
-        before, began, worked = _megabytes(), time.perf_counter(), time.process_time()
-        done = await asyncio.gather(*(host.run(EXPERT.key, "Read the file.") for _ in range(jobs)))
-        took = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - worked}
-        if {job.status for job in done} != {"completed"}:
-            raise RuntimeError(next(job.error or job.status for job in done if job.status != "completed"))
+        before, began, cpu_began = _megabytes(), time.perf_counter(), time.process_time()
+        summaries = await asyncio.gather(*(host.run(EXPERT.key, "Read the file.") for _ in range(jobs)))
+        figures = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu_began}
+        if {job.status for job in summaries} != {"completed"}:
+            raise RuntimeError(next(job.error or job.status for job in summaries if job.status != "completed"))
         began = time.perf_counter()
-        report = await host.audit.replay(done[0].id)
+        report = await host.audit.replay(summaries[0].id)
         if not report.ok:
             raise RuntimeError(str(report.findings))
-        replayed = report.events / (time.perf_counter() - began)
+        replay_rate = report.events / (time.perf_counter() - began)
     tasks = len(asyncio.all_tasks()) - 1
-    return {**took, "mb": _megabytes() - before, "replayed": replayed, "files": _open_files(), "tasks": tasks}
+    return {**figures, "mb": _megabytes() - before, "replayed": replay_rate, "files": _open_files(), "tasks": tasks}
 
 
-def decision() -> float:
-    """Microseconds of one decision about a command under 100 rules, of which the last one matches."""
+def measure_decision() -> float:
+    """Return the microseconds of one decision about a command under 100 rules, of which the last one matches."""
     allowed = (*(f"exec(tool-{number} *)" for number in range(99)), "exec(git status *)")
     chain = [RuleSet(source="perstack.toml [permissions]", permissions=Permissions(default="deny", allow=allowed))]
     words: JsonObject = {"command": "git", "args": ["status", "--short"]}
@@ -98,47 +98,51 @@ def decision() -> float:
     return (time.perf_counter() - began) / rounds * 1e6
 
 
-def measured(what: Sequence[str], storage: str, jobs: int, steps: int, delay: float) -> dict[str, float]:
-    """Return what the Jobs take in a new process."""
+def measure_process(command: Sequence[str], storage: str, jobs: int, steps: int, delay: float) -> dict[str, float]:
+    """Return the figures of the Jobs, run in a new process."""
     with TemporaryDirectory(prefix="perstack-bench-") as folder:
-        given = (storage.replace("FOLDER", folder), str(jobs), str(steps), str(delay))
-        done = subprocess.run([*what, *given], cwd=folder, capture_output=True, text=True, check=False, timeout=1800)
-    if done.returncode:
-        raise RuntimeError(f"{what}: {done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        args = (storage.replace("FOLDER", folder), str(jobs), str(steps), str(delay))
+        process = subprocess.run(
+            [*command, *args], cwd=folder, capture_output=True, text=True, check=False, timeout=1800
+        )
+    if process.returncode:
+        raise RuntimeError(f"{command}: {process.stderr[-2000:]}")
+    figures: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return figures
 
 
 def main(steps: int, jobs: int, peers: Sequence[str]) -> None:
     """Print the tables."""
-    ours = (sys.executable, str(HERE / "durable.py"), "--measure")
-    theirs = (*peers, str(HERE / "peers.py"))
+    perstack = (sys.executable, str(HERE / "durable.py"), "--measure")
+    peer = (*peers, str(HERE / "peers.py"))
     server = PostgresServer(settings={"fsync": "on", "listen_addresses": "127.0.0.1"}).start()
     try:
         kinds = [
-            ("perstack, files", ours, "file:state"),
-            ("perstack, SQLite", ours, "sqlite:state.db"),
-            ("LangGraph, SQLite", (*theirs, "langgraph"), "FOLDER/state.db"),
-            ("DBOS, SQLite", (*theirs, "dbos"), "FOLDER/state.db"),
-            ("perstack, PostgreSQL", ours, server.address()),
-            ("LangGraph, PostgreSQL", (*theirs, "langgraph"), f"postgresql://postgres@/postgres?host={server.folder}"),
-            ("DBOS, PostgreSQL", (*theirs, "dbos"), f"postgresql://postgres@/postgres?host={server.folder}"),
+            ("perstack, files", perstack, "file:state"),
+            ("perstack, SQLite", perstack, "sqlite:state.db"),
+            ("LangGraph, SQLite", (*peer, "langgraph"), "FOLDER/state.db"),
+            ("DBOS, SQLite", (*peer, "dbos"), "FOLDER/state.db"),
+            ("perstack, PostgreSQL", perstack, server.address()),
+            ("LangGraph, PostgreSQL", (*peer, "langgraph"), f"postgresql://postgres@/postgres?host={server.folder}"),
+            ("DBOS, PostgreSQL", (*peer, "dbos"), f"postgresql://postgres@/postgres?host={server.folder}"),
         ]
         print(f"| durable steps | ms of one of {steps} | a second and core | MB of {jobs:,} Jobs at once |")
         print("| --- | --- | --- | --- |")
-        for name, what, storage in kinds:
-            one = measured(what, storage, 1, steps, 0)
-            many = measured(what, storage, jobs, 3, 1)
-            per_core = steps / one["cpu"]
-            print(f"| {name} | {one['seconds'] / steps * 1000:.1f} | {per_core:,.0f} | {many['mb']:,.0f} |", flush=True)
+        for name, command, storage in kinds:
+            single = measure_process(command, storage, 1, steps, 0)
+            parallel = measure_process(command, storage, jobs, 3, 1)
+            per_core = steps / single["cpu"]
+            step_ms = single["seconds"] / steps * 1000
+            print(f"| {name} | {step_ms:.1f} | {per_core:,.0f} | {parallel['mb']:,.0f} |", flush=True)
     finally:
         server.close()
-    many = measured(ours, "file:state", 10_000, 3, 1)
-    print(f"\n10,000 Jobs at once in one process: {many['mb']:,.0f} MB, {many['seconds']:.0f} s")
-    print(f"  of the processor a step: {many['cpu'] / 30_000 * 1000:.2f} ms")
-    print(f"  open afterwards: {many['files']:.0f} files, {many['tasks']:.0f} tasks")
-    print(f"replay of 2,000 steps: {measured(ours, 'file:state', 1, 2_000, 0)['replayed']:,.0f} events a second")
-    print(f"one decision under 100 rules: {decision():.0f} µs; load of the machine: {os.getloadavg()[0]:.1f}")
+    parallel = measure_process(perstack, "file:state", 10_000, 3, 1)
+    print(f"\n10,000 Jobs at once in one process: {parallel['mb']:,.0f} MB, {parallel['seconds']:.0f} s")
+    print(f"  of the processor a step: {parallel['cpu'] / 30_000 * 1000:.2f} ms")
+    print(f"  open afterwards: {parallel['files']:.0f} files, {parallel['tasks']:.0f} tasks")
+    replay_rate = measure_process(perstack, "file:state", 1, 2_000, 0)["replayed"]
+    print(f"replay of 2,000 steps: {replay_rate:,.0f} events a second")
+    print(f"one decision under 100 rules: {measure_decision():.0f} µs; load of the machine: {os.getloadavg()[0]:.1f}")
 
 
 def _megabytes() -> float:
@@ -154,11 +158,11 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         _storage, _jobs, _steps, _delay = sys.argv[2:]
         Path("notes.txt").write_text("twenty bytes of text")
-        print(json.dumps(asyncio.run(perstack(_storage, int(_jobs), int(_steps), float(_delay)))))
+        print(json.dumps(asyncio.run(drive_jobs(_storage, int(_jobs), int(_steps), float(_delay)))))
     else:
         _options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         _options.add_argument("--steps", type=int, default=200)
         _options.add_argument("--jobs", type=int, default=1000)
         _options.add_argument("--peers", help="interpreter with the packages of bench/peers.py; default: uv run")
-        _given = _options.parse_args()
-        main(_given.steps, _given.jobs, [_given.peers] if _given.peers else ["uv", "run", "-q"])
+        _args = _options.parse_args()
+        main(_args.steps, _args.jobs, [_args.peers] if _args.peers else ["uv", "run", "-q"])

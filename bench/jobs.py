@@ -1,8 +1,8 @@
-"""What it costs to list Jobs where there are thousands, each command a new process, on both storages.
+"""Cost of listing thousands of Jobs, each command in a new process, on both local storages.
 
     .venv/bin/python bench/jobs.py [--jobs 5000] [--rounds 9]
 
-The Jobs are made without being run: what a list reads of one that has ended is its summary alone.
+The Jobs are made without being run: a list reads only the summary of an ended Job.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ COMMANDS = {
 }
 
 
-def summary(number: int, now: int) -> JobSummary:
-    """A completed Job of two Runs."""
+def make_summary(number: int, now: int) -> JobSummary:
+    """Return a completed Job of two Runs."""
     job_id = f"job-of-{number:06d}"
     runs = [
         RunSummary(id=f"{job_id}-{n}", expert_key="writer", status="completed", model="anthropic/claude", steps=12)
@@ -58,11 +58,11 @@ def summary(number: int, now: int) -> JobSummary:
     )
 
 
-def asking(one: JobSummary, now: int) -> JobSummary:
-    """The same Job, which waits for an answer."""
+def with_question(job: JobSummary, now: int) -> JobSummary:
+    """Return the Job, waiting for an answer."""
     question = OpenQuestion(
-        id=f"{one.id}-1-5",
-        run_id=f"{one.id}-1",
+        id=f"{job.id}-1-5",
+        run_id=f"{job.id}-1",
         expert_key="writer",
         tool_call_id="call_0",
         tool_name="askUser",
@@ -71,25 +71,25 @@ def asking(one: JobSummary, now: int) -> JobSummary:
         asked_at=now,
     )
     stopped = {"status": "stoppedByInteractiveTool", "lifecycle": "paused", "text": None}
-    return one.model_copy(update={**stopped, "asking": question, "question": question.text})
+    return job.model_copy(update={**stopped, "asking": question, "question": question.text})
 
 
 async def fill(storage: Storage, jobs: int, *, is_asking: bool = False) -> None:
-    """So many Jobs; those that ask wait for an answer."""
+    """Create Jobs; with `is_asking` they wait for an answer."""
     now = time.time_ns() // 1_000_000
     for number in range(jobs):
-        one = asking(summary(number, now), now) if is_asking else summary(number, now)
-        await storage.create_job(one.id)
-        await storage.put_summary(one.id, one.to_json())
+        job = with_question(make_summary(number, now), now) if is_asking else make_summary(number, now)
+        await storage.create_job(job.id)
+        await storage.put_summary(job.id, job.to_json())
     await storage.close()
 
 
-def timed(args: tuple[str, ...], folder: Path) -> tuple[float, float]:
-    """Seconds from start to end of a command, and those of the processor."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+def time_command(args: tuple[str, ...], folder: Path) -> tuple[float, float]:
+    """Return the seconds from start to end of a command, and its processor seconds."""
+    usage_before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, "-m", "perstack", *args], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds, usage_after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
 
 
 def main(jobs: int, rounds: int) -> None:
@@ -103,22 +103,22 @@ def main(jobs: int, rounds: int) -> None:
         print("| --- | --- | --- | --- |")
         for command, args in COMMANDS.items():
             for storage in (args[-1],) if "--storage" in args else ("file:files", "sqlite:state.db"):
-                given = args if "--storage" in args else (*args, "--storage", storage)
-                times = [timed(given, folder) for _ in range(rounds)]
-                took, cpu = median(one for one, _ in times), median(one for _, one in times)
-                print(f"| {command}, {storage.partition(':')[0]} | {took:.2f} | {cpu:.2f} | {min(times)[0]:.2f} |")
-        print(f"\nload of the machine: {os.getloadavg()[0]:.1f}; floor, bare Python: {bare():.3f} s CPU")
+                storage_args = args if "--storage" in args else (*args, "--storage", storage)
+                times = [time_command(storage_args, folder) for _ in range(rounds)]
+                seconds, cpu = median(second for second, _ in times), median(second for _, second in times)
+                print(f"| {command}, {storage.partition(':')[0]} | {seconds:.2f} | {cpu:.2f} | {min(times)[0]:.2f} |")
+        print(f"\nload of the machine: {os.getloadavg()[0]:.1f}; floor, bare Python: {time_python():.3f} s CPU")
 
 
-def bare() -> float:
-    """Seconds of the processor that Python takes for nothing."""
-    found: list[float] = []
+def time_python() -> float:
+    """Return the processor seconds that bare Python takes."""
+    times: list[float] = []
     for _ in range(9):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", "pass"], check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return median(found)
+        usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime)
+    return median(times)
 
 
 if __name__ == "__main__":

@@ -27,12 +27,12 @@ RESULT = "twenty bytes of text"
 
 @dataclass
 class Endpoint:
-    """Counts what it is sent, and how much of it begins as the request before did, which a prompt cache would have."""
+    """Model endpoint that counts what it receives, and how much of it begins like the request before (cache hits)."""
 
     steps: int
     times: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
-    """Processor time of this process, which says more than the time on a machine that others use as well."""
+    """Processor time of this process, which other processes on the machine disturb less than elapsed time."""
     memory: list[float] = field(default_factory=list)
     sent: int = 0
     cached: int = 0
@@ -49,16 +49,16 @@ class Endpoint:
         if request.step % 250 == 0:
             self.memory.append(resident())
         messages = list(request.messages)
-        sizes = {id(one): self._sizes.get(id(one)) or len(one.to_json()) // 4 for one in messages}
-        same = 0
-        for one, before in zip(messages, self._latest, strict=False):
-            if one is not before:
+        sizes = {id(message): self._sizes.get(id(message)) or len(message.to_json()) // 4 for message in messages}
+        shared = 0
+        for message, earlier in zip(messages, self._latest, strict=False):
+            if message is not earlier:
                 break
-            same += sizes[id(one)]
+            shared += sizes[id(message)]
         tokens = sum(sizes.values()) + 1_500
         self._sizes, self._latest = sizes, messages
         self.sent += tokens
-        self.cached += same + 1_500 if same else 0
+        self.cached += shared + 1_500 if shared else 0
         if request.step >= self.steps:
             return text("done", usage=(tokens, 5))
         read = tool("readTextFile", {"path": f"f{request.step % 7}.txt"})
@@ -66,7 +66,7 @@ class Endpoint:
 
 
 class Model(ScriptedProvider):
-    """Keeps no request."""
+    """Scripted model that keeps no requests."""
 
     async def generate(self, request: GenerationRequest, on_delta: object) -> Generation:
         self.requests.clear()
@@ -98,15 +98,15 @@ async def measure(steps: int, window: int, compaction: str, storage: str) -> str
         findings = (await host.audit.replay(job.id)).findings
         assert findings == (), findings
     times, tenth = endpoint.times, len(endpoint.times) // 10
-    each = (times[-1] - times[0]) / (len(times) - 1) * 1000
-    busy = (endpoint.busy[-1] - endpoint.busy[0]) / (len(times) - 1) * 1000
-    late = (endpoint.busy[-1] - endpoint.busy[-tenth - 1]) / tenth * 1000
+    step_ms = (times[-1] - times[0]) / (len(times) - 1) * 1000
+    cpu_ms = (endpoint.busy[-1] - endpoint.busy[0]) / (len(times) - 1) * 1000
+    last_cpu_ms = (endpoint.busy[-1] - endpoint.busy[-tenth - 1]) / tenth * 1000
     disk = sum(path.stat().st_size for path in (folder / "perstack").rglob("*") if path.is_file()) / steps / 1000
-    grown = endpoint.memory[-1] - endpoint.memory[len(endpoint.memory) // 5]
+    growth_mb = endpoint.memory[-1] - endpoint.memory[len(endpoint.memory) // 5]
     return (
-        f"| {steps:,} | {window:,} | {compaction} | {storage.partition(':')[0]} | {each:.1f} | {busy:.2f} |"
-        f" {late:.2f} | {disk:.2f} |"
-        f" {endpoint.memory[-1]:.0f} (+{grown:.1f}) | {endpoint.summaries} | {endpoint.cached / endpoint.sent:.0%} |"
+        f"| {steps:,} | {window:,} | {compaction} | {storage.partition(':')[0]} | {step_ms:.1f} | {cpu_ms:.2f} |"
+        f" {last_cpu_ms:.2f} | {disk:.2f} | {endpoint.memory[-1]:.0f} (+{growth_mb:.1f}) | {endpoint.summaries} |"
+        f" {endpoint.cached / endpoint.sent:.0%} |"
     )
 
 

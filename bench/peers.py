@@ -5,13 +5,13 @@
 #   "psycopg[binary,pool]>=3.2",
 # ]
 # ///
-"""What durable steps cost in LangGraph and in DBOS: one measurement, as JSON, for `bench/durable.py`.
+"""Cost of durable steps in LangGraph and in DBOS: one measurement, as JSON, for `bench/durable.py`.
 
     uv run bench/peers.py PEER STORAGE JOBS STEPS DELAY
 
 PEER is `langgraph` or `dbos`, STORAGE a path of an SQLite file or a `postgresql://` address. As in the measurements of
-perstack a step is one reply of a model in the same process, which comes after DELAY seconds, and one call of a tool
-that reads 20 bytes. Each of the two is on disk before the next begins.
+perstack, a step is one reply of a model in this process, after DELAY seconds, and one call of a tool that reads 20
+bytes. Each of the two is on disk before the next begins.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ async def langgraph(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run
         compiled = graph.compile(checkpointer=checkpointer)
 
         async def run(steps: int, delay: float) -> None:
-            given = {"thread_id": str(uuid.uuid4()), "steps": steps, "delay": delay}
-            config = {"configurable": given, "recursion_limit": 2 * steps + 10}
+            settings = {"thread_id": str(uuid.uuid4()), "steps": steps, "delay": delay}
+            config = {"configurable": settings, "recursion_limit": 2 * steps + 10}
             await compiled.ainvoke({"messages": [("user", "Read the file.")]}, config, durability="sync")
 
         yield run
@@ -107,14 +107,14 @@ async def dbos(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run]:
 
 
 async def main(peer: str, storage: str, jobs: int, steps: int, delay: float) -> None:
-    """Measure, and print one line of JSON: seconds, those of the processor, and MB that the Jobs took."""
+    """Measure, and print a line of JSON: seconds, processor seconds, and MB that the Jobs took."""
     notes = Path("notes.txt")
     async with {"langgraph": langgraph, "dbos": dbos}[peer](storage, notes.read_text) as run:
         await run(1, 0)  # imports and connects
-        before, began, worked = _megabytes(), time.perf_counter(), time.process_time()
+        mb_before, began, cpu_began = _megabytes(), time.perf_counter(), time.process_time()
         await asyncio.gather(*(run(steps, delay) for _ in range(jobs)))
-        took, cpu = time.perf_counter() - began, time.process_time() - worked
-        print(json.dumps({"seconds": took, "cpu": cpu, "mb": _megabytes() - before}))
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_began
+        print(json.dumps({"seconds": seconds, "cpu": cpu, "mb": _megabytes() - mb_before}))
 
 
 def _megabytes() -> float:

@@ -1,10 +1,10 @@
-"""What a sandbox costs a program: from being started to having ended, beside the same program without one.
+"""Cost of a sandbox per program, from start to end, beside the same program without one.
 
     .venv/bin/python bench/sandbox.py              the table of docs/sandbox.md
     .venv/bin/python bench/sandbox.py --times 200  with more of each
 
-Each way is taken once before, and then all ways in turn, so that what else the machine does touches each alike. `bwrap`
-alone, which unshares the same and mounts next to nothing, is the floor of every sandbox that is made by it.
+Each variant runs once before, and then all in turn, so that other load on the machine affects them equally. `bwrap`
+alone, which unshares the same namespaces and mounts almost nothing, is the floor of every sandbox made with it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ FLOOR = (
     "bwrap --unshare-all --die-with-parent --ro-bind /usr /usr --symlink usr/lib /lib --symlink usr/lib64 /lib64"
     " --proc /proc --dev /dev --tmpfs /tmp -- /usr/bin/true"
 )
-Way = Callable[[], Awaitable[None]]
+Runner = Callable[[], Awaitable[None]]
 
 
-async def plain(argv: list[str]) -> None:
-    """The fastest that Python can."""
+async def run_unsandboxed(argv: list[str]) -> None:
+    """Run a program as directly as Python can."""
     process = await asyncio.create_subprocess_exec(*argv, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     if await process.wait() != 0:
         raise SystemExit(f"{argv[0]} failed")
 
 
-def way_of(runtime: Runtime, workspace: Path) -> Way:
-    """A program of an Expert's, as exec starts it."""
+def make_runner(runtime: Runtime, workspace: Path) -> Runner:
+    """Return a function that runs a program as exec does."""
 
     async def run() -> None:
         env = {"PATH": os.defpath, "PWD": str(workspace)}
@@ -57,16 +57,16 @@ def way_of(runtime: Runtime, workspace: Path) -> Way:
     return run
 
 
-async def measured(ways: dict[str, Way], times: int) -> dict[str, list[float]]:
-    """Milliseconds of each, in turn."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+async def measure_each(runners: dict[str, Runner], times: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each variant, run in turn."""
+    times_ms: dict[str, list[float]] = {name: [] for name in runners}
     for turn in range(times + 1):
-        for name, run in ways.items():
+        for name, run in runners.items():
             began = time.perf_counter()
             await run()
             if turn:
-                taken[name].append((time.perf_counter() - began) * 1000)
-    return taken
+                times_ms[name].append((time.perf_counter() - began) * 1000)
+    return times_ms
 
 
 async def main(times: int) -> None:
@@ -79,22 +79,25 @@ async def main(times: int) -> None:
         around = Surroundings(workspace, "job", {"PATH": os.defpath, "HOME": "/nonexistent"})
         policy = SandboxPolicy(runtime="bubblewrap")
         limited = policy.model_copy(update={"memory": 1 << 30, "processes": 256})
-        async with AsyncExitStack() as ends:
-            ways: dict[str, Way] = {
-                "a plain start, the floor": lambda: plain(["/usr/bin/true"]),
-                "`local`": way_of(LOCAL_RUNTIME, workspace),
-                "`bwrap` by itself": lambda: plain(FLOOR.split()),
+        async with AsyncExitStack() as stack:
+            runners: dict[str, Runner] = {
+                "a plain start, the floor": lambda: run_unsandboxed(["/usr/bin/true"]),
+                "`local`": make_runner(LOCAL_RUNTIME, workspace),
+                "`bwrap` by itself": lambda: run_unsandboxed(FLOOR.split()),
             }
-            for label, one in (("`bubblewrap`", policy), ("`bubblewrap`, memory and processes limited", limited)):
+            for label, limited_policy in (
+                ("`bubblewrap`", policy),
+                ("`bubblewrap`, memory and processes limited", limited),
+            ):
                 try:
-                    runtime = await BubblewrapFactory().prepare(one, around)
+                    runtime = await BubblewrapFactory().prepare(limited_policy, around)
                 except PerstackError as error:
                     raise SystemExit(str(error)) from error
-                ends.push_async_callback(runtime.close)
-                ways[label] = way_of(runtime, workspace)
-            taken = await measured(ways, times)
+                stack.push_async_callback(runtime.close)
+                runners[label] = make_runner(runtime, workspace)
+            times_ms = await measure_each(runners, times)
     sys.stdout.write("| `/usr/bin/true` | least, ms | median, ms |\n| --- | --- | --- |\n")
-    for label, each in taken.items():
+    for label, each in times_ms.items():
         sys.stdout.write(f"| {label} | {min(each):.1f} | {median(each):.1f} |\n")
 
 

@@ -1,4 +1,4 @@
-"""What MCP servers cost a run, with a lock and without, and what a call of one costs."""
+"""Cost of MCP servers per run, with and without a lock, and of a call of one of their tools."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ TOOL = {"name": "walk", "inputSchema": {"type": "object", "properties": {}}}
 
 
 def skills(env: Mapping[str, str]) -> None:
-    """Print the figures; the environment is one with the scripted model."""
-    none, locked_one, one, three = _folder(0), _folder(1), _folder(1), _folder(3, wait=1)
-    subprocess.run([PERSTACK, "install"], cwd=locked_one, env=env, check=True, capture_output=True)
-    # in turns, so that whatever else the machine does falls on all three alike
-    rounds = [[_run(folder, env)[0] for folder in (none, locked_one, one)] for _ in range(9)]
-    without, locked, unlocked = (sorted(column)[4] for column in zip(*rounds, strict=True))
+    """Print the figures; `env` selects the scripted model."""
+    without_server, with_locked, with_unlocked, with_three = _folder(0), _folder(1), _folder(1), _folder(3, wait=1)
+    subprocess.run([PERSTACK, "install"], cwd=with_locked, env=env, check=True, capture_output=True)
+    # In turn, so that other load on the machine affects all three equally.
+    rounds = [[_run(folder, env)[0] for folder in (without_server, with_locked, with_unlocked)] for _ in range(9)]
+    without_s, locked_s, unlocked_s = (sorted(column)[4] for column in zip(*rounds, strict=True))
     print(
-        f"first generation after {without:.3f} s without an MCP server, {locked:.3f} s with a locked one,"
-        f" {unlocked:.3f} s with one that is not locked"
+        f"first generation after {without_s:.3f} s without an MCP server, {locked_s:.3f} s with a locked one,"
+        f" {unlocked_s:.3f} s with one that is not locked"
     )
-    shown = [json.loads(line) for line in _run(three, env)[1]]
-    began = min(event["timestamp"] for event in shown if event["type"] == "skillStarting")
-    ready = [event["timestamp"] for event in shown if event["type"] == "skillConnected"]
+    events = [json.loads(line) for line in _run(with_three, env)[1]]
+    began = min(event["timestamp"] for event in events if event["type"] == "skillStarting")
+    ready = [event["timestamp"] for event in events if event["type"] == "skillConnected"]
     assert len(ready) == 3
     print(f"three servers that take 1 s each to start are ready within {(max(ready) - began) / 1000:.2f} s")
-    bare, ours = asyncio.run(calling())
-    print(f"a stdio tool call takes {ours:.2f} ms, through the bare SDK {bare:.2f} ms: {ours - bare:+.2f} ms")
+    sdk_ms, skill_ms = asyncio.run(measure_calls())
+    print(
+        f"a stdio tool call takes {skill_ms:.2f} ms, through the bare SDK {sdk_ms:.2f} ms: {skill_ms - sdk_ms:+.2f} ms"
+    )
 
 
-async def calling() -> tuple[float, float]:
-    """Milliseconds for one call of the same tool: through the SDK alone, and through a skill's session."""
+async def measure_calls() -> tuple[float, float]:
+    """Return the milliseconds of a call of one tool: through the SDK alone, and through a skill's session."""
     from mcp.client import Client
     from mcp.client.stdio import StdioServerParameters
 
@@ -55,19 +57,19 @@ async def calling() -> tuple[float, float]:
     try:
         await session.tools()
         async with Client(StdioServerParameters(command=sys.executable, args=args), mode="legacy") as client:
-            bare, ours = list[float](), list[float]()
+            sdk_times, skill_times = list[float](), list[float]()
             for _ in range(ROUNDS):
                 for _ in range(CALLS):
                     began = time.perf_counter()
                     await client.call_tool("walk", {})
-                    bare.append(time.perf_counter() - began)
+                    sdk_times.append(time.perf_counter() - began)
                 for _ in range(CALLS):
                     began = time.perf_counter()
                     await session.call(call)
-                    ours.append(time.perf_counter() - began)
+                    skill_times.append(time.perf_counter() - began)
     finally:
         await session.close()
-    return sorted(bare)[len(bare) // 2] * 1000, sorted(ours)[len(ours) // 2] * 1000
+    return sorted(sdk_times)[len(sdk_times) // 2] * 1000, sorted(skill_times)[len(skill_times) // 2] * 1000
 
 
 class _NoBlobs:
@@ -92,16 +94,16 @@ def _folder(servers: int, wait: int = 0) -> Path:
 
 
 def _run(folder: Path, env: Mapping[str, str]) -> tuple[float, list[bytes]]:
-    """Seconds to the first generation, and every event."""
+    """Return the seconds to the first generation, and all events."""
     command = [PERSTACK, "run", "bench", "go", "--provider", "scripted"]
-    began, first, lines = time.perf_counter(), 0.0, []
+    began, first_generation_s, lines = time.perf_counter(), 0.0, []
     with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         for line in process.stdout or ():
             lines.append(line)
-            if not first and b'"type":"startGeneration"' in line:
-                first = time.perf_counter() - began
+            if not first_generation_s and b'"type":"startGeneration"' in line:
+                first_generation_s = time.perf_counter() - began
     assert process.returncode == 0
-    return first, lines
+    return first_generation_s, lines
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What snapshots cost: a workspace of many files, recorded first, again when nothing has changed, and when little has.
+"""Cost of snapshots of a workspace of many files: the first, one without a change, and one with a small change.
 
 python bench/snapshots.py [FILES…]        5000 and 50000 if none is given
 """
@@ -17,27 +17,27 @@ from perstack.core.definitions.project import SnapshotPolicy
 from perstack.engine.files.snapshots import WorkspaceSnapshots
 from perstack.engine.plugins.registry import load_plugins
 
-_PER_FOLDER = 50
-_IDLE = 15
-_SETTLING = 0.3
-"""Seconds after which a file that was just written is old enough to be known by its times."""
+_FILES_PER_FOLDER = 50
+_IDLE_ROUNDS = 15
+_SETTLING_S = 0.3
+"""Seconds after which a newly written file is old enough to be recognised by its timestamps."""
 
 
 def fill(workspace: Path, files: int) -> None:
-    """As many small files, 50 in a folder, and one `.gitignore`."""
+    """Create `files` small files, 50 per folder, and one `.gitignore`."""
     (workspace / ".gitignore").write_text("*.o\nnode_modules/\n/build\n")
     for number in range(files):
-        folder = workspace / f"d{number // _PER_FOLDER // 50}" / f"d{number // _PER_FOLDER}"
-        if number % _PER_FOLDER == 0:
+        folder = workspace / f"d{number // _FILES_PER_FOLDER // 50}" / f"d{number // _FILES_PER_FOLDER}"
+        if number % _FILES_PER_FOLDER == 0:
             folder.mkdir(parents=True)
         (folder / f"file{number}.py").write_text(f"value = {number}\n" * 40)
 
 
-async def timed(work: Callable[[], Awaitable[object]]) -> float:
-    """Milliseconds."""
-    begin = time.perf_counter()
+async def time_work(work: Callable[[], Awaitable[object]]) -> float:
+    """Return the milliseconds that the work takes."""
+    began = time.perf_counter()
     await work()
-    return (time.perf_counter() - begin) * 1000
+    return (time.perf_counter() - began) * 1000
 
 
 async def measure(scheme: str, place: Path, files: int) -> None:
@@ -48,23 +48,24 @@ async def measure(scheme: str, place: Path, files: int) -> None:
     storage = load_plugins((), {}).open_storage(f"{scheme}:{place / 'state'}{'.db' * (scheme == 'sqlite')}", place)
     for job in ("one", "two"):
         await storage.create_job(job)
-    await asyncio.sleep(_SETTLING)
+    await asyncio.sleep(_SETTLING_S)
     policy = SnapshotPolicy()
     snapshots = WorkspaceSnapshots(storage, "one", workspace, ())
-    first = await timed(lambda: snapshots.take(policy))
-    idle = [await timed(lambda: snapshots.take(policy)) for _ in range(_IDLE)]
+    first_ms = await time_work(lambda: snapshots.take(policy))
+    idle_ms = [await time_work(lambda: snapshots.take(policy)) for _ in range(_IDLE_ROUNDS)]
     (workspace / "d0" / "d0" / "file1.py").write_text("value = 0\n")
-    little = await timed(lambda: snapshots.take(policy))
-    other = await timed(lambda: WorkspaceSnapshots(storage, "two", workspace, ()).take(policy))
+    changed_ms = await time_work(lambda: snapshots.take(policy))
+    other_job_ms = await time_work(lambda: WorkspaceSnapshots(storage, "two", workspace, ()).take(policy))
     print(
-        f"{scheme:7} {files:6} files: first {first:8.0f} ms, another Job's first {other:8.0f} ms,"
-        f" nothing changed {statistics.median(idle):6.1f} ms (best {min(idle):.1f}), one file changed {little:6.1f} ms"
+        f"{scheme:7} {files:6} files: first {first_ms:8.0f} ms, another Job's first {other_job_ms:8.0f} ms,"
+        f" nothing changed {statistics.median(idle_ms):6.1f} ms (best {min(idle_ms):.1f}),"
+        f" one file changed {changed_ms:6.1f} ms"
     )
     await storage.close()
 
 
 def main() -> None:
-    """For each number of files, on each storage."""
+    """Print a line for each number of files and each storage."""
     for files in map(int, sys.argv[1:] or ("5000", "50000")):
         for scheme in ("file", "sqlite"):
             with tempfile.TemporaryDirectory() as place:

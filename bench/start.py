@@ -1,8 +1,8 @@
-"""What `perstack start` costs: `python bench/start.py [--steps N] [--seconds N]`.
+"""Cost of `perstack start`: `python bench/start.py [--steps N] [--seconds N]`.
 
-The real program on a terminal of its own: the first frame, the processor's share while a text streams, and a long Job
-that is opened, from the shell and from History, and scrolled. Its processor time is read from the kernel, with all that
-drives the Job: where other work is on the machine, only that can be compared.
+The real program on its own terminal: the first frame, the processor's share while a text streams, and a long Job that
+is opened, from the shell and from History, and scrolled. Its processor time comes from the kernel and includes driving
+the Job: on a machine with other load only this figure can be compared.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 PERSTACK = [sys.executable, "-m", "perstack"]
-TOKENS = 100
-"""A second."""
+TOKENS_PER_S = 100
 
 TICKS = os.sysconf("SC_CLK_TCK")
 TOML = 'maxSteps = 0\nmaxRepeats = 0\n[experts.bench]\ndescription = "Reads a file"\ninstruction = "You read."\n'
@@ -85,13 +84,13 @@ class Bare(App):
 
 Bare().run()
 """
-"""The library alone, that writes as many words as often as the program is drawn."""
+"""The library alone, writing as many words at the program's frame rate."""
 
 F2, TAB, ENTER, PAGE_UP = b"\x1bOQ", b"\t", b"\r", b"\x1b[5~"
 
 
-class Taken(NamedTuple):
-    """What something took, in seconds."""
+class Duration(NamedTuple):
+    """Elapsed and processor seconds."""
 
     seconds: float
     cpu: float
@@ -101,58 +100,58 @@ class Taken(NamedTuple):
 
 
 class Window:
-    """A terminal of 120 columns and 40 lines with the program in it."""
+    """Terminal of 120 columns and 40 lines that runs the program."""
 
     def __init__(self, folder: Path, *args: str, program: Sequence[str] = (*PERSTACK, "start")) -> None:
-        self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self._ours, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(folder), "LC_ALL": "C.UTF-8"}
         env |= {"PERSTACK_PLUGINS": "perstack.testing.plugin,bench_streams", "PERSTACK_SCRIPT": "script.json"}
         self.began = time.perf_counter()
         self.process = subprocess.Popen(
-            [*program, *args], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs,
+            [*program, *args], cwd=folder, env=env, stdin=terminal, stdout=terminal, stderr=terminal,
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
-        os.close(theirs)
+        os.close(terminal)
         self._seen = b""
 
     def until(self, holds: Callable[[str], bool], seconds: float = 120) -> float:
-        """Seconds from the start until what was written since the last look holds."""
+        """Wait until the output since the last call satisfies `holds`; return the seconds since the start."""
         end = time.perf_counter() + seconds
         while not holds(_text(self._seen)):
-            left = end - time.perf_counter()
-            if left <= 0 or not select.select([self._ours], [], [], left)[0]:
+            remaining = end - time.perf_counter()
+            if remaining <= 0 or not select.select([self._ours], [], [], remaining)[0]:
                 raise SystemExit(f"waited in vain; seen: {_text(self._seen)[-2000:]}")
             self._seen += os.read(self._ours, 1 << 16)
         self._seen = b""
         return time.perf_counter() - self.began
 
-    def marks(self, *words: str, keys: bytes = b"") -> list[Taken]:
-        """When each of these was first seen, from the keys on, or else from the start, and the processor time of it."""
+    def marks(self, *words: str, keys: bytes = b"") -> list[Duration]:
+        """Return when each of these words was first seen, measured from the keys, or else from the start."""
         began, cpu = (time.perf_counter(), self.cpu()) if keys else (self.began, 0.0)
         self.press(keys)
-        seen, found = b"", dict[str, Taken]()
-        while len(found) < len(words):
+        output, durations = b"", dict[str, Duration]()
+        while len(durations) < len(words):
             if not select.select([self._ours], [], [], 120)[0]:
-                raise SystemExit(f"waited in vain; seen: {_text(seen)[-2000:]}")
-            seen += os.read(self._ours, 1 << 16)
-            text, now = _text(seen), Taken(time.perf_counter() - began, self.cpu() - cpu)
-            found |= {word: now for word in words if word in text and word not in found}
+                raise SystemExit(f"waited in vain; seen: {_text(output)[-2000:]}")
+            output += os.read(self._ours, 1 << 16)
+            text, duration = _text(output), Duration(time.perf_counter() - began, self.cpu() - cpu)
+            durations |= {word: duration for word in words if word in text and word not in durations}
         self._seen = b""
-        return [found[word] for word in words]
+        return [durations[word] for word in words]
 
     def press(self, keys: bytes) -> None:
         os.write(self._ours, keys)
 
     def read_for(self, seconds: float) -> None:
-        """Take what is written, as a terminal does."""
+        """Read the output, as a terminal does."""
         end = time.perf_counter() + seconds
-        while (left := end - time.perf_counter()) > 0:
-            if select.select([self._ours], [], [], left)[0]:
+        while (remaining := end - time.perf_counter()) > 0:
+            if select.select([self._ours], [], [], remaining)[0]:
                 os.read(self._ours, 1 << 16)
 
     def cpu(self) -> float:
-        """Seconds of the processor that the process has had."""
+        """Return the processor seconds of the process."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -168,19 +167,19 @@ def _text(seen: bytes) -> str:
     return re.sub(r"\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b[PX^_\]].*?(?:\x1b\\|\x07)", "", seen.decode(errors="replace"))
 
 
-def first_frame(folder: Path, times: int) -> tuple[float, float]:
-    """The median of the first frame, and the processor time of it, with what was written before warm."""
-    found: list[tuple[float, float]] = []
+def measure_first_frame(folder: Path, times: int) -> tuple[float, float]:
+    """Return the median of the first frames with its processor time; files are cached."""
+    frames: list[tuple[float, float]] = []
     for _ in range(times):
         window = Window(folder)
-        at = window.until(lambda text: "Choose an Expert" in text)
-        found.append((at, window.cpu()))
+        seconds = window.until(lambda text: "Choose an Expert" in text)
+        frames.append((seconds, window.cpu()))
         window.close()
-    return sorted(found)[times // 2]
+    return sorted(frames)[times // 2]
 
 
-def streaming(window: Window, seconds: float) -> float:
-    """The share of one core while a text streams, once it is longer than the window."""
+def measure_streaming(window: Window, seconds: float) -> float:
+    """Return the share of one core while a text streams, once it is longer than the window."""
     window.until(lambda text: text.count("jump.") > 10)
     before, began = window.cpu(), time.perf_counter()
     window.read_for(seconds)
@@ -190,7 +189,7 @@ def streaming(window: Window, seconds: float) -> float:
 
 
 def make_long_job(folder: Path, steps: int) -> None:
-    """A Job of that many steps, whose id is `long`."""
+    """Make a Job with the id `long` of that many steps."""
     turns = [{"text": "I read.", "tools": [{"name": "readTextFile", "input": {"path": "notes.txt"}}], "repeat": steps}]
     (folder / "script.json").write_text(
         json.dumps({"experts": {"bench": {"turns": [*turns, {"text": "Last words."}]}}})
@@ -201,23 +200,23 @@ def make_long_job(folder: Path, steps: int) -> None:
     subprocess.run(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, check=True)
 
 
-def started_with(folder: Path) -> tuple[list[Taken], float]:
-    """`start --job`: from the start of the process until its first frame, the last words, and until all is checked; and
-    seconds for a page up."""
+def measure_start_with_job(folder: Path) -> tuple[list[Duration], float]:
+    """Start with `--job`; return the durations until its first frame, its last words and its check, and the seconds
+    for a page up."""
     window = Window(folder, "--job", "long")
-    found = window.marks("perstack  ", "Last words.", "✓ completed")
+    durations = window.marks("perstack  ", "Last words.", "✓ completed")
     began, pages = time.perf_counter(), 20
     for _ in range(pages):
         window.press(PAGE_UP)
         window.until(lambda text: "readTextFile" in text)
-    paged = (time.perf_counter() - began) / pages
+    page_s = (time.perf_counter() - began) / pages
     window.close()
-    return found, paged
+    return durations, page_s
 
 
-def opened_from_history(folder: Path) -> tuple[list[Taken], list[Taken]]:
-    """In a program at work: from Enter on a Job until its last words are seen, and all is checked; and from Enter on
-    its latest checkpoint until it is seen."""
+def measure_history(folder: Path) -> tuple[list[Duration], list[Duration]]:
+    """Open the Job and its latest checkpoint in a running program; return the durations from Enter until the Job's last
+    words and its check, and until the checkpoint."""
     window = Window(folder)
     window.until(lambda text: "Choose an Expert" in text)
     window.press(F2 + b"(long)")
@@ -237,24 +236,24 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--times", type=int, default=5)
-    given = parser.parse_args()
+    args = parser.parse_args()
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "perstack.toml").write_text(TOML)
-        (folder / "bench_streams.py").write_text(STREAM.replace("TOKENS", str(TOKENS)))
-        (folder / "floor.py").write_text(FLOOR.replace("TOKENS", str(TOKENS)))
+        (folder / "bench_streams.py").write_text(STREAM.replace("TOKENS", str(TOKENS_PER_S)))
+        (folder / "floor.py").write_text(FLOOR.replace("TOKENS", str(TOKENS_PER_S)))
         (folder / "script.json").write_text('{"experts": {}}')
-        frame, cpu = first_frame(folder, given.times)
+        frame, cpu = measure_first_frame(folder, args.times)
         print(f"first frame: {frame:.2f} s, {cpu:.2f} s of the processor")
-        share = streaming(Window(folder, "bench", "go", "--provider", "streams"), given.seconds)
-        floor = streaming(Window(folder, program=(sys.executable, "floor.py")), given.seconds)
-        print(f"streaming {TOKENS} tokens/s: {share:.1%} of a core; the library alone: {floor:.1%}")
-        make_long_job(folder, given.steps)
-        (first, words, whole), paged = started_with(folder)
-        print(f"start --job with {given.steps:,} steps: first frame {first}, last words {words}, all checked {whole}")
-        print(f"a page up in {paged * 1000:.0f} ms")
-        (words, whole), (checkpoint,) = opened_from_history(folder)
-        print(f"the same Job from History: last words {words}, all checked {whole}")
+        program_share = measure_streaming(Window(folder, "bench", "go", "--provider", "streams"), args.seconds)
+        floor = measure_streaming(Window(folder, program=(sys.executable, "floor.py")), args.seconds)
+        print(f"streaming {TOKENS_PER_S} tokens/s: {program_share:.1%} of a core; the library alone: {floor:.1%}")
+        make_long_job(folder, args.steps)
+        (first, words, checked), page_s = measure_start_with_job(folder)
+        print(f"start --job with {args.steps:,} steps: first frame {first}, last words {words}, all checked {checked}")
+        print(f"a page up in {page_s * 1000:.0f} ms")
+        (words, checked), (checkpoint,) = measure_history(folder)
+        print(f"the same Job from History: last words {words}, all checked {checked}")
         print(f"its latest checkpoint: {checkpoint}")
 
 

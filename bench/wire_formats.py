@@ -1,4 +1,4 @@
-"""What the providers' plugins cost beside the network: decoding a stream, and being imported."""
+"""Cost of the provider plugins beside the network: decoding a stream, and importing them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 STREAM_BYTES = 1_000_000
 CHUNK_BYTES = 4096
-TRIES = 5
+ATTEMPTS = 5
 IMPORTS = 9
 
 
@@ -32,7 +32,7 @@ class Codec:
     ends: tuple[str, ...]
     begins: tuple[str, ...] = ()
     is_binary: bool = False
-    """In the frames of AWS's event stream, not as server-sent events."""
+    """True for frames of AWS's event stream instead of server-sent events."""
 
 
 CODECS = (
@@ -84,13 +84,13 @@ PROVIDERS = {
     "google-vertex": "perstack_vertex.provider",
 }
 LIBRARIES = {
-    # what those two import besides, at their first generation
+    # imported by those two at their first generation
     "botocore": "botocore.eventstream, botocore.auth, botocore.awsrequest, botocore.session",
     "google-auth": "google.auth, google.oauth2.service_account, google.auth.transport.requests",
 }
 
 
-def framed(data: str) -> bytes:
+def frame_event(data: str) -> bytes:
     from event_stream import event
 
     ((kind, content),) = json.loads(data).items()
@@ -98,7 +98,7 @@ def framed(data: str) -> bytes:
 
 
 def stream_of(codec: Codec) -> bytes:
-    write = framed if codec.is_binary else lambda data: f"data: {data}\n\n".encode()
+    write = frame_event if codec.is_binary else lambda data: f"data: {data}\n\n".encode()
     delta = write(codec.delta)
     return b"".join([*map(write, codec.begins), delta * (STREAM_BYTES // len(delta)), *map(write, codec.ends)])
 
@@ -109,8 +109,8 @@ def decoder_of(codec: Codec) -> Callable[[str], bool]:
     return eval(codec.make, names).feed
 
 
-def decoding(codec: Codec) -> float:
-    """Seconds of processor time from the bytes of a stream to the reply, the least of a few tries."""
+def measure_decoding(codec: Codec) -> float:
+    """Return the processor seconds from the bytes of a stream to the reply: the best of some attempts."""
     import httpx
 
     from perstack.support.http.client import receive, server_sent_events
@@ -121,52 +121,53 @@ def decoding(codec: Codec) -> float:
 
     class Chunks(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            for at in range(0, len(stream), CHUNK_BYTES):
-                yield stream[at : at + CHUNK_BYTES]
+            for start in range(0, len(stream), CHUNK_BYTES):
+                yield stream[start : start + CHUNK_BYTES]
 
-    took = []
-    for _ in range(TRIES):
+    times = []
+    for _ in range(ATTEMPTS):
         response = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Chunks())
         feed = decoder_of(codec)
         began = time.process_time()
         asyncio.run(receive(response, "https://a.example", feed, read_events))
-        took.append(time.process_time() - began)
-    return min(took)
+        times.append(time.process_time() - began)
+    return min(times)
 
 
-def importing(modules: str, after: str = "httpx, perstack.host") -> float:
+def measure_import(modules: str, after: str = "httpx, perstack.host") -> float:
     """Milliseconds of processor time that modules add to a host that has httpx, in a fresh interpreter."""
-    # a full collection costs more than a provider, and would come wherever its turn is
+    # a full collection takes longer than importing a provider, and could happen at any time
     code = (
         f"import gc, time, {after}; gc.collect(); began = time.process_time();"
         f" import {modules}; print(time.process_time() - began)"
     )
-    took = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(IMPORTS)]
-    return sorted(float(done.stdout) for done in took)[IMPORTS // 2] * 1000
+    processes = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(IMPORTS)]
+    return sorted(float(process.stdout) for process in processes)[IMPORTS // 2] * 1000
 
 
-def is_there(package: str) -> bool:
+def is_installed(package: str) -> bool:
     try:
         return bool(version(package))
     except PackageNotFoundError:
         return False
 
 
-def providers() -> None:
-    """Print both."""
-    known = [codec for codec in CODECS if not codec.is_binary or is_there("botocore")]
-    decoded = ", ".join(f"{codec.name} {decoding(codec):.2f} s" for codec in known)
+def print_providers() -> None:
+    """Print all figures."""
+    codecs = [codec for codec in CODECS if not codec.is_binary or is_installed("botocore")]
+    decoded = ", ".join(f"{codec.name} {measure_decoding(codec):.2f} s" for codec in codecs)
     print(f"decoding 1 MB of small deltas, CPU: {decoded}")
     imported = ", ".join(
-        f"{name} {importing(f'{modules}, perstack.support.http.client'):.0f} ms" for name, modules in PROVIDERS.items()
+        f"{name} {measure_import(f'{modules}, perstack.support.http.client'):.0f} ms"
+        for name, modules in PROVIDERS.items()
     )
     print(f"importing a provider beyond httpx, CPU: {imported}")
     after = "httpx, perstack.host, perstack.support.http.client"
     libraries = ", ".join(
-        f"{name} {importing(modules, after):.0f} ms" for name, modules in LIBRARIES.items() if is_there(name)
+        f"{name} {measure_import(modules, after):.0f} ms" for name, modules in LIBRARIES.items() if is_installed(name)
     )
     print(f"importing what signs, at the first generation, CPU: {libraries or 'none is installed'}")
 
 
 if __name__ == "__main__":
-    providers()
+    print_providers()

@@ -1,4 +1,4 @@
-"""What a step costs on a real wire, in each format, beside what sending the same bytes costs.
+"""Cost of a step over HTTP in each wire format, beside the cost of sending the same bytes.
 
 python bench/wires.py --steps 200 Converse    only these formats and this number of steps
 """
@@ -26,13 +26,13 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
 STEPS = 1000
-TRIES = 3
+ATTEMPTS = 3
 READ = "readTextFile"
 ARGUMENTS = '{"path":"a.txt"}'
 
 
 def sse(*data: object) -> bytes:
-    return b"".join(f"data: {json.dumps(one)}\n\n".encode() for one in data)
+    return b"".join(f"data: {json.dumps(item)}\n\n".encode() for item in data)
 
 
 def messages(call: str) -> bytes:
@@ -51,19 +51,19 @@ def messages(call: str) -> bytes:
 def responses(call: str) -> bytes:
     item = {"type": "function_call", "id": f"f{call}", "call_id": call, "name": READ, "arguments": ARGUMENTS}
     usage = {"input_tokens": 1000, "output_tokens": 50, "total_tokens": 1050}
-    whole = {"status": "completed", "output": [item], "usage": usage}
+    response = {"status": "completed", "output": [item], "usage": usage}
     return sse(
         {"type": "response.output_item.done", "output_index": 0, "item": item},
-        {"type": "response.completed", "response": whole},
+        {"type": "response.completed", "response": response},
     )
 
 
 def chat(call: str) -> bytes:
-    one = {"index": 0, "id": call, "type": "function", "function": {"name": READ, "arguments": ARGUMENTS}}
+    tool_call = {"index": 0, "id": call, "type": "function", "function": {"name": READ, "arguments": ARGUMENTS}}
     usage = {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050}
     return (
         sse(
-            {"choices": [{"index": 0, "delta": {"tool_calls": [one]}, "finish_reason": None}]},
+            {"choices": [{"index": 0, "delta": {"tool_calls": [tool_call]}, "finish_reason": None}]},
             {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
             {"choices": [], "usage": usage},
         )
@@ -98,19 +98,19 @@ def converse(call: str) -> bytes:
 
 @dataclass(frozen=True)
 class Wire:
-    """A format at one provider."""
+    """Wire format at one provider."""
 
     name: str
     provider: str
     model: str
     reply: Callable[[str], bytes]
-    """The stream of a reply with one call of that id."""
+    """Returns the stream of a reply with one call with that id."""
     env: dict[str, str] = field(default_factory=dict)
     setting: str = ""
     library: str = ""
-    """What has to be installed for it."""
+    """Package that it requires."""
     is_signed: bool = False
-    """Whether a request holds a hash of its body, which is part of sending it."""
+    """True if a request contains a hash of its body, whose computation is part of sending it."""
     kind: str = "text/event-stream"
 
 
@@ -141,7 +141,7 @@ WIRES = (
 
 
 def serve(wire: Wire) -> None:
-    """Answer at once and in one write, on a free port that is printed; at the end of stdin, print what was asked."""
+    """Answer at once and in one write, on a free port that is printed; at the end of stdin, print the requests."""
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
     sizes: list[int] = []
@@ -153,7 +153,7 @@ def serve(wire: Wire) -> None:
             connection, _ = listener.accept()
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                for body in asked_on(connection):
+                for body in read_bodies(connection):
                     reply = wire.reply(f"call_{next(numbers):06}")
                     head = f"HTTP/1.1 200 OK\r\ncontent-type: {wire.kind}\r\ncontent-length: {len(reply)}\r\n\r\n"
                     connection.sendall(head.encode() + reply)
@@ -165,29 +165,29 @@ def serve(wire: Wire) -> None:
     json.dump({"sizes": sizes, "last": last.decode()}, sys.stdout)
 
 
-def asked_on(connection: socket.socket) -> Iterator[bytearray]:
-    """The body of each request."""
+def read_bodies(connection: socket.socket) -> Iterator[bytearray]:
+    """Yield the body of each request."""
     buffer = bytearray(1 << 20)
-    held = 0
+    length_read = 0
     while True:
-        while (end := buffer.find(b"\r\n\r\n", 0, held)) < 0:
-            count = connection.recv_into(memoryview(buffer)[held:])
+        while (end := buffer.find(b"\r\n\r\n", 0, length_read)) < 0:
+            count = connection.recv_into(memoryview(buffer)[length_read:])
             if not count:
                 return
-            held += count
+            length_read += count
         head = buffer[:end].lower()
         length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
-        start, whole = end + 4, end + 4 + length
-        if len(buffer) < whole:
-            buffer.extend(bytes(whole - len(buffer)))
-        while held < whole:
-            count = connection.recv_into(memoryview(buffer)[held:])
+        start, request_end = end + 4, end + 4 + length
+        if len(buffer) < request_end:
+            buffer.extend(bytes(request_end - len(buffer)))
+        while length_read < request_end:
+            count = connection.recv_into(memoryview(buffer)[length_read:])
             if not count:
                 return
-            held += count
-        yield buffer[start:whole]
-        buffer[: held - whole] = buffer[whole:held]
-        held -= whole
+            length_read += count
+        yield buffer[start:request_end]
+        buffer[: length_read - request_end] = buffer[request_end:length_read]
+        length_read -= request_end
 
 
 @contextmanager
@@ -205,8 +205,8 @@ def serving(wire: Wire) -> Iterator[tuple[int, subprocess.Popen[str]]]:
 # --- the clients --------------------------------------------------------------------------------------------------
 
 
-def driven(wire: Wire, port: int, steps: int) -> tuple[list[float], float]:
-    """Milliseconds of each step of a Job but the first, by its log; and the most MB of the process."""
+def drive_job(wire: Wire, port: int, steps: int) -> tuple[list[float], float]:
+    """Return the milliseconds of each step of a Job but the first, by its log, and the peak MB of the process."""
     folder = Path(tempfile.mkdtemp(prefix="perstack-bench-"))
     lines = [
         "maxRepeats = 0",
@@ -223,82 +223,84 @@ def driven(wire: Wire, port: int, steps: int) -> tuple[list[float], float]:
     env = {name: value for name, value in os.environ.items() if name not in unwanted}
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(command, cwd=folder, env={**env, **wire.env}, stdout=out, stderr=err)
-        _, status, used = os.wait4(process.pid, 0)
+        _, status, usage = os.wait4(process.pid, 0)
     if os.waitstatus_to_exitcode(status) != 4:
         sys.exit(f"{wire.name}: {(folder / 'err').read_text()[-500:]}{(folder / 'out').read_text()[-500:]}")
     log = next(folder.glob("perstack/jobs/*/runs/*-1/events.jsonl"))
     events = (json.loads(line) for line in log.read_bytes().splitlines())
     times = [event["timestamp"] for event in events if event["type"] == "finishStep"]
-    return [float(after - before) for before, after in itertools.pairwise(times)], used.ru_maxrss / 1024
+    return [float(after - before) for before, after in itertools.pairwise(times)], usage.ru_maxrss / 1024
 
 
 def send(port: int, is_signed: bool) -> None:
-    """The floor, a process of its own as perstack is: a bare socket sends what stdin tells, and awaits each answer."""
-    told = json.load(sys.stdin)
-    last = told["last"].encode()
-    took = []
+    """Send the requests that stdin lists from a bare socket, and await each answer: the floor, in its own process."""
+    requests = json.load(sys.stdin)
+    last = requests["last"].encode()
+    times = []
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for size in told["sizes"]:
+        for size in requests["sizes"]:
             began = time.perf_counter()
             body = last[:size].ljust(size)
             digest = hashlib.sha256(body).hexdigest() if is_signed else ""
             head = f"POST / HTTP/1.1\r\nhost: a\r\nx-digest: {digest}\r\ncontent-length: {size}\r\n\r\n"
             connection.sendall(head.encode() + body)
-            received(connection)
-            took.append((time.perf_counter() - began) * 1000)
-    json.dump(took, sys.stdout)
+            read_answer(connection)
+            times.append((time.perf_counter() - began) * 1000)
+    json.dump(times, sys.stdout)
 
 
-def received(connection: socket.socket) -> bytes:
-    """One whole answer."""
-    found = b""
-    while (end := found.find(b"\r\n\r\n")) < 0:
-        found += connection.recv(65536)
-    length = int(found[:end].split(b"content-length: ")[1].split(b"\r\n")[0])
-    while len(found) < end + 4 + length:
-        found += connection.recv(65536)
-    return found
+def read_answer(connection: socket.socket) -> bytes:
+    """Read one answer."""
+    answer = b""
+    while (end := answer.find(b"\r\n\r\n")) < 0:
+        answer += connection.recv(65536)
+    length = int(answer[:end].split(b"content-length: ")[1].split(b"\r\n")[0])
+    while len(answer) < end + 4 + length:
+        answer += connection.recv(65536)
+    return answer
 
 
-def measured(wire: Wire, steps: int) -> tuple[list[float], list[float], float]:
-    """Milliseconds of each step, and of sending its bytes alone, to the same server; and the most MB."""
+def measure_wire(wire: Wire, steps: int) -> tuple[list[float], list[float], float]:
+    """Return the milliseconds of each step, and of sending its bytes alone to the same server, and the peak MB."""
     with serving(wire) as (port, server):
-        took, most = driven(wire, port, steps)
-        told, _ = server.communicate()
+        step_times, peak_mb = drive_job(wire, port, steps)
+        requests, _ = server.communicate()
     with serving(wire) as (port, _):
         command = [sys.executable, __file__, "--send", str(port), *(["--signed"] if wire.is_signed else [])]
-        sent = subprocess.run(command, input=told, stdout=subprocess.PIPE, text=True, check=True)
-    return took, json.loads(sent.stdout)[1:], most
+        process = subprocess.run(command, input=requests, stdout=subprocess.PIPE, text=True, check=True)
+    return step_times, json.loads(process.stdout)[1:], peak_mb
 
 
-def is_there(library: str) -> bool:
+def is_installed(library: str) -> bool:
     try:
         return not library or bool(version(library))
     except PackageNotFoundError:
         return False
 
 
-def least(tries: Iterable[list[float]], part: slice) -> float:
-    """The mean of those steps in the try that took the least: what else the machine does only ever adds."""
+def mean_of_best(tries: Iterable[list[float]], part: slice) -> float:
+    """Return the mean of those steps in the fastest attempt: other load on the machine only adds time."""
     return min(sum(times[part]) / len(times[part]) for times in tries)
 
 
-def wires(steps: int = STEPS, names: Collection[str] = ()) -> None:
+def print_table(steps: int = STEPS, names: Collection[str] = ()) -> None:
     """Print the table."""
     print(f"\n| format, {steps:,} steps | ms a step | floor | first tenth | last tenth | last / first | MB |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    asked = [wire for wire in WIRES if is_there(wire.library) and (not names or wire.name in names)]
-    # in turns, so that whatever else the machine does falls on all alike
-    rounds = [[measured(wire, steps) for wire in asked] for _ in range(TRIES)]
-    for wire, tries in zip(asked, zip(*rounds, strict=True), strict=True):
-        took, sent, most = zip(*tries, strict=True)
+    chosen = [wire for wire in WIRES if is_installed(wire.library) and (not names or wire.name in names)]
+    # In turn, so that other load on the machine affects all equally.
+    rounds = [[measure_wire(wire, steps) for wire in chosen] for _ in range(ATTEMPTS)]
+    for wire, tries in zip(chosen, zip(*rounds, strict=True), strict=True):
+        step_times, send_times, peak_mb = zip(*tries, strict=True)
         tenth = max(1, steps // 10)
-        whole, begun, ended = slice(None), slice(tenth), slice(-tenth, None)
-        first, last = (least(took, part) - least(sent, part) for part in (begun, ended))
+        all_steps, first_tenth, last_tenth = slice(None), slice(tenth), slice(-tenth, None)
+        first, last = (
+            mean_of_best(step_times, part) - mean_of_best(send_times, part) for part in (first_tenth, last_tenth)
+        )
         print(
-            f"| {wire.name} | {least(took, whole):.2f} | {least(sent, whole):.2f} | {first:.2f} | {last:.2f}"
-            f" | {last / first:.2f} | {max(most):.0f} |"
+            f"| {wire.name} | {mean_of_best(step_times, all_steps):.2f} | {mean_of_best(send_times, all_steps):.2f}"
+            f" | {first:.2f} | {last:.2f} | {last / first:.2f} | {max(peak_mb):.0f} |"
         )
 
 
@@ -309,13 +311,13 @@ def main() -> None:
     parser.add_argument("--serve")
     parser.add_argument("--send", type=int)
     parser.add_argument("--signed", action="store_true")
-    asked = parser.parse_args()
-    if asked.serve is not None:
-        serve(next(wire for wire in WIRES if wire.name == asked.serve))
-    elif asked.send is not None:
-        send(asked.send, asked.signed)
+    args = parser.parse_args()
+    if args.serve is not None:
+        serve(next(wire for wire in WIRES if wire.name == args.serve))
+    elif args.send is not None:
+        send(args.send, args.signed)
     else:
-        wires(asked.steps, asked.names)
+        print_table(args.steps, args.names)
 
 
 if __name__ == "__main__":

@@ -86,8 +86,9 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
     """Yield the docstrings of a module, its classes, functions and attributes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            strings = (one.value for one in node.body if isinstance(one, ast.Expr))
-            yield from (one.value for one in strings if isinstance(one, ast.Constant) and isinstance(one.value, str))
+            values = [statement.value for statement in node.body if isinstance(statement, ast.Expr)]
+            constants = (value.value for value in values if isinstance(value, ast.Constant))
+            yield from (constant for constant in constants if isinstance(constant, str))
 
 
 def comments(text: str) -> Iterator[str]:
@@ -99,13 +100,13 @@ def comments(text: str) -> Iterator[str]:
 
 def imports_of(source: Source, modules: set[str]) -> set[str]:
     """Return the modules of the project that a file imports when it is itself imported."""
-    found: set[str] = set()
+    imported: set[str] = set()
     for node in _at_import(source.tree.body):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found & modules
+            imported |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return imported & modules
 
 
 def _at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -135,7 +136,7 @@ def cycles(graph: dict[str, set[str]]) -> int:
         done.add(start)
         while stack:
             node, rest = stack[-1]
-            following = next((one for one in rest if one not in done), None)
+            following = next((target for target in rest if target not in done), None)
             if following is None:
                 out.append(node)
                 stack.pop()
@@ -172,40 +173,40 @@ def ruff_count(*rules: str) -> int:
 
 def figures() -> dict[str, float]:
     """Return every figure by its name in house.toml."""
-    every = sources()
-    files = [one for one in every if one.path.name != "__init__.py"]
-    sizes = [one.lines for one in files]
-    folders = Counter(one.path.parent for one in files)
-    classes = Counter(node.name for one in every for node in ast.walk(one.tree) if isinstance(node, ast.ClassDef))
-    texts = [text for one in every for text in docstrings(one.tree)]
-    said = [*texts, *(text for one in every for text in comments(one.text))]
-    names = {module_name(one.path) for one in every}
-    functions = [
-        node
-        for one in every
-        for node in ast.walk(one.tree)
+    parsed = sources()
+    files = [source for source in parsed if source.path.name != "__init__.py"]
+    sizes = [source.lines for source in files]
+    folders = Counter(source.path.parent for source in files)
+    nodes = [node for source in parsed for node in ast.walk(source.tree)]
+    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    texts = [text for source in parsed for text in docstrings(source.tree)]
+    prose = [*texts, *(text for source in parsed for text in comments(source.text))]
+    names = {module_name(source.path) for source in parsed}
+    function_names = [
+        node.name
+        for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list
     ]
     return {
         "files": len(files),
         "median_lines": statistics.median(sizes),
         "percent_under_50_lines": round(100 * sum(size < 50 for size in sizes) / len(sizes), 1),
-        "lines": sum(one.lines for one in every),
+        "lines": sum(source.lines for source in parsed),
         "docstring_lines": sum(text.count("\n") + 1 for text in texts),
         "files_in_biggest_folder": max(folders.values()),
         "packages_with_one_file": sum(count == 1 for count in folders.values()),
         "class_names_used_twice": sum(count > 1 for count in classes.values()),
-        "functions_without_a_telling_name": sum(_NO_NAME.fullmatch(one.name) is not None for one in functions),
-        "import_cycles": cycles({module_name(one.path): imports_of(one, names) for one in every}),
+        "functions_without_a_telling_name": sum(_NO_NAME.fullmatch(name) is not None for name in function_names),
+        "import_cycles": cycles({module_name(source.path): imports_of(source, names) for source in parsed}),
         "functions_not_imperative": ruff_count("D401"),
         "docstring_rules": ruff_count("D"),
         "percent_docstrings_without_head": _percent(_NO_HEAD.match(text.strip()) for text in texts),
-        "percent_idioms": _percent(_IDIOMS.search(text) for text in said),
+        "percent_idioms": _percent(_IDIOMS.search(text) for text in prose),
     }
 
 
-def _percent(found: Iterator[object]) -> float:
-    hits = [one is not None for one in found]
+def _percent(matches: Iterator[object]) -> float:
+    hits = [match is not None for match in matches]
     return round(100 * sum(hits) / len(hits), 1)
 
 
