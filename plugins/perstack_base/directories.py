@@ -36,11 +36,11 @@ def check_tree(path: ResolvedPath, destination: ResolvedPath | None = None) -> N
             destination.workspace.check_way(destination.parts, destination.shown)
             destination.refuse_removal()
         for way, identity in _walk(top, (), 0):
-            shown = path.workspace.shown((*path.parts, *way))
+            shown = path.workspace.display_path((*path.parts, *way))
             path.workspace.check_way((*path.parts, *way), shown)
             if destination is not None:
                 target = (*destination.parts, *way)
-                destination.workspace.check_way(target, destination.workspace.shown(target))
+                destination.workspace.check_way(target, destination.workspace.display_path(target))
             if identity in protected:
                 raise SkillError(f"{shown} is off limits to tools, and so is what holds it; use another path")
 
@@ -79,7 +79,7 @@ def list_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
             status = status_at(name, handle)
             way = (*place.parts, name)
             if status is not None and identity(status) not in hidden and not home.is_state(way):
-                items.append(_item(name, home.shown(way), status))
+                items.append(_item(name, home.display_path(way), status))
     result: JsonObject = {"path": place.shown, "items": items[:MAX_ENTRIES]}
     if len(names) > MAX_ENTRIES + 1:
         result["notice"] = f"The first {MAX_ENTRIES} of {len(names)}; for the others use exec, such as find or ls."

@@ -73,7 +73,7 @@ class ResolvedPath:
     @property
     def shown(self) -> str:
         """Path for results and messages: relative to the workspace, absolute in an added directory."""
-        return self.workspace.shown(self.parts)
+        return self.workspace.display_path(self.parts)
 
     @property
     def path(self) -> Path:
@@ -236,9 +236,9 @@ class OpenWorkspace:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
         way = fold_case(parts)
         if any(fold_case(state)[: len(way)] == way for state in self._state_ways()):
-            raise self.state_refusal(self.shown(parts))
+            raise self.state_refusal(self.display_path(parts))
         if not self._rules.may_remove(self._real_path(parts)):
-            shown = self.shown(parts)
+            shown = self.display_path(parts)
             raise SkillError(f"{shown} is or holds a place that [sandbox] names: it can be neither moved nor deleted")
         self.check_git(parts, whole=True)
 
@@ -250,7 +250,7 @@ class OpenWorkspace:
         """Raise SkillError for a read-only path, and for files that git's configuration makes git execute."""
         if not self.may_change(parts):
             raise SkillError(
-                f"{self.shown(parts)} can be read and not changed (`readable` of [sandbox]); use another path"
+                f"{self.display_path(parts)} can be read and not changed (`readable` of [sandbox]); use another path"
             )
         self.check_git(parts)
 
@@ -259,7 +259,7 @@ class OpenWorkspace:
         head = status_at("HEAD", directory) if is_git_content(parts[-1]) else None
         is_completed = head is not None and not stat.S_ISDIR(head.st_mode)
         if not self.is_opened(parts) and (is_completed or is_repository(directory)):
-            raise SkillError(f"{self.shown(parts)} is git's own, which is off limits to tools; use another path")
+            raise SkillError(f"{self.display_path(parts)} is git's own, which is off limits to tools; use another path")
 
     def check_git(self, parts: Parts, *, whole: bool = False) -> None:
         """Raise SkillError for files that git's configuration makes git execute, with `whole` below a directory too."""
@@ -269,10 +269,9 @@ class OpenWorkspace:
         for top in repositories_around(path):
             for target in git_targets(top, self._env):
                 if _is_covered(path, target.path, whole=whole) and not is_below(top, (target.path,)):
-                    raise SkillError(
-                        f"{self.shown(parts)} is, or holds, {printable(target.path)}, which git's configuration names"
-                        " and which is off limits to tools; ask a person to see to it"
-                    )
+                    place = f"{self.display_path(parts)} is, or holds, {printable(target.path)}"
+                    reason = "which git's configuration names and which is off limits to tools"
+                    raise SkillError(f"{place}, {reason}; ask a person to see to it")
 
     def check_way(self, parts: Parts, shown: str, *, change: bool = True) -> None:
         """Raise SkillError for a path to the state or a protected file; with `change` also for a readable one."""
@@ -298,7 +297,7 @@ class OpenWorkspace:
         """Return whether a protected file may be read because a person has named it."""
         return self._rules.shows(self._real_path(parts))
 
-    def shown(self, parts: Parts) -> str:
+    def display_path(self, parts: Parts) -> str:
         """Return a path in the form for results and messages."""
         way = self.root.joinpath(*parts) if self._is_added else "/".join(parts)
         return printable(str(way)) or "."

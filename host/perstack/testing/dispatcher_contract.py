@@ -95,7 +95,7 @@ async def next_claim(seat: Seat, seconds: float = SOON) -> Claim:
 # ruff: noqa: S101 - these are tests
 
 
-async def shown(dispatcher: Dispatcher, *, queued: int = 0, later: int = 0, running: int = 0) -> Load:
+async def assert_load(dispatcher: Dispatcher, *, queued: int = 0, later: int = 0, running: int = 0) -> Load:
     """Assert the queue statistics, which an engine may show late, and return them."""
     deadline = time.monotonic() + SOON
     while True:
@@ -127,7 +127,7 @@ class _WaitingContract(_Base):
         async with bed.dispatchers(2) as (dispatcher, other), dispatcher.seat("w") as seat:
             for target in (dispatcher, other, dispatcher):
                 await target.submit(Order("job", submitted_at=5))
-            await shown(dispatcher, queued=1)
+            await assert_load(dispatcher, queued=1)
             claim = await next_claim(seat)
             assert claim.order == Order("job", submitted_at=5)
             assert await seat.claim() is None
@@ -157,7 +157,7 @@ class _WaitingContract(_Base):
             assert await dispatcher.order("job") == Order("job", due=later, priority=3)
             await dispatcher.submit(Order("job", due=later - 5, priority=2))
             assert await dispatcher.order("job") == Order("job", due=later - 5, priority=3)
-            await shown(dispatcher, later=1)
+            await assert_load(dispatcher, later=1)
             await dispatcher.submit(Order("job"))
             async with dispatcher.seat("w") as seat:
                 claim = await next_claim(seat)
@@ -197,7 +197,7 @@ class _WaitingContract(_Base):
             claim = await next_claim(seat)
             await dispatcher.submit(Order("job", due=later))
             await seat.release(claim, replace(claim.order, due=later - 7, priority=2))
-            await shown(dispatcher, later=1)
+            await assert_load(dispatcher, later=1)
             waiting = await dispatcher.order("job")
             assert waiting is not None
             assert (waiting.due, waiting.priority) == (later - 7, 2)
@@ -281,7 +281,7 @@ class _ChoosingContract(_Base):
             due = bed.now() + 1_500
             await dispatcher.submit(Order("job", due=due))
             assert await seat.claim() is None
-            await shown(dispatcher, later=1)
+            await assert_load(dispatcher, later=1)
             await bed.pass_time(1.5)
             assert (await next_claim(seat)).order.due == due
             assert bed.now() >= due - 50  # two clocks may be a moment apart
@@ -392,7 +392,7 @@ class _HoldingContract(_Base):
             await silent.change(mine, replace(mine.order, events=99))
             assert await other.order("job") == mine.order
             assert await silent.claim() is None
-            await shown(other, running=2)
+            await assert_load(other, running=2)
             await next_.release(takeover)
             assert await other.order("job") is None
 
@@ -442,7 +442,7 @@ class _HoldingContract(_Base):
             await seat.release(first)
             await seat.release(first, replace(first.order, priority=9))
             await seat.change(first, replace(first.order, priority=9))
-            await shown(dispatcher, running=1)
+            await assert_load(dispatcher, running=1)
             assert await dispatcher.order("job") == held.order
             assert await seat.beat() == []
 
@@ -462,7 +462,7 @@ class _HoldingContract(_Base):
                 assert (second.name, second.labels, second.concurrency) == ("b", {"gpu": "yes"}, 3)
                 assert second.jobs == ("job-0",)
                 assert before - 1000 <= second.since <= second.seen <= bed.now() + 1000
-                load = await shown(other, queued=3, later=1, running=1)
+                load = await assert_load(other, queued=3, later=1, running=1)
                 assert load.oldest == before - 999
             assert await other.workers() == []
 

@@ -149,10 +149,10 @@ class InMemorySeat(Seat):
     async def claim(self) -> Claim | None:
         orders, info = self._orders, self._orders.seats[self._number]
         for held in orders.held.values():
-            if orders.is_silent(held.seat) and _fits(held.claim.order, info):
+            if orders.is_silent(held.seat) and _may_take(held.claim.order, info):
                 return self._take(held.claim.order, is_taken_over=True)
         due = [order for order in orders.waiting.values() if order.due <= orders.now() and order.key not in orders.held]
-        fitting = [order for order in due if _fits(order, info)]
+        fitting = [order for order in due if _may_take(order, info)]
         if not fitting:
             return None
         order = max(fitting, key=lambda waiting: waiting.priority)  # the first submitted among equals
@@ -204,7 +204,7 @@ class InMemorySeat(Seat):
         return held is not None and held.claim.id == claim.id
 
 
-def _fits(order: Order, worker: WorkerInfo) -> bool:
+def _may_take(order: Order, worker: WorkerInfo) -> bool:
     if worker.name in order.refused:
         return False
     return not worker.labels or any(order.labels.get(key) == value for key, value in worker.labels.items())

@@ -53,11 +53,11 @@ class Opener:
 def wait_for(work: Coroutine[object, object, T]) -> T:
     """Run a coroutine to its end, with a timeout."""
 
-    async def bounded() -> T:
+    async def run_with_timeout() -> T:
         async with asyncio.timeout(SECONDS):
             return await work
 
-    return asyncio.run(bounded())
+    return asyncio.run(run_with_timeout())
 
 
 def in_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:

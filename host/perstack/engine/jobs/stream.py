@@ -110,11 +110,11 @@ class JobStream:
             raise UsageError("another task reads this stream: iterate over it in one task, and hand its events on")
         self._reading = True
         try:
-            return await self._next()
+            return await self._next_event()
         finally:
             self._reading = False
 
-    async def _next(self) -> StreamEvent:
+    async def _next_event(self) -> StreamEvent:
         if self._task is None and not self._is_over:
             self._continue(self._feed.start(self._drive, self._feed))
         while not self._is_over and await self._is_driven():
