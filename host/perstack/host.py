@@ -269,7 +269,10 @@ class Host:
         await self.close()
 
     async def close(self) -> None:
-        """Interrupt Jobs of streams and close everything. Cancel other driven Jobs first."""
+        """Interrupt Jobs of streams, and close the storage, the providers and the dispatcher.
+
+        Cancel other Jobs that are being driven first.
+        """
         if (streams := await self._settled_streams()) is not None:
             await streams.close()
         await self.jobs.runner.active.close()
