@@ -215,10 +215,7 @@ class FileViewBuilder:
     """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
 
     def build(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> FolderView:
-        """Return the file view of a program. `is_quiet`: no program runs, so existing files are the person's.
-
-        Raises SkillError for a directory that is too large to scan, or that a link redirects.
-        """
+        """Return the file view of a program. `is_quiet`: no program runs, so existing files are the person's."""
         around = self.around
         roots = self._roots = self._policy_roots()
         scan = self._scan()

@@ -151,14 +151,8 @@ class _Export:
                 self._write(stretch, event, "retry", reason=event.error.message, new_messages=(), usage=event.usage)
             case ours.CallTools():
                 calls = self._calls(stretch)
-                self._write(
-                    stretch,
-                    event,
-                    "callTools",
-                    new_message=self._messages(stretch)[-1],
-                    tool_calls=calls,
-                    usage=stretch.usage,
-                )
+                message, usage = self._messages(stretch)[-1], stretch.usage
+                self._write(stretch, event, "callTools", new_message=message, tool_calls=calls, usage=usage)
             case ours.CallDelegate():
                 self._delegate(stretch, event)
             case ours.CallInteractiveTool() if event.question is None:
@@ -171,9 +165,8 @@ class _Export:
                     checkpoint = self._checkpoint(stretch, stretch.state.head.seq, keep=True)
                     self._write(stretch, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
             case ours.CompactHistory():
-                stretch.ids = [
-                    _id(stretch.state.id, f"after {event.id}", n) for n in range(len(stretch.state.messages))
-                ]
+                prefix, count = f"after {event.id}", len(stretch.state.messages)
+                stretch.ids = [_id(stretch.state.id, prefix, n) for n in range(count)]
             case _ if isinstance(event, _STOPS):
                 self._stop(stretch, event)
             case _:

@@ -222,9 +222,7 @@ class Database:
         with self._opening:
             is_new = self._make()
             self._check_size()
-            connection = sqlite3.connect(
-                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
+            connection = sqlite3.connect(self.path, BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
                 if sys.platform == "darwin":  # where a sync alone leaves data in the disk's cache
                     connection.execute("PRAGMA fullfsync = 1")

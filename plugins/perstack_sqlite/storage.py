@@ -145,13 +145,9 @@ class SqliteStorage(Storage):
     @property
     @override
     def places(self) -> tuple[Path, ...]:
-        companions = (self._path.with_name(f"{self._path.name}{end}") for end in ("-wal", "-shm", "-journal"))
-        return (
-            self._path.absolute(),
-            *(path.absolute() for path in companions),
-            self._leases.absolute(),
-            self.programs,
-        )
+        names = (f"{self._path.name}{suffix}" for suffix in ("", "-wal", "-shm", "-journal"))
+        files = (self._path.with_name(name).absolute() for name in names)
+        return (*files, self._leases.absolute(), self.programs)
 
     @property
     @override

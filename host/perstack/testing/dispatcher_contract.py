@@ -138,9 +138,8 @@ class _WaitingContract(_Base):
     @in_loop
     async def test_a_job_that_many_queue_at_once_is_driven_once(self, bed: DispatcherBed) -> None:
         async with bed.dispatchers(2) as (dispatcher, other), dispatcher.seat("w") as seat:
-            await asyncio.gather(
-                *(target.submit(Order("job", priority=n)) for n in range(8) for target in (dispatcher, other))
-            )
+            orders = [Order("job", priority=n) for n in range(8)]
+            await asyncio.gather(*(target.submit(order) for order in orders for target in (dispatcher, other)))
             claim = await next_claim(seat)
             assert claim.order.priority == 7
             await seat.release(claim)
@@ -315,9 +314,8 @@ class _ChoosingContract(_Base):
             dispatcher.seat("second") as second,
             dispatcher.seat("third") as third,
         ):
-            await dispatcher.submit(
-                Order("job", labels={"a": "b"}, refused={"first": "no key\0\ud800", "second": "no file"})
-            )
+            order = Order("job", labels={"a": "b"}, refused={"first": "no key\0\ud800", "second": "no file"})
+            await dispatcher.submit(order)
             await dispatcher.submit(Order("more", labels={"a": "b"}))
             assert (await next_claim(second)).order.job_id == "more"
             assert await first.claim() is None

@@ -153,10 +153,7 @@ async def ask_command(
     programs: Path | None = None,
     runtime: Runtime = LOCAL_RUNTIME,
 ) -> PollResult:
-    """Run a polling command. Exit status 0 reports the event, with stdout as its value, parsed if it is JSON.
-
-    Raises SkillError if it cannot be started, takes longer than a minute, or prints more than a task can hold.
-    """
+    """Run a polling command. Exit status 0 reports the event, with stdout as its value. Raises SkillError."""
     name = f"command `{masked_command(command)}`"
     result = await run_program(name, command, directory, env, _POLL_TIMEOUT_MS, records=programs, runtime=runtime)
     if result.status != 0:

@@ -72,10 +72,7 @@ async def _state(setup: HostContext, factory: RuntimeFactory, policies: Sequence
 
 
 async def run_program(setup: HostContext, expert: Expert, argv: Sequence[str]) -> ProgramExit:
-    """Run a program in the Expert's runtime and the workspace, with this process's standard streams.
-
-    Raises UsageError if it cannot be started, and the errors of `HostContext.check_sandbox`.
-    """
+    """Run a program in the Expert's runtime with this process's streams. Raises UsageError, and as `check_sandbox`."""
     async with leftover_programs_ended(setup.storage), setup.ground(expert.key) as ground:
         env = {**inherit_variables(setup.env.without_stored, ground.variables), "PWD": str(setup.workspace)}
         program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=setup.storage.programs)

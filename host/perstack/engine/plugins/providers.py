@@ -271,10 +271,7 @@ class ProviderPool:
         return OpenProvider(self.get(setting), name, limits)
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
-        """Return the endpoint of the Run's current model, with its present settings.
-
-        Raises UsageError if the provider is unknown or a recording would start in the middle, and as `get`.
-        """
+        """Return the endpoint of the Run's current model, with present settings. Raises UsageError, and as `get`."""
         if run.start.provider == UNKNOWN:
             step = Continue(run.start.job_id, run.start.expert_key)
             raise UsageError(f"{run.id} does not say which provider it ran on", next_steps=(step,))
