@@ -15,15 +15,15 @@ MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
 
 
-def at(text: str) -> int:
+def moment_of(text: str) -> int:
     """A moment, by its UTC."""
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def occurrences(cron: str, zone: str, start: str, days: int = 1) -> list[str]:
     """What occurs from a day's beginning in UTC on, by UTC."""
-    calendar, moment, found = Calendar(cron, zone), at(start) - 1, []
-    end = at(start) + days * DAY
+    calendar, moment, found = Calendar(cron, zone), moment_of(start) - 1, []
+    end = moment_of(start) + days * DAY
     while (following := calendar.next_after(moment)) is not None and following < end:
         assert following > moment
         found.append(datetime.fromtimestamp(following / 1000, UTC).strftime("%d %H:%M"))
@@ -71,7 +71,7 @@ def test_an_hour_that_is_left_out_has_no_minutes() -> None:
 def test_a_look_within_the_hour_that_comes_twice_sees_what_is_behind_it_no_more() -> None:
     calendar = Calendar("30 2 * * *", "Europe/Berlin")
     for moment in ("2026-10-25T00:30", "2026-10-25T01:15", "2026-10-25T01:45"):
-        assert calendar.next_after(at(moment)) == at("2026-10-26T01:30")
+        assert calendar.next_after(moment_of(moment)) == moment_of("2026-10-26T01:30")
 
 
 def test_days_of_the_month_and_the_week_are_both_meant_as_debian_means_them() -> None:
@@ -89,7 +89,7 @@ FIELD = st.sampled_from(["*", "*/7", "0", "30", "5-50/15", "2,3"])
 def test_what_occurs_in_a_day_is_what_its_minutes_say(minute: str, hour: str, zone: str, day: int) -> None:
     """Held to a walk over all minutes, of a day on which no clock is moved; on others to order and distance."""
     cron, calendar = f"{minute} {hour} * * *", Calendar(f"{minute} {hour} * * *", zone)
-    start = at("2026-01-01") + day * DAY
+    start = moment_of("2026-01-01") + day * DAY
     found, moment = [], start - 1
     while (following := calendar.next_after(moment)) is not None and following < start + DAY:
         assert following % MINUTE == 0
@@ -137,8 +137,8 @@ def test_a_zone_that_there_is_not_is_refused(zone: str) -> None:
 
 def test_beyond_the_years_that_there_are_nothing_occurs() -> None:
     calendar = Calendar("0 0 1 1 *", "Europe/Berlin")
-    assert calendar.next_after(at("9999-06-01")) is None
+    assert calendar.next_after(moment_of("9999-06-01")) is None
     assert calendar.next_after(10**18) is None
-    assert calendar.next_after(at("1970-01-01") - int(timedelta(days=365).total_seconds()) * 1000) == at(
+    assert calendar.next_after(moment_of("1970-01-01") - int(timedelta(days=365).total_seconds()) * 1000) == moment_of(
         "1969-12-31T23:00"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args, get_origin
 
 import pytest
-from pages import kept
+from pages import keep_part
 
 from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
 from perstack.config.load import load_project
@@ -101,7 +101,7 @@ def test_keys_that_two_tables_have_are_described_once_and_named_in_the_other(sen
     before, _, said = printed.partition(": ")
     *some, last = [f"`{key_of(one)}`" for one in rows(model) if one in also]
     wanted = textwrap.fill(f"{before}: {', '.join(some)} and {last}.", 120, break_on_hyphens=False)
-    said = kept("docs/perstack-toml.md", printed, wanted).partition(": ")[2]
+    said = keep_part("docs/perstack-toml.md", printed, wanted).partition(": ")[2]
     assert re.findall(r"`\w+`", said) == [*some, last]
 
 
@@ -145,7 +145,7 @@ def test_each_table_of_the_page_lists_every_known_key_with_its_meaning(heading, 
     printed = re.findall(r"^\| `.*$", after[: after.index("\n\n", after.index("\n| `"))], re.MULTILINE)
     elsewhere = {Expert: [*rows(Project)], McpSseSkill: [*OF_SKILLS, *rows(McpStdioSkill)]}.get(model, OF_SKILLS)
     wanted = [one for one in rows(model) if one not in elsewhere or key_of(one) == "type"]
-    assert kept("docs/perstack-toml.md", "\n".join(printed), "\n".join(wanted)).split("\n") == wanted
+    assert keep_part("docs/perstack-toml.md", "\n".join(printed), "\n".join(wanted)).split("\n") == wanted
 
 
 def test_the_example_has_twelve_lines_and_loads_with_nothing_to_say(write):

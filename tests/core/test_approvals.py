@@ -62,7 +62,7 @@ def test_a_call_with_a_side_effect_that_was_approved_is_run_once_whenever_the_ru
     assert set(ran.values()) <= {1}
 
 
-def _asked(choose) -> Simulation | None:
+def _run_to_approval(choose) -> Simulation | None:
     """A Run up to where a person is asked for approval first."""
     simulation = Simulation(choose)
     for _ in range(40):
@@ -75,7 +75,7 @@ def _asked(choose) -> Simulation | None:
 @settings(deadline=None)
 @given(scripts)
 def test_an_approval_of_another_digest_and_a_rule_that_was_not_offered_are_refused(choose) -> None:
-    simulation = _asked(choose)
+    simulation = _run_to_approval(choose)
     if simulation is None or simulation.run.asked is None:
         return
     run = replace(simulation.run, status="running")

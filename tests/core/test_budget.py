@@ -31,7 +31,7 @@ def played(seed: int, *, says_all: bool) -> Spenders:
     return spenders
 
 
-def fits(spenders: Spenders) -> bool:
+def fits_budget(spenders: Spenders) -> bool:
     budget, truth, used = spenders.budget, spenders.truth, spenders.ledger.used()
     tokens = budget.max_tokens is None or max(truth.tokens, used.tokens) <= budget.max_tokens
     dollars = budget.max_cost is None or max(round(truth.dollars, 9), used.nano / 1e9) <= budget.max_cost
@@ -47,7 +47,7 @@ def share_used(spenders: Spenders, tokens: float, dollars: float) -> float:
 def test_fifty_delegates_never_cross_the_budget_and_use_nine_tenths_of_it(part: int) -> None:
     for seed in range(part, SEEDS, 20):
         spenders = played(seed, says_all=True)
-        assert fits(spenders), seed
+        assert fits_budget(spenders), seed
         assert share_used(spenders, spenders.truth.tokens, spenders.truth.dollars) >= 0.9, seed
         assert spenders.waits, seed
 
@@ -56,7 +56,7 @@ def test_fifty_delegates_never_cross_the_budget_and_use_nine_tenths_of_it(part: 
 def test_neither_do_they_where_endpoints_keep_silent_and_processes_are_killed(part: int) -> None:
     for seed in range(10 + part, SEEDS, 20):
         spenders = played(seed, says_all=False)
-        assert fits(spenders), seed
+        assert fits_budget(spenders), seed
         used = spenders.ledger.used()
         assert share_used(spenders, used.tokens, used.nano / 1e9) >= 0.9, seed
 
@@ -104,7 +104,7 @@ class Ledgers(RuleBasedStateMachine):
         self.open[run.id] = spending.reserved.tokens if spending.reserved else 0
         return self.ledger.take(run)
 
-    def below(self, expert: str) -> list[str]:
+    def runs_of_expert(self, expert: str) -> list[str]:
         return [run.id for run in self.runs.values() if run.start.expert_key == expert]
 
     def used(self, ids: list[str]) -> int:
@@ -123,7 +123,9 @@ class Ledgers(RuleBasedStateMachine):
         if run.spending.reserved is not None:
             return
         decision = self.ledger.reserve(run.id, Bound(sent, wanted, 256))
-        caps = [(list(self.runs), 10_000)] + ([(self.below("w"), 4_000)] if run.start.expert_key == "w" else [])
+        caps = [(list(self.runs), 10_000)] + (
+            [(self.runs_of_expert("w"), 4_000)] if run.start.expert_key == "w" else []
+        )
         room = min(cap - self.used(ids) for ids, cap in caps) - sent
         least = min(256, wanted)
         if room >= least:
@@ -166,8 +168,8 @@ class Ledgers(RuleBasedStateMachine):
     @invariant()
     def it_counts_as_the_model_does(self) -> None:
         assert self.ledger.used().tokens == self.used(list(self.runs)) <= 10_000 + self.surprise
-        if self.below("w"):
-            assert self.ledger.used("w").tokens == self.used(self.below("w")) <= 4_000 + self.surprise
+        if self.runs_of_expert("w"):
+            assert self.ledger.used("w").tokens == self.used(self.runs_of_expert("w")) <= 4_000 + self.surprise
 
 
 def replaced(run: Run, **changes: object) -> Run:

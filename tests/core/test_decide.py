@@ -68,11 +68,11 @@ def test_a_question_of_a_delegate_goes_before_a_pause_and_that_before_the_limit(
 
 
 def test_a_delegate_that_has_ended_is_not_driven_again(simulation: Simulation) -> None:
-    def ended(*statuses: str) -> list[bool]:
+    def end_flags(*statuses: str) -> list[bool]:
         return [has_ended(replace(simulation.run, status=status)) for status in statuses]
 
-    assert ended("completed", "stoppedByError") == [True, True]
-    assert ended("running", "stoppedByMaxSteps", "stoppedByInteractiveTool") == [False, False, False]
+    assert end_flags("completed", "stoppedByError") == [True, True]
+    assert end_flags("running", "stoppedByMaxSteps", "stoppedByInteractiveTool") == [False, False, False]
 
 
 def test_an_event_from_outside_is_recorded_with_the_coordinator_alone(simulation: Simulation) -> None:

@@ -73,7 +73,7 @@ requests = st.fixed_dictionaries(
 PARTS = ("model", "instruction", "guidance", "reasoning_budget", "final", "provider_settings", "tools", "messages")
 
 
-def started(request: dict) -> tuple[Run, StartGeneration]:
+def run_with_request(request: dict) -> tuple[Run, StartGeneration]:
     fields = ("model", "instruction", "reasoning_budget")
     stamp = {"id": "j-1-1", "timestamp": 1, "job_id": "j", "run_id": "j-1", "expert_key": "e", "step_number": 1}
     run = begin(StartRun(**stamp, **{**START, **{name: request[name] for name in fields}}), EMPTY_LOG)
@@ -88,12 +88,12 @@ def started(request: dict) -> tuple[Run, StartGeneration]:
 
 
 def digest(request: dict) -> str:
-    return request_digest(*started(request))
+    return request_digest(*run_with_request(request))
 
 
-def seen(request: dict) -> object:
+def content_seen(request: dict) -> object:
     """What a model sees of it, as JSON texts, in which 1 is not true and -0.0 not 0."""
-    run, event = started(request)
+    run, event = run_with_request(request)
     shown = [(one.name, one.description) for one in request["tools"]]
     schemas = ToolCallPart(
         tool_call_id="", tool_name="", args={"s": [one.input_schema for one in request["tools"]]}
@@ -116,13 +116,13 @@ def seen(request: dict) -> object:
 @given(requests, requests, st.sets(st.sampled_from(PARTS)))
 def test_a_change_in_any_part_of_a_request_changes_its_digest_and_nothing_else_does(one, other, changed) -> None:
     mixed = {**one, **{name: other[name] for name in changed}}
-    assert (digest(mixed) == digest(one)) == (seen(mixed) == seen(one))
+    assert (digest(mixed) == digest(one)) == (content_seen(mixed) == content_seen(one))
 
 
 @settings(deadline=None)
 @given(requests)
 def test_a_request_that_went_through_a_log_has_the_same_digest(request_) -> None:
-    run, event = started(request_)
+    run, event = run_with_request(request_)
     again = [type(message).model_validate_json(message.to_json()) for message in run.messages]
     written = parse_event(event.to_json())
     assert isinstance(written, StartGeneration)
@@ -196,11 +196,11 @@ def test_histories_that_grew_in_other_ways_have_equal_digests(growth: list[tuple
 def test_a_step_hashes_only_its_own_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[str] = []
 
-    def counted(message: UserMessage, **options: bool) -> bytes:
+    def hashed_bytes(message: UserMessage, **options: bool) -> bytes:
         hashed.append(message.contents[0].text)
         return canonical_fact(message, **options)
 
-    monkeypatch.setattr("perstack.core.runs.messages.canonical_fact", counted)
+    monkeypatch.setattr("perstack.core.runs.messages.canonical_fact", hashed_bytes)
     history = History()
     for step in range(50):
         history = history.append(UserMessage(contents=(TextPart(text=str(step)),)))

@@ -54,7 +54,7 @@ class Seen:
         return " ".join(part for part in parts if part)
 
 
-def seen() -> Iterator[Seen]:
+def every_state() -> Iterator[Seen]:
     """Yield every state that a Job can be in. A completed Job cannot be closed, and one in a queue was submitted."""
     yield from (Seen(None, since) for since in (-40_000, 30_000, 30_001))
     for status, is_submitted, is_closed in product(get_args(JobStatus), (False, True), (False, True)):
@@ -87,7 +87,7 @@ def seen() -> Iterator[Seen]:
             )
 
 
-SEEN = tuple(seen())
+SEEN = tuple(every_state())
 
 
 def events_in_words(events: Sequence[Any]) -> str:
@@ -289,7 +289,7 @@ SERIES: dict[str, Callable[[SeriesState], str]] = {
 }
 
 
-def recorded(decisions: Iterator[tuple[str, str]]) -> list[str]:
+def decision_lines(decisions: Iterator[tuple[str, str]]) -> list[str]:
     """Return one line for each decision, with the states in which it is taken."""
     found: dict[str, list[str]] = {}
     for state, decision in decisions:
@@ -301,9 +301,9 @@ def decisions() -> list[str]:
     """Return every decision about every state, by owner."""
     lines: list[str] = []
     for owner, decide in OWNERS.items():
-        lines += [owner, *recorded((str(one), decide(one)) for one in SEEN)]
+        lines += [owner, *decision_lines((str(one), decide(one)) for one in SEEN)]
     for owner, about in SERIES.items():
-        lines += [owner, *recorded((name, about(series)) for name, series in all_series())]
+        lines += [owner, *decision_lines((name, about(series)) for name, series in all_series())]
     return lines
 
 

@@ -23,7 +23,7 @@ FINISHED: dict[str, Any] = {"type": "finishToolCall", "toolCallId": "c2", "toolN
 ARGS: dict[str, Any] = {"c1": {"path": "notes.md"}}
 
 
-def fits(text: str, event: dict[str, Any]) -> bool:
+def matches_filter(text: str, event: dict[str, Any]) -> bool:
     return matches(parse_filter(text), event, ARGS)
 
 
@@ -47,7 +47,7 @@ def fits(text: str, event: dict[str, Any]) -> bool:
     ],
 )
 def test_an_event_fits(text: str) -> None:
-    assert fits(text, CALLS)
+    assert matches_filter(text, CALLS)
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,18 @@ def test_an_event_fits(text: str) -> None:
     ],
 )
 def test_an_event_does_not_fit(text: str) -> None:
-    assert not fits(text, CALLS)
+    assert not matches_filter(text, CALLS)
 
 
 def test_the_names_of_the_original_are_names_of_the_event_here() -> None:
-    assert fits('.type == "stopRunByError" && .error.name == "APIError" && .error.isFatal == true', ERROR)
-    assert not fits('.type != "stopRunByError"', ERROR)
-    assert not fits(".error.isFatal == 1", ERROR)
-    assert fits('.type == "resolveToolResults" && .toolResults[].toolName == "search"', FINISHED)
-    assert fits('.type == "finishToolCall"', FINISHED)
-    assert fits('.type == "completeRun" && .checkpoint.id == "a-1-2"', {"type": "finishRun", "checkpointId": "a-1-2"})
+    assert matches_filter('.type == "stopRunByError" && .error.name == "APIError" && .error.isFatal == true', ERROR)
+    assert not matches_filter('.type != "stopRunByError"', ERROR)
+    assert not matches_filter(".error.isFatal == 1", ERROR)
+    assert matches_filter('.type == "resolveToolResults" && .toolResults[].toolName == "search"', FINISHED)
+    assert matches_filter('.type == "finishToolCall"', FINISHED)
+    assert matches_filter(
+        '.type == "completeRun" && .checkpoint.id == "a-1-2"', {"type": "finishRun", "checkpointId": "a-1-2"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,4 +132,6 @@ def test_any_event_fits_or_does_not_and_a_negation_is_the_opposite(
     path: str, operator: str, value: str, kind: object, content: Any
 ) -> None:
     event = {"type": kind, "a": content, "calls": content, "error": content}
-    assert fits(f"{path} {operator} {value}", event) is not fits(f"!({path} {operator} {value})", event)
+    assert matches_filter(f"{path} {operator} {value}", event) is not matches_filter(
+        f"!({path} {operator} {value})", event
+    )

@@ -177,7 +177,7 @@ def test_better_is_an_order_and_the_target_is_good_enough(iterate: Iterate, one:
     assert reaches(aim, one) == (not is_better(iterate, other, one))
 
 
-def ended(iterate: Iterate, *scores: float) -> Drive:
+def drive_to_end(iterate: Iterate, *scores: float) -> Drive:
     drive = Drive(iterate)
     for score in scores:
         for _ in range(3):
@@ -196,7 +196,7 @@ def test_an_invalid_answer_has_the_name_in_the_log_that_it_always_had() -> None:
 
 
 def test_a_completed_series_goes_on_with_more_iterations_or_a_better_target_only() -> None:
-    used = ended(Iterate(evaluator="check", metric="x", max_iterations=2, target=5), 1, 3)
+    used = drive_to_end(Iterate(evaluator="check", metric="x", max_iterations=2, target=5), 1, 3)
     for more, target in ((0, None), (0, 4.0), (0, 2.0), (3, 3.0)):
         with pytest.raises(UsageError):
             check_resumable(used.state, more, target)
@@ -204,7 +204,7 @@ def test_a_completed_series_goes_on_with_more_iterations_or_a_better_target_only
     used.note(ResumeSeries(more=10, target=4, **used.stamp))
     assert (used.state.settings.max_iterations, used.state.settings.target) == (12, 4)
     assert pending_series(used.state) == BeginIteration(3)
-    reached = ended(Iterate(evaluator="check", metric="x", max_iterations=9, target=3), 1, 3)
+    reached = drive_to_end(Iterate(evaluator="check", metric="x", max_iterations=9, target=3), 1, 3)
     with pytest.raises(UsageError, match="has reached its target, 3"):
         check_resumable(reached.state, 10, None)
     check_resumable(reached.state, 0, 4)

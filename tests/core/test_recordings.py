@@ -70,7 +70,7 @@ def test_any_text_comes_back_unchanged(text: str, lines: list[str]) -> None:
     assert parse_recording(data, "it") == one
 
 
-def changed(*path: str | int, to: object) -> bytes:
+def changed_document(*path: str | int, to: object) -> bytes:
     document = json.loads(ONE.to_bytes())
     place = document
     for step in path[:-1]:
@@ -91,25 +91,28 @@ def changed(*path: str | int, to: object) -> bytes:
         (b'{"experts": {}}', "it has no `format`"),
         (b"3", "it has no `format`"),
         (b" " * (MAX_RECORDING_BYTES + 1), "at most 32 MiB"),
-        (changed("runs", 0, "replies", 0, "step", to=10**400), "runs.0.replies.0.step"),
-        (changed("runs", 0, "replies", 0, "step", to="1e999"), "runs.0.replies.0.step"),
-        (changed("runs", 0, "replies", 0, "stepp", to=1), "runs.0.replies.0.stepp: Extra inputs are not permitted"),
+        (changed_document("runs", 0, "replies", 0, "step", to=10**400), "runs.0.replies.0.step"),
+        (changed_document("runs", 0, "replies", 0, "step", to="1e999"), "runs.0.replies.0.step"),
         (
-            changed("runs", 0, "replies", 0, "reply", 0, to={"image": 1}),
+            changed_document("runs", 0, "replies", 0, "stepp", to=1),
+            "runs.0.replies.0.stepp: Extra inputs are not permitted",
+        ),
+        (
+            changed_document("runs", 0, "replies", 0, "reply", 0, to={"image": 1}),
             "it needs one of the keys call",
         ),
-        (changed("runs", 1, "calledBy", "run", to=1), "runs.1.calledBy.run: 1 is no Run before it"),
-        (changed("runs", 1, "calledBy", "run", to=-1), "runs.1.calledBy.run"),
-        (changed("blobs", to={}), "blobs: ba7816"),
+        (changed_document("runs", 1, "calledBy", "run", to=1), "runs.1.calledBy.run: 1 is no Run before it"),
+        (changed_document("runs", 1, "calledBy", "run", to=-1), "runs.1.calledBy.run"),
+        (changed_document("blobs", to={}), "blobs: ba7816"),
         (
-            changed("blobs", ABC, to="YWJk"),
+            changed_document("blobs", ABC, to="YWJk"),
             "blobs.ba7816",
         ),
         (
-            changed("blobs", ABC, to="\N{SNOWMAN}"),
+            changed_document("blobs", ABC, to="\N{SNOWMAN}"),
             "blobs.",
         ),
-        (changed("runs", to=[]) + b"x", "not a recording"),
+        (changed_document("runs", to=[]) + b"x", "not a recording"),
     ],
 )
 def test_what_is_none_is_one_line_with_the_place_and_the_remedy(data: bytes, words: str) -> None:

@@ -14,18 +14,18 @@ def run(number: int, *, by: int | None = None, head: int = 9) -> RunSummary:
     return RunSummary(id=f"j-{number}", expert_key="e", status="completed", delegated_by=parent, head_seq=head)
 
 
-def at(number: int, seq: int, **how: bool) -> ContinuedFrom:
+def continued_from(number: int, seq: int, **how: bool) -> ContinuedFrom:
     return ContinuedFrom(run_id=f"j-{number}", checkpoint_id=f"j-{number}-{seq}", **how)
 
 
 def test_a_continuation_stands_beside_what_it_continues_and_all_else_below() -> None:
     runs = [run(1), run(2, by=1), run(3, by=2), run(4), run(5), run(6), run(7), run(8)]
     places = {
-        "j-4": at(1, 9),
-        "j-5": at(1, 4),
-        "j-6": at(1, 4, answers=True),
-        "j-7": at(4, 3, as_it_was=True),
-        "j-8": at(4, 9),
+        "j-4": continued_from(1, 9),
+        "j-5": continued_from(1, 4),
+        "j-6": continued_from(1, 4, answers=True),
+        "j-7": continued_from(4, 3, as_it_was=True),
+        "j-8": continued_from(4, 9),
     }
     assert [(one.run.id, one.depth, one.how, one.at) for one in tree_of(runs, places)] == [
         ("j-1", 0, "begun", None),
@@ -40,7 +40,9 @@ def test_a_continuation_stands_beside_what_it_continues_and_all_else_below() -> 
 
 
 def test_a_run_whose_parent_is_gone_stands_at_the_top() -> None:
-    assert [(one.run.id, one.parent, one.depth) for one in tree_of([run(2, by=1), run(3)], {"j-3": at(1, 9)})] == [
+    assert [
+        (one.run.id, one.parent, one.depth) for one in tree_of([run(2, by=1), run(3)], {"j-3": continued_from(1, 9)})
+    ] == [
         ("j-2", None, 0),
         ("j-3", None, 0),
     ]
@@ -54,7 +56,7 @@ def test_each_run_is_there_once_even_if_the_logs_lead_in_a_circle(
     links: dict[int, int | tuple[int, int] | None],
 ) -> None:
     runs = [run(number, by=link if isinstance(link, int) else None) for number, link in links.items()]
-    places = {f"j-{number}": at(*link) for number, link in links.items() if isinstance(link, tuple)}
+    places = {f"j-{number}": continued_from(*link) for number, link in links.items() if isinstance(link, tuple)}
     tree = tree_of(runs, places)
     assert sorted(one.run.id for one in tree) == sorted(one.id for one in runs)
     seen = {}

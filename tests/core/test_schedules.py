@@ -115,7 +115,7 @@ class Scene:
         self.jobs[last] = job(last, status, now, **fields)
 
 
-def seen(overlap="skip", now: int = 10 * MINUTE) -> Scene:
+def first_seen(overlap="skip", now: int = 10 * MINUTE) -> Scene:
     """One that was seen for the first time at that moment."""
     scene = Scene(schedule(overlap))
     scene.look(now)
@@ -131,7 +131,7 @@ def test_what_is_seen_for_the_first_time_makes_up_nothing_of_the_past() -> None:
 
 
 def test_of_missed_ones_the_latest_is_made_up_once() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(50 * HOUR + MINUTE)
     assert scene.started == [50 * HOUR]
     scene.end(50 * HOUR + 2 * MINUTE)
@@ -140,7 +140,7 @@ def test_of_missed_ones_the_latest_is_made_up_once() -> None:
 
 
 def test_a_changed_line_counts_from_the_change() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.definition, scene.times = schedule(cron="*/5 * * * *"), Every(5 * MINUTE)
     scene.look(59 * MINUTE)
     assert scene.started == []
@@ -149,7 +149,7 @@ def test_a_changed_line_counts_from_the_change() -> None:
 
 
 def test_two_lines_at_once_as_while_workers_are_upgraded_write_no_end_of_events_and_start_none_twice() -> None:
-    scene = seen()
+    scene = first_seen()
     both = [(schedule(), HOURLY), (schedule(cron="*/30 * * * *"), Every(HOUR // 2))]
     for now in range(10 * MINUTE, 5 * HOUR, MINUTE):
         for scene.definition, scene.times in both:
@@ -161,7 +161,7 @@ def test_two_lines_at_once_as_while_workers_are_upgraded_write_no_end_of_events_
 
 
 def test_while_a_job_is_at_work_what_is_due_is_skipped() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(HOUR)
     scene.look(2 * HOUR)
     scene.look(3 * HOUR + MINUTE)
@@ -172,7 +172,7 @@ def test_while_a_job_is_at_work_what_is_due_is_skipped() -> None:
 
 
 def test_what_was_due_while_it_worked_is_skipped_though_nobody_looked() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(HOUR)
     scene.end(3 * HOUR + MINUTE)
     scene.look(3 * HOUR + 2 * MINUTE)
@@ -182,7 +182,7 @@ def test_what_was_due_while_it_worked_is_skipped_though_nobody_looked() -> None:
 
 
 def test_one_waits_in_a_queue_and_no_second() -> None:
-    scene = seen("queue")
+    scene = first_seen("queue")
     scene.look(HOUR)
     scene.look(2 * HOUR)
     scene.look(3 * HOUR)
@@ -193,7 +193,7 @@ def test_one_waits_in_a_queue_and_no_second() -> None:
 
 @pytest.mark.parametrize("status", ["stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"])
 def test_a_job_that_nothing_continues_holds_nothing_up(status: str) -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(HOUR)
     scene.end(HOUR + MINUTE, status)
     scene.look(2 * HOUR)
@@ -201,7 +201,7 @@ def test_a_job_that_nothing_continues_holds_nothing_up(status: str) -> None:
 
 
 def test_a_job_that_waits_for_a_person_holds_nothing_up() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(HOUR)
     scene.end(HOUR + MINUTE, "stoppedByInteractiveTool")
     scene.look(HOUR + 2 * MINUTE)
@@ -210,7 +210,7 @@ def test_a_job_that_waits_for_a_person_holds_nothing_up() -> None:
 
 
 def test_a_job_that_waits_for_its_providers_rate_is_at_work() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(HOUR)
     scene.end(HOUR + MINUTE, "stoppedByInterrupt", pause_reason="rate_limit")
     scene.look(2 * HOUR)
@@ -218,7 +218,7 @@ def test_a_job_that_waits_for_its_providers_rate_is_at_work() -> None:
 
 
 def test_an_interrupted_job_continues_or_is_left_to_a_person_where_others_take_over() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(HOUR)
     scene.end(HOUR + MINUTE, "stoppedByInterrupt")
     assert scene.look(HOUR + 2 * MINUTE) == "continues"
@@ -229,7 +229,7 @@ def test_an_interrupted_job_continues_or_is_left_to_a_person_where_others_take_o
 
 
 def test_a_job_that_never_began_is_taken_up_under_the_same_id_after_half_a_minute() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(HOUR, begins=False)
     assert scene.look(HOUR + 20_000) is None
     assert scene.look(HOUR + 31_000) == "taken up"
@@ -237,7 +237,7 @@ def test_a_job_that_never_began_is_taken_up_under_the_same_id_after_half_a_minut
 
 
 def test_a_job_that_was_seen_and_is_gone_was_deleted_and_does_not_run_again() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(HOUR)
     scene.look(HOUR + 10_000)
     scene.jobs.clear()
@@ -248,7 +248,7 @@ def test_a_job_that_was_seen_and_is_gone_was_deleted_and_does_not_run_again() ->
 
 
 def test_a_clock_that_was_ahead_for_days_starts_one_and_that_only_once() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(10 * DAY)
     scene.end(10 * DAY)
     for now in range(2 * HOUR, 10 * DAY + 1, HOUR):
@@ -259,7 +259,7 @@ def test_a_clock_that_was_ahead_for_days_starts_one_and_that_only_once() -> None
 
 
 def test_a_line_that_is_changed_while_the_clock_is_back_brings_nothing_back() -> None:
-    scene = seen()
+    scene = first_seen()
     scene.look(HOUR)
     scene.definition = schedule(cron="*/30 * * * *")
     scene.look(HOUR - 1)

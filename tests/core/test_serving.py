@@ -109,11 +109,19 @@ def test_takeovers_count_only_without_work_between_them() -> None:
 
 
 def test_who_drove_a_run_is_read_from_its_log_but_for_those_that_left_by_themselves() -> None:
-    def taken(worker: str) -> ResumeRun:
+    def resumption_by(worker: str) -> ResumeRun:
         return ResumeRun(**STAMP, reason="crash", worker=worker)
 
     left = StopRunByInterrupt(**STAMP)
-    events = [taken("w1"), left, taken("w2"), taken(""), taken("w3"), left, taken("w4")]
+    events = [
+        resumption_by("w1"),
+        left,
+        resumption_by("w2"),
+        resumption_by(""),
+        resumption_by("w3"),
+        left,
+        resumption_by("w4"),
+    ]
     assert drivers_in(events) == ("w2", "w4")
 
 

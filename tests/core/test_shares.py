@@ -59,12 +59,12 @@ def test_what_is_used_and_held_is_never_more_than_there_is_and_all_that_fits_is_
     every = [Delegate(f"job-{n}", account, list(pieces)) for n, (account, pieces) in enumerate(team, 2)]
     open_ = list(every)
 
-    def left() -> dict[str, Amounts]:
+    def remaining_amounts() -> dict[str, Amounts]:
         of_account = sum(one.used for one in every if one.account == "x")
         return {WHOLE: {"tokens": limit - sum(one.used for one in every)}, "x": {"tokens": of_x - of_account}}
 
     for _ in range(10_000):
-        caps = grant_caps(left(), [one.sharer for one in open_])
+        caps = grant_caps(remaining_amounts(), [one.sharer for one in open_])
         for one in open_:
             if one.run_id in caps:
                 assert one.cap is None
@@ -72,7 +72,7 @@ def test_what_is_used_and_held_is_never_more_than_there_is_and_all_that_fits_is_
                 assert one.cap - one.used >= one.need
                 assert not one.grants or one.cap > one.grants[-1] or one.cap - one.used >= one.need > 0
                 one.grants.append(one.cap)
-        for account, amounts in left().items():
+        for account, amounts in remaining_amounts().items():
             held = sum(max(0, one.cap - one.used) for one in open_ if one.cap and account in (WHOLE, one.account))
             assert held <= amounts["tokens"]
         at_work = [one for one in open_ if one.cap is not None]
@@ -84,8 +84,8 @@ def test_what_is_used_and_held_is_never_more_than_there_is_and_all_that_fits_is_
     else:
         raise AssertionError("it does not end")
     for one in open_:  # nobody is at work: what is left is not enough for any of them
-        account = short_account(left(), one.sharer)
-        assert left()[account]["tokens"] < one.need
+        account = short_account(remaining_amounts(), one.sharer)
+        assert remaining_amounts()[account]["tokens"] < one.need
     assert sum(one.used for one in every) <= limit
     assert sum(one.used for one in every if one.account == "x") <= of_x
 

@@ -66,13 +66,13 @@ CHANGES: list[ChangeCommand] = [
 ]
 
 
-def stored(union: object) -> list[str]:
+def stored_types(union: object) -> list[str]:
     return [event.model_fields["type"].default for event in get_args(union)]
 
 
 def test_every_fact_but_the_first_has_its_place_in_the_table() -> None:
-    assert ["createTask", *TRANSITIONS] == [*stored(StoredTaskEvent)]
-    assert ["startSeries", *OF_SERIES] == [*stored(StoredSeriesEvent)]
+    assert ["createTask", *TRANSITIONS] == [*stored_types(StoredTaskEvent)]
+    assert ["startSeries", *OF_SERIES] == [*stored_types(StoredSeriesEvent)]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_fact_that_cannot_follow_is_refused_and_named_with_where_the_task_is(
     change: ChangeCommand, status: TaskStatus
 ) -> None:
     before = TaskState(task_id="t", name="t", status=status, pause_reason="human_approval")
-    home = next(one for one in ("created", "running", "paused", "failed", "completed") if fits(change, one))
+    home = next(one for one in ("created", "running", "paused", "failed", "completed") if is_allowed(change, one))
     *_, event = change.decide(before.model_copy(update={"status": home}), NOW)
     if status in TRANSITIONS[event.type].places:
         evolve_task(before, event)
@@ -137,7 +137,7 @@ def test_a_fact_that_cannot_follow_is_refused_and_named_with_where_the_task_is(
         evolve_task(before.model_copy(update={"archived_at": 1}), event)
 
 
-def fits(change: ChangeCommand, status: TaskStatus) -> bool:
+def is_allowed(change: ChangeCommand, status: TaskStatus) -> bool:
     return type(change).__name__.removesuffix("Command").lower() in ALLOWED[status]
 
 

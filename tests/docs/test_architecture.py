@@ -15,7 +15,7 @@ from typing import get_args
 
 import grimp
 import pytest
-from pages import ROOT, fenced, first_cells, kept, page, rows, section
+from pages import ROOT, fenced, first_cells, keep_part, page, rows, section
 from sources import PACKAGES
 
 import perstack.core.iterations.state as series_state
@@ -141,7 +141,7 @@ def test_the_table_of_transitions_is_the_one_that_evolve_holds_to() -> None:
     printed = f"{head}{table}".partition("\n\n")[0] + "\n"
     lines = [f"| {' | '.join(row)} |\n" for row in _transitions()]
     wanted = "".join([*printed.splitlines(keepends=True)[:2], *lines])
-    assert kept("docs/architecture.md", printed, wanted) == wanted
+    assert keep_part("docs/architecture.md", printed, wanted) == wanted
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from pages import kept
+from pages import keep_part
 
 from perstack.core.definitions.settings import options
 from perstack.doors.cli.commands import EXAMPLES
@@ -64,14 +64,14 @@ def rows(name: str, params: list[click.Parameter]) -> list[str]:
     return [f"| `{option.replace('|', BAR)}` | {meaning} |" for option, meaning in found]
 
 
-def shared(name: str) -> list[str]:
+def shared_groups(name: str) -> list[str]:
     """Which groups of options a command takes whole."""
     names = {param.name for param in COMMANDS[name].params}
     return [group for group, members in GROUPS if names >= set(members)]
 
 
-def own(name: str) -> list[click.Parameter]:
-    taken = {member for group in shared(name) for member in dict(GROUPS)[group]}
+def own_options(name: str) -> list[click.Parameter]:
+    taken = {member for group in shared_groups(name) for member in dict(GROUPS)[group]}
     return [param for param in COMMANDS[name].params if param.name not in taken]
 
 
@@ -98,9 +98,9 @@ def test_the_page_has_a_section_for_each_command_in_the_order_of_the_help() -> N
 def test_a_commands_section_has_its_usage_and_every_option_with_its_meaning(name: str) -> None:
     text = section(f"{'###' if ' ' in name else '##'} `{name}`")
     assert usage(name) in text
-    assert table(text) == rows(name, own(name))
+    assert table(text) == rows(name, own_options(name))
     taken = re.findall(r"\[(where|model|show|task)\]\(cli.md#shared-options\)", text)
-    assert taken == shared(name)
+    assert taken == shared_groups(name)
 
 
 def heading(name: str) -> str:
@@ -160,9 +160,9 @@ def test_the_shared_options_are_those_of_every_command_that_takes_them() -> None
                 f"{row}\n" for row in rows(name, [param for param in COMMANDS[name].params if param.name in members])
             )
             for name in COMMANDS
-            if group in shared(name)
+            if group in shared_groups(name)
         ]
-        assert {kept("docs/cli.md", table_of_group, tables[0])} == set(tables)
+        assert {keep_part("docs/cli.md", table_of_group, tables[0])} == set(tables)
 
 
 def test_the_exit_codes_are_those_of_the_program() -> None:

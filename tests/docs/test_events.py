@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from pages import fenced, first_cells, kept, page, rows, run_line, section
+from pages import fenced, first_cells, keep_part, page, rows, run_line, section
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
@@ -112,7 +112,7 @@ def test_every_stored_event_has_its_part_of_the_page_in_the_order_of_the_union()
     """`PERSTACK_KEEP_SCREENS=1` writes the part of a new event, from the comments of its class."""
     printed = section(PAGE, "## Stored events")
     wanted = "\n" + "".join(_written(name) for name in STORED)
-    assert kept("docs/events.md", printed, wanted) == wanted
+    assert keep_part("docs/events.md", printed, wanted) == wanted
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -128,7 +128,7 @@ def test_the_settings_that_a_start_names_are_those_that_resuming_repeats() -> No
     (row,) = [line for line in PAGE.splitlines() if line.startswith("| `overrides?` |")]
     names = ", ".join(f"`{to_camel(name)}`" for name, option in options().items() if option.is_repeated)
     wanted = f"{row.partition(': ')[0]}: {names} |"
-    assert kept("docs/events.md", row, wanted) == wanted
+    assert keep_part("docs/events.md", row, wanted) == wanted
 
 
 def test_the_events_that_are_only_shown_have_these_fields() -> None:

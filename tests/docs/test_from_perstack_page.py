@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 import pytest
-from pages import ROOT, kept, page, rows, section
+from pages import ROOT, keep_part, page, rows, section
 
 import perstack
 import perstack_original.export as original
@@ -48,7 +48,7 @@ def table(each: Mapping[str, Sequence[str]]) -> str:
     return "| original | here |\n| --- | --- |\n" + "".join(f"| {name} | {here} |\n" for name, here in cells)
 
 
-def shown(heading: str) -> str:
+def table_below(heading: str) -> str:
     """The table below a heading."""
     found = re.search(r"^\| original .*\n(?:\|.*\n)+", section(page(PAGE), heading), re.M)
     assert found
@@ -60,7 +60,7 @@ def test_the_statuses_are_those_that_an_export_writes() -> None:
     each = {name: [one for one in ours if original.STATUSES.get(one, one) == name] for name in ORIGINAL_STATUSES}
     assert sorted(one for here in each.values() for one in here) == sorted(ours)
     wanted = table(each)
-    assert kept(PAGE, shown("## Statuses"), wanted) == wanted
+    assert keep_part(PAGE, table_below("## Statuses"), wanted) == wanted
 
 
 def test_the_events_are_those_whose_names_the_filter_of_the_log_takes() -> None:
@@ -70,7 +70,7 @@ def test_the_events_are_those_whose_names_the_filter_of_the_log_takes() -> None:
     }
     assert {name for kind in EVENTS.values() for name in kind.original_types} <= {*ORIGINAL_EVENTS}
     wanted = table(each)
-    assert kept(PAGE, shown("## Events"), wanted) == wanted
+    assert keep_part(PAGE, table_below("## Events"), wanted) == wanted
 
 
 def test_every_event_in_a_folder_of_the_original_is_in_the_table() -> None:

@@ -63,19 +63,19 @@ def test_the_site_loads_nothing_from_another_server(site: Path) -> None:
         assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", sheet.read_text()), sheet
 
 
-def listed(nav: object) -> list[str]:
+def nav_files(nav: object) -> list[str]:
     """The files that a nav names, at any depth."""
     if isinstance(nav, str):
         return [nav]
     values = nav.values() if isinstance(nav, dict) else nav
     assert isinstance(values, (list, type({}.values())))
-    return [name for value in values for name in listed(value)]
+    return [name for value in values for name in nav_files(value)]
 
 
 def test_every_page_is_once_in_the_nav() -> None:
     text = (ROOT / "mkdocs.yml").read_text()
     nav = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
-    names = listed(nav)
+    names = nav_files(nav)
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert sorted(pages - set(names)) == []
     assert len(names) == len(set(names))

@@ -56,7 +56,7 @@ def prose(text: str) -> str:
     return re.sub(r"^```.*?^```$|`[^`\n]*`", lambda found: "\n" * found[0].count("\n"), text, flags=re.M | re.S)
 
 
-def shown(file: Path) -> Iterator[tuple[int, str]]:
+def texts_of_module(file: Path) -> Iterator[tuple[int, str]]:
     """The texts of a module, with their lines: no names, and none of what documents the code."""
     tree = ast.parse(file.read_text())
     documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -95,7 +95,7 @@ def test_no_text_that_is_shown_has_an_unwanted_word() -> None:
     found = (
         f"{file.relative_to(ROOT)}:{line}: {text}"
         for file in SOURCES
-        for line, text in shown(file)
+        for line, text in texts_of_module(file)
         if UNWANTED.search(text)
     )
     assert list(found) == []

@@ -12,7 +12,7 @@ from acp_editor import Editor as AcpEditor
 from acp_editor import editing
 from editor import attached, texts
 from hosting import wait_for
-from plain_person import begun
+from plain_person import begin_person
 from terminal import ASKING, Terminal, reply
 
 from perstack.config.load import load_usable
@@ -69,7 +69,7 @@ def test_the_terminal_program_refuses(misspelt: tuple[Terminal, str]) -> None:
 
     async def person() -> None:
         host = Host.open(workspace=terminal.workspace, env=terminal.env)
-        async with begun(host, expert="a") as one:
+        async with begin_person(host, expert="a") as one:
             await one.types("go", words)
 
     wait_for(person())

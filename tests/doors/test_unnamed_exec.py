@@ -11,7 +11,7 @@ from acp_editor import editing
 from editor import attached
 from hosting import wait_for
 from mcp_types import ElicitRequestParams, ElicitResult
-from plain_person import begun
+from plain_person import begin_person
 from postgres_server import PostgresServer
 from terminal import Terminal, reply
 from worker_processes import worker
@@ -87,7 +87,7 @@ def test_the_terminal_program_announces_it_when_the_job_is_opened(hostile: Termi
 
     async def person() -> None:
         host = Host.open(workspace=hostile.workspace, env=hostile.env, is_attended=lambda: True)
-        async with begun(host, job_id="wide") as one:
+        async with begin_person(host, job_id="wide") as one:
             await one.sees("note: programs run without a question and outside a sandbox: as when the Job")
             assert "note: programs" not in await one.types("/open narrow", "a follow-up")
 
@@ -115,11 +115,11 @@ def test_the_job_of_a_schedule_stays_inside(hostile: Terminal, outside: Path) ->
     assert done.code == 0, done.err
     (job,) = hostile.call("jobs", "--json").events
     assert (job["status"], job["labels"]) == ("completed", {"schedule": "s"})
-    assert called(hostile, job["id"]) == 1
+    assert count_of_calls(hostile, job["id"]) == 1
     assert not outside.exists()
 
 
-def called(terminal: Terminal, job_id: str) -> int:
+def count_of_calls(terminal: Terminal, job_id: str) -> int:
     """Return the number of calls of `exec` that have a result, of a Job that did not wait for a person."""
     kinds = [event["type"] for event in terminal.call("log", job_id, "--json").events]
     assert "stopRunByInteractiveTool" not in kinds
@@ -133,14 +133,14 @@ def test_a_worker_stays_inside(hostile: Terminal, outside: Path, postgres: Postg
     assert submitted.code == 0, submitted.err
     with worker(hostile) as process:
         assert process.until_event("ended")["status"] == "completed"
-    assert called(hostile, "job") == 1
+    assert count_of_calls(hostile, "job") == 1
     assert not outside.exists()
 
 
 def test_the_terminal_program_asks(hostile: Terminal, outside: Path) -> None:
     async def person() -> None:
         host = Host.open(workspace=hostile.workspace, env=hostile.env, is_attended=lambda: True)
-        async with begun(host, expert="a") as one:
+        async with begin_person(host, expert="a") as one:
             await one.types("go", "wants to call exec")
             await one.types("n", "done")
 

@@ -77,14 +77,14 @@ class Scene:
         """Have the Job driven to its end by so many workers with one place each; for one that dies another begins."""
         async with self.host() as host, AsyncExitStack() as stack:
             await host.submit("boss", "go", job_id="job")
-            fleet = [await self._one(stack, fate, f"w{n}") for n in range(workers)]
+            fleet = [await self._start_worker(stack, fate, f"w{n}") for n in range(workers)]
             async with asyncio.timeout(20):
                 while self.orders.waiting or self.orders.held or (await host.job("job")).status != "completed":
                     if fate.died and len(fleet) == workers:
-                        fleet.append(await self._one(stack, fate, "next"))
+                        fleet.append(await self._start_worker(stack, fate, "next"))
                     await asyncio.sleep(0.005)  # a poll, bounded above
 
-    async def _one(self, stack: AsyncExitStack, fate: Fate, name: str) -> Mortal:
+    async def _start_worker(self, stack: AsyncExitStack, fate: Fate, name: str) -> Mortal:
         worker = mortal_at_work(Life(name, fate), self.orders, self.host, concurrency=1)
         return await stack.enter_async_context(worker)
 

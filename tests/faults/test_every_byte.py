@@ -50,7 +50,7 @@ def store(tmp_path: Path, storage: str) -> Path:
     return tmp_path / "perstack"
 
 
-async def asked(storage: Storage) -> Answers:
+async def all_answers(storage: Storage) -> Answers:
     """Everything that a person may look at."""
     looking = JobReader(storage)
     memory = ExecutionMemory(storage)
@@ -72,7 +72,7 @@ async def asked(storage: Storage) -> Answers:
     async def verified(job_id: str) -> object:
         return (await verify_any(storage, job_id)).ok
 
-    async def listed() -> object:
+    async def job_statuses() -> object:
         return sorted((one.id, one.status) for one in (await looking.list()).jobs)
 
     async def task() -> object:
@@ -80,7 +80,7 @@ async def asked(storage: Storage) -> Answers:
         return (one.status, one.description, one.version)
 
     try:
-        await ask("jobs", listed)
+        await ask("jobs", job_statuses)
         for job_id in ("small", "other"):
             await ask(f"job {job_id}", partial(job, job_id))
             await ask(f"load {job_id}", partial(folded, job_id))
@@ -145,7 +145,7 @@ def _check(name: str, path: Path, plain: Answers, answers: Answers, *, shared: b
 
 
 def _ask(plugins: Plugins, storage: str, store: Path) -> Answers:
-    return asyncio.run(asked(plugins.open_storage(storage, store.parent)))
+    return asyncio.run(all_answers(plugins.open_storage(storage, store.parent)))
 
 
 def _restore(path: Path, content: bytes) -> None:

@@ -120,7 +120,7 @@ WORDS = (
 )  # fmt: skip
 
 
-def refused(read: Callable[[], object]) -> None:
+def read_or_refuse(read: Callable[[], object]) -> None:
     """Read, or refused in words."""
     with suppress(PerstackError):
         read()
@@ -132,7 +132,7 @@ def test_a_perstack_toml_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None
 
     def take(data: bytes) -> None:
         path.write_bytes(data)
-        refused(lambda: load_project(path))
+        read_or_refuse(lambda: load_project(path))
 
     fuzz(CORPUS / "toml", (TOML,), take)
 
@@ -143,7 +143,7 @@ def test_a_perstack_lock_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None
 
     def take(data: bytes) -> None:
         path.write_bytes(data)
-        refused(lambda: read_lock(path))
+        read_or_refuse(lambda: read_lock(path))
 
     fuzz(CORPUS / "lock", (LOCK,), take)
 
@@ -154,7 +154,7 @@ def test_a_file_of_variables_of_any_bytes_is_read_or_refused(tmp_path: Path) -> 
 
     def take(data: bytes) -> None:
         path.write_bytes(data)
-        refused(lambda: read_env(tmp_path))
+        read_or_refuse(lambda: read_env(tmp_path))
 
     fuzz(CORPUS / "env", (ENV,), take)
 
@@ -210,7 +210,7 @@ def test_a_reply_of_any_bytes_is_understood_or_refused(wire: Wire) -> None:
     chunks = wire.reply(said).chunks
 
     def take(data: bytes) -> None:
-        refused(lambda: wire.decode([data]))
+        read_or_refuse(lambda: wire.decode([data]))
 
     fuzz(CORPUS / "reply", (b"".join(chunks),), take, 0.33)
 
@@ -248,7 +248,7 @@ def test_words_and_json_of_any_bytes_on_the_command_line_are_taken_or_refused() 
         if typed == "-":
             return
         for read in (read_object, read_error, read_span, read_since, read_moment):
-            refused(lambda read=read: read(typed, "WHAT"))
+            read_or_refuse(lambda read=read: read(typed, "WHAT"))
         with suppress(PerstackError):
             value = read_answer(typed, "WHAT")
             asyncio.run(keep(value))

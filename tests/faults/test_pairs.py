@@ -11,11 +11,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hosting import Bench, elsewhere, expert
+from hosting import Bench, expert, other_address
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from pairs import KINDS, STAGES, TOKENS, Op, Outcome, Planned, State, after, explains, query_for, read_plan
+from pairs import KINDS, STAGES, TOKENS, Op, Outcome, Planned, State, apply_command, explains, query_for, read_plan
 from till import SKILL, till
 
 from perstack.core.definitions.experts import Expert
@@ -123,7 +123,7 @@ class Pairs(RuleBasedStateMachine):
     def alone(self, kind: str, job: str, host: int, plan: tuple[str, ...]) -> None:
         """One, so that Jobs come to every state."""
         op = self.op(kind, job, host, plan, "alone", named=False)
-        expected = after(self.jobs[job], op)
+        expected = apply_command(self.jobs[job], op)
         (outcome,) = self.perform([op], 0)
         assert (self.jobs[job], outcome.accepted) == expected
 
@@ -141,7 +141,7 @@ class Pairs(RuleBasedStateMachine):
         state = self.jobs[job]
         if kind == "answer" and named and state is not None and state.status == "asks":
             asking = self.runner.run(self.world.hosts[0].job(job)).asking
-            return Op(kind, job, host, question=state.asked, question_id=asking.id)
+            return Op(kind, job, host, question=state.question_count, question_id=asking.id)
         return op
 
     def perform(self, ops: Sequence[Op], pause: float) -> list[Outcome]:
@@ -177,14 +177,14 @@ class Pairs(RuleBasedStateMachine):
         host = self.world.hosts[op.host]
         match op.kind:
             case "run":
-                return await host.run("payer", query_for(op.plan, op.nonce), job_id=op.job, on_event=self.seen)
+                return await host.run("payer", query_for(op.plan, op.nonce), job_id=op.job, on_event=self.collect_event)
             case "resume":
-                return await host.resume(op.job, on_event=self.seen)
+                return await host.resume(op.job, on_event=self.collect_event)
             case "answer":
-                return await host.answer("yes", job_id=op.job, question_id=op.question_id, on_event=self.seen)
+                return await host.answer("yes", job_id=op.job, question_id=op.question_id, on_event=self.collect_event)
             case "signal":
                 event = CloudEvent(specversion="1.0", id=op.signal, source="test", type="go", data="yes")
-                return await host.jobs.signal(op.job, event, on_event=self.seen)
+                return await host.jobs.signal(op.job, event, on_event=self.collect_event)
             case "cancel":
                 return await host.cancel(op.job)
             case "delete":
@@ -193,7 +193,7 @@ class Pairs(RuleBasedStateMachine):
         assert all(one.error is None for one in woken), woken
         return woken
 
-    def seen(self, event: Event, line: bytes) -> None:
+    def collect_event(self, event: Event, line: bytes) -> None:
         if isinstance(event, StoredEvent):
             self.shown[event.job_id].append(line)
 
@@ -298,7 +298,7 @@ def test_two_commands_at_once_come_to_what_one_after_the_other_would(
         if scheme == "postgresql":
             return Bench(tmp_path, request.getfixturevalue("postgres").address())
         if scheme == "s3":
-            return Bench(tmp_path, elsewhere(request.getfixturevalue("s3_store")))
+            return Bench(tmp_path, other_address(request.getfixturevalue("s3_store")))
         return Bench(tmp_path, f"{scheme}:{secrets.token_hex(4)}")
 
     if scheme == "s3" and not thorough:

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import pytest
 import workload
-from hosting import elsewhere, server_variables
+from hosting import other_address, server_variables
 
 from perstack.errors import Conflict, NotFound
 from perstack.host import Host
@@ -89,17 +89,17 @@ class Two:
         """How often each pair is tried: on a server a try takes seconds, for each process asks it many times."""
         if not thorough:
             return 2
-        return 8 if elsewhere(self.storage) == self.storage else 3
+        return 8 if other_address(self.storage) == self.storage else 3
 
     def copied(self, state: Path, folder: Path) -> None:
         """A state of the workspace once more, with a store of its own."""
         shutil.copytree(state, folder)
-        theirs = elsewhere(self.storage)
+        theirs = other_address(self.storage)
         if theirs != self.storage:
             toml = folder / "perstack.toml"
             storage = tomllib.loads(toml.read_text())["storage"]
             self.wait_until_free(folder)
-            assert self.one(folder, "storage", "copy", storage, theirs).code == 0
+            assert self.run_alone(folder, "storage", "copy", storage, theirs).code == 0
             toml.write_text(toml.read_text().replace(storage, theirs))
 
     def wait_until_free(self, folder: Path) -> None:
@@ -113,7 +113,7 @@ class Two:
 
         self.ask(folder, free)
 
-    def one(self, folder: Path, *argv: str, fault: Fault | None = None) -> Victim:
+    def run_alone(self, folder: Path, *argv: str, fault: Fault | None = None) -> Victim:
         """One alone."""
         return self.victims[0].run(folder, *argv, aside=self._aside(), fault=fault)
 
@@ -121,7 +121,7 @@ class Two:
         """The second begins later by `delay`, or is a signal for the first, or a deletion."""
         asides = [self._aside(), self._aside()]
 
-        def first() -> Victim:
+        def start_first() -> Victim:
             end = {"after": delay, "by": ENDS[right]} if right in ENDS else {}
             return self.victims[0].run(folder, *COMMANDS[left], aside=asides[0], stdin=EVENT, **end)
 
@@ -134,7 +134,7 @@ class Two:
             return self.victims[1].run(folder, *COMMANDS[right], aside=asides[1], stdin=EVENT)
 
         with ThreadPoolExecutor(2) as threads:
-            done = [future.result() for future in (threads.submit(first), threads.submit(second))]
+            done = [future.result() for future in (threads.submit(start_first), threads.submit(second))]
         return [one for one in done if one is not None]
 
     async def deleted(self, folder: Path) -> None:
@@ -148,23 +148,23 @@ class Two:
     def ask(self, folder: Path, question: Callable[[Host], Awaitable[T]]) -> T:
         """What a Host of this process finds."""
 
-        async def asked() -> T:
+        async def ask_host() -> T:
             async with self.host(folder) as host:
                 return await question(host)
 
-        return asyncio.run(asked())
+        return asyncio.run(ask_host())
 
-    def seen(self, folder: Path) -> Evidence:
+    def evidence_in(self, folder: Path) -> Evidence:
         return self.ask(folder, lambda host: evidence_of(host, JOB))
 
     def to_the_end(self, folder: Path) -> list[Victim]:
         """The Job, gone on with alone as a person would."""
         lives = list[Victim]()
-        while (now := self.seen(folder)).status != "completed":
+        while (now := self.evidence_in(folder)).status != "completed":
             assert len(lives) < MOST, lives[-1]
             self.wait_until_free(folder)
             name = "run" if now.status is None else "answer" if now.question is not None else "resume"
-            lives.append(self.one(folder, *COMMANDS[name]))
+            lives.append(self.run_alone(folder, *COMMANDS[name]))
         return lives
 
     def _aside(self) -> Path:
@@ -202,27 +202,27 @@ def test_two_processes_on_a_job_come_to_what_one_would(two: Two, tmp_path: Path,
     for name in ("plain", "killed", "asking"):
         two.copied(states["new"], states[name])
     plain = two.to_the_end(states["plain"])
-    end, longest = two.seen(states["plain"]), max(life.seconds for life in plain)
+    end, longest = two.evidence_in(states["plain"]), max(life.seconds for life in plain)
     before: dict[str, list[Victim]] = {
         "new": [],
-        "asking": [two.one(states["asking"], *RUN)],
-        "killed": [two.one(states["killed"], *RUN, fault=Fault("kill", plain[0].changes * 2 // 3))],
+        "asking": [two.run_alone(states["asking"], *RUN)],
+        "killed": [two.run_alone(states["killed"], *RUN, fault=Fault("kill", plain[0].changes * 2 // 3))],
     }
     chance, tried = random.Random(1), 0
     for state, left, right in PAIRS if thorough else SOME:
         for number in range(two.rounds(thorough)):
             folder = two.room / f"{tried}"
             two.copied(states[state], folder)
-            was = two.seen(folder)
+            was = two.evidence_in(folder)
             delay = chance.uniform(0, longest) if number or right in ENDS else 0
             pair = two.at_once(folder, left, right, delay)
             what = (state, left, right, delay, [(one.code, one.err) for one in pair])
             assert all(fair(one, right) for one in pair), what
-            now = two.seen(folder)
+            now = two.evidence_in(folder)
             if right != "delete" or now.status is not None:
                 assert [one for life in pair for one in check_process(was, life, now)] == [], what
             lives = [*before[state], *pair, *two.to_the_end(folder)]
-            last = two.seen(folder)
+            last = two.evidence_in(folder)
             if right != "delete":
                 assert list(check_lives(effects_of(last), lives)) == [], what
             assert two.ask(folder, partial(check_end, job_id=JOB, plain=end, end=last)) == [], what
@@ -240,20 +240,20 @@ def test_two_processes_on_a_task_wake_it_once(two: Two, tmp_path: Path, thorough
         ("create", "t", "--agent", "worker", "--description", "go", "--start"),
         ("pause", "t", "--reason", "human_input", "--message", "go on?"),
     ):
-        assert two.one(due, "task", *argv).code == 0
+        assert two.run_alone(due, "task", *argv).code == 0
     chance, tried = random.Random(1), 0
     for left, right in TASK_PAIRS if thorough else TASK_PAIRS[:2]:
         for _ in range(two.rounds(thorough)):
             folder = two.room / f"{tried}"
             two.copied(due, folder)
             if right != "task answer":
-                assert two.one(folder, *COMMANDS["task answer"]).code == 0
+                assert two.run_alone(folder, *COMMANDS["task answer"]).code == 0
             pair = two.at_once(folder, left, right, chance.uniform(0, 0.3))
             what = (left, right, [(one.code, one.err) for one in pair])
             assert all(fair(one, right) for one in pair), what
             two.wait_until_free(folder)
             for _ in range(2):
-                assert two.one(folder, *COMMANDS["run-due"]).code == 0
+                assert two.run_alone(folder, *COMMANDS["run-due"]).code == 0
             check_task(two, folder, right, what)
             shutil.rmtree(folder)
             tried += 1

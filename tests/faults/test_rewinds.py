@@ -81,7 +81,7 @@ class Scene:
         return tree(self.folder)
 
     @property
-    def left(self) -> list[Path]:
+    def rewind_files(self) -> list[Path]:
         """What a rewind has while it is under way."""
         journals = (self.folder / "perstack").glob("*rewinds/*.json")
         return [*self.folder.glob(".perstack-rewind*"), *journals]
@@ -107,7 +107,7 @@ def test_a_rewind_is_made_whole_or_not_at_all_wherever_it_dies_or_fails(
             assert scene.files in (scene.before, scene.after), f"{kind} at {at}: {hit.err}"
         looked = scene.call("jobs")
         assert looked.code == 0, looked.err
-        assert scene.left == [], f"{kind} at {at}: {looked.err}"
+        assert scene.rewind_files == [], f"{kind} at {at}: {looked.err}"
         assert scene.files in (scene.before, scene.after), f"{kind} at {at}"
         ends["before" if scene.files == scene.before else "after"] += 1
         checked = scene.call("verify", "j")
@@ -137,7 +137,7 @@ def test_whoever_finishes_a_rewind_may_be_killed_over_it_too(scene: Scene, thoro
         for _ in range(3):
             scene.call("jobs", fault=Fault("kill", chance.randrange(1, 20)))
         scene.call("jobs")
-        assert scene.left == []
+        assert scene.rewind_files == []
         assert scene.files in (scene.before, scene.after)
         _is_recorded(scene)
 
@@ -150,7 +150,7 @@ def test_no_job_begins_on_half_of_a_rewind(scene: Scene) -> None:
         assert scene.rewinds(Fault("kill", at)).was_killed
         began = scene.call("run", "worker", "again", "--job-id", "k", "--max-steps", "0")
         assert began.code in (0, 4), began.err
-        assert scene.left == []
+        assert scene.rewind_files == []
         assert scene.files in (scene.before, scene.after)
 
 
@@ -166,7 +166,7 @@ def test_of_two_rewinds_at_once_each_is_whole_or_refused(scene: Scene) -> None:
         assert 0 in {one.returncode for one in both}, errors
         assert all("Traceback" not in one for one in errors)
         assert scene.files == scene.after
-        assert scene.left == []
+        assert scene.rewind_files == []
 
 
 @pytest.mark.timeout(600)
@@ -202,4 +202,4 @@ def test_a_hostile_process_beside_a_rewind_has_it_write_nowhere_else(scene: Scen
             attacking.result(30)
         assert tree(outside) == mine
         scene.call("jobs")
-        assert scene.left == []
+        assert scene.rewind_files == []

@@ -84,7 +84,7 @@ class Course:
         folder = self.room / f"{number}"
         shutil.copytree(self.template, folder)
         lives, before = list[Victim](), self.log(folder)
-        while (argv := asyncio.run(self._asked(folder))) is not None:
+        while (argv := asyncio.run(self._next_command(folder))) is not None:
             assert len(lives) < MOST, lives[-1]
             rest = None if fault is None else fault.at - sum(life.boundaries(fault.kind) for life in lives)
             lives.append(
@@ -107,7 +107,7 @@ class Course:
         """Its log."""
         return asyncio.run(self._log(folder))
 
-    async def _asked(self, folder: Path) -> tuple[str, ...] | None:
+    async def _next_command(self, folder: Path) -> tuple[str, ...] | None:
         async with self._host(folder) as host:
             return await self.next(host)
 
@@ -156,7 +156,7 @@ def test_it_ends_the_same_whichever_boundary_it_dies_or_fails_at(course: Course,
             folder, tried = course.drive(Fault(kind, at))
             hits += any(life.reached for life in tried)
             assert once_each(course.log(folder)), (kind, at)
-            assert ends(course.log(folder)) == ends(plain), (kind, at)
+            assert count_of_effects(course.log(folder)) == count_of_effects(plain), (kind, at)
             left = asyncio.run(course.jobs(folder))
             failed = [one for one in left if one.startswith("stoppedByError")]
             if course.space == "schedules" and failed and kind not in ("kill", "torn"):
@@ -177,7 +177,7 @@ def times(log: list[bytes], kind: str) -> int:
     return sum(json.loads(line)["type"] == kind for line in log)
 
 
-def ends(log: list[bytes]) -> dict[str, int]:
+def count_of_effects(log: list[bytes]) -> dict[str, int]:
     """How often there is what work is made of; pauses and resumptions may be more."""
     kinds = Counter(json.loads(line)["type"] for line in log)
     return {

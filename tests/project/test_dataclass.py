@@ -83,24 +83,24 @@ def outcome(work: Callable[[], object]) -> object:
 
 
 def acts(cls: type[Any], kind: dict[str, bool], first: Any, second: Any) -> list[Callable[[], object]]:
-    def made(given: Any) -> Any:
+    def make_instance(given: Any) -> Any:
         return cls(*given[0], **given[1])
 
     names = [one.name for one in fields(cls) if one.init]
     if not (kind["frozen"] and kind["slots"]):
         names.append("other")  # where that of the standard library fails with an error about super()
     return [
-        lambda: made(first),
-        lambda: made(first) == made(first),
-        lambda: made(first) == made(second),
-        lambda: made(first) == object(),
-        lambda: hash(made(first)) == hash(made(first)),
-        lambda: asdict(made(first)),
-        lambda: replace(made(first), **second[1]),
-        lambda: copy.copy(made(first)),
-        lambda: copy.deepcopy(made(first)),
-        *(lambda name=name: setattr(made(first), name, 1) for name in names),
-        *(lambda name=name: delattr(made(first), name) for name in names),
+        lambda: make_instance(first),
+        lambda: make_instance(first) == make_instance(first),
+        lambda: make_instance(first) == make_instance(second),
+        lambda: make_instance(first) == object(),
+        lambda: hash(make_instance(first)) == hash(make_instance(first)),
+        lambda: asdict(make_instance(first)),
+        lambda: replace(make_instance(first), **second[1]),
+        lambda: copy.copy(make_instance(first)),
+        lambda: copy.deepcopy(make_instance(first)),
+        *(lambda name=name: setattr(make_instance(first), name, 1) for name in names),
+        *(lambda name=name: delattr(make_instance(first), name) for name in names),
     ]
 
 

@@ -118,12 +118,12 @@ def dotted(node: ast.expr, names: dict[str, str]) -> str | None:
     return f"{above}.{node.attr}" if above and isinstance(node, ast.Attribute) else None
 
 
-def found() -> Counter[str]:
+def started_programs() -> Counter[str]:
     return Counter(f"{path} {name}" for path, tree in modules() for name in starters_in(tree))
 
 
 def test_every_place_that_starts_a_program_is_known_with_why_it_is_safe() -> None:
-    assert dict(found()) == {place: count for place, (count, _) in PLACES.items()}
+    assert dict(started_programs()) == {place: count for place, (count, _) in PLACES.items()}
 
 
 @pytest.mark.parametrize(

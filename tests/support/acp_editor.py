@@ -51,7 +51,7 @@ class Editor:
         of_session = (update for of, update in updates if session_id in (None, of))
         return "".join(update.content.text for update in of_session if update.session_update == kind)
 
-    async def until(self, kind: str) -> None:
+    async def wait_for_kind(self, kind: str) -> None:
         while kind not in self.kinds():
             self.changed.clear()
             await self.changed.wait()

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from cluster_counts import Counts, counted
+from cluster_counts import Counts, count_outcomes
 from cluster_harms import HARMS, harmed
 from cluster_machines import Cluster, cluster, schedules_since_long_ago
 
@@ -59,7 +59,7 @@ async def endure(
         leaving_at = int(time.time() * 1000)
         for machine in running.machines:
             await asyncio.to_thread(machine.end, signal.SIGTERM)
-        counts = await counted(running, leaving_at)
+        counts = await count_outcomes(running, leaving_at)
     assert not counts.faults, "\n".join(f"{name}: {found[:5]}" for name, found in counts.faults.items())
     assert all(running.done[name] >= rounds for name in HARMS), running.done
     assert len(running.jobs) >= jobs
@@ -74,7 +74,7 @@ async def _harmed(running: Cluster, jobs: int, rounds: int, pause: tuple[float, 
 async def rate(workers: int, jobs: int, delay: float, concurrency: int) -> float:
     """Return Jobs per second with slow models, measured after the workers are ready."""
     async with cluster(workers, 0, delay, concurrency) as running:
-        await _ready(running)
+        await _wait_until_ready(running)
         names = await running.submit(jobs, "rate", lambda _: "side")
         await running.until_done(120)
         starts, ends = list[int](), list[int]()
@@ -88,7 +88,7 @@ async def rate(workers: int, jobs: int, delay: float, concurrency: int) -> float
 async def pickups(jobs: int) -> list[int]:
     """Return the milliseconds until a waiting worker began each of `jobs` Jobs, submitted one after another."""
     async with cluster(2, 0, 0) as running:
-        await _ready(running)
+        await _wait_until_ready(running)
         found = list[int]()
         for _ in range(jobs):
             (name,) = await running.submit(1, "pickup", lambda _: "other")
@@ -99,7 +99,7 @@ async def pickups(jobs: int) -> list[int]:
         return found
 
 
-async def _ready(running: Cluster) -> None:
+async def _wait_until_ready(running: Cluster) -> None:
     """Wait until every worker has driven a Job."""
     await running.until_workers()
     await running.submit(2 * len(running.machines), "first", lambda _: "other")

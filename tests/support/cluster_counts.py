@@ -83,7 +83,7 @@ class Counts:
             yield f"{name:<30}{count:>8}  {wrong}".rstrip()
 
 
-async def counted(running: Cluster, leaving_at: int) -> Counts:
+async def count_outcomes(running: Cluster, leaving_at: int) -> Counts:
     """Examine every log after the workers left. They were told to at `leaving_at`, in milliseconds since 1970."""
     counts, ledger = Counts(), running.ledger()
     counts.leaving_s = round(time.time() - leaving_at / 1000, 1)
@@ -98,7 +98,7 @@ async def counted(running: Cluster, leaving_at: int) -> Counts:
     mine = {f"{job.id}-" for job in jobs}
     counts.doubled += [key for key, times in ledger.items() if times > 1]
     counts.doubled += [f"{key}: no log has it" for key in ledger if key not in calls and _job_of(key, 3) in mine]
-    compare(counts, running.told(), digests, mine)
+    compare(counts, running.confirmed_events(), digests, mine)
     async for report in running.host.audit.verify_all():
         counts.findings += [f"{report.job_id}: {one}" for one in report.findings]
     for machine in running.machines:

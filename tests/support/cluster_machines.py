@@ -55,7 +55,7 @@ class Machine:
         self.started_at = int(time.time() * 1000)
         with (self.folder / "worker.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.network.within(self.network.machine(self.number)), *self.command],
+                [*self.network.command_prefix(self.network.machine(self.number)), *self.command],
                 cwd=self.folder,
                 env=dict(self.env),
                 stdin=subprocess.DEVNULL,
@@ -151,7 +151,7 @@ class Cluster:
 
     async def statuses(self) -> dict[str, str]:
         """Return the status of each Job that is not completed. Cached summaries may be older than the logs."""
-        kept = await self._kept()
+        kept = await self._stored_summaries()
         left = [job for job in kept if job.startswith("schedule-") and kept[job] != "completed"]
         left += [job for job in self.jobs if kept.get(job) != "completed"]
         found = {job: kept.get(job) or "" for job in left}
@@ -160,7 +160,7 @@ class Cluster:
                 found[job] = (await self.host.job(job)).status
         return {job: status for job, status in found.items() if status != "completed"}
 
-    async def _kept(self) -> dict[str, str]:
+    async def _stored_summaries(self) -> dict[str, str]:
         while True:
             try:
                 rows = await asyncio.to_thread(self.server.execute, _SUMMARIES)
@@ -173,7 +173,7 @@ class Cluster:
         file = self.folder / "ledger"
         return Counter(file.read_text().split()) if file.exists() else Counter()
 
-    def told(self) -> list[tuple[str, str]]:
+    def confirmed_events(self) -> list[tuple[str, str]]:
         """Return id and digest of each event whose write a process saw confirmed."""
         lines = [line for file in (self.folder / "told").iterdir() for line in file.read_text().splitlines()]
         return [(event_id, digest) for event_id, _, digest in (line.partition(" ") for line in lines)]
@@ -187,12 +187,12 @@ class Cluster:
         names = [f"{prefix}-{number:04}" for number in range(first, first + count)]
         self.jobs += names
 
-        async def one(number: int, name: str) -> None:
+        async def submit_one(number: int, name: str) -> None:
             at = int(time.time() * 1000) + 3000 if kinds is kind_of and number % 25 == 9 else None
             async with places:
                 await self._submitted(kinds(number), name, at)
 
-        await asyncio.gather(*(one(first + number, name) for number, name in enumerate(names)))
+        await asyncio.gather(*(submit_one(first + number, name) for number, name in enumerate(names)))
         return names
 
     async def _submitted(self, kind: str, name: str, at: int | None = None) -> None:
@@ -296,7 +296,13 @@ async def cluster(
     network = Network(workers)
     folder = Path(tempfile.mkdtemp(prefix="cluster-"))
     server = PostgresServer(settings={"listen_addresses": Network.address, "fsync": "on"})
-    server.within = (*network.within(network.hub), "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    server.within = (
+        *network.command_prefix(network.hub),
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+    )
     machines = list[Machine]()
     try:
         with (server.data / "pg_hba.conf").open("a") as rules:
@@ -308,7 +314,7 @@ async def cluster(
         for number in range(workers):
             command = [PROGRAM, "worker", "--storage", storage, "--name", f"m{number}", "--log", "json"]
             place = _place(folder / f"m{number}", distributed=number > 0)
-            its = env if old is None or number else {**env, "PYTHONPATH": _before(old, env["PYTHONPATH"])}
+            its = env if old is None or number else {**env, "PYTHONPATH": _path_before(old, env["PYTHONPATH"])}
             machines.append(Machine(number, network, [*command, "--concurrency", str(concurrency)], place, its))
         here, address = _place(folder / "here"), server.address("cluster")
         with mock.patch.dict(os.environ, given), mock.patch.object(sys, "path", [str(folder), *sys.path]):
@@ -325,7 +331,7 @@ async def cluster(
         network.close()
 
 
-def _before(checkout: Path, path: str) -> str:
+def _path_before(checkout: Path, path: str) -> str:
     """Return a module path on which another version's modules come first."""
     distributions = sorted((checkout / "plugins").glob("perstack-*"))
     return os.pathsep.join((*map(str, (checkout / "host", checkout / "plugins", *distributions)), path))

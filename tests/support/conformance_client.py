@@ -56,11 +56,11 @@ class Model:
         if self.scenario == "json-schema-2020-12-preservation":
             echoed = {"schema": schemas["json_schema_2020_12_tool"]}
             wanted = [{"name": "json_schema_echo", "arguments": echoed}]
-        calls = [tool(one["name"], given(one["arguments"])) for one in wanted if one["name"] in schemas]
+        calls = [tool(one["name"], without_nulls(one["arguments"])) for one in wanted if one["name"] in schemas]
         return turn(*calls) if calls else text("there is nothing to call")
 
 
-def given(wanted: JsonObject) -> JsonObject:
+def without_nulls(wanted: JsonObject) -> JsonObject:
     """Drop null arguments, as models do: null does not fit the schemas' types."""
     return {name: one for name, one in wanted.items() if one is not None}
 

@@ -43,7 +43,7 @@ def outcome_of(
     run: str, options: Sequence[str], command: Sequence[str], env: Mapping[str, str], folder: Path
 ) -> Outcome:
     """Run all scenarios, print the counts, and return the outcome."""
-    text = finished([*command, "--suite", "all", *options, "--output-dir", str(folder)], env)
+    text = output_of([*command, "--suite", "all", *options, "--output-dir", str(folder)], env)
     found = _LINE.findall(text.rpartition("SUMMARY ===")[2])
     # a scenario without a check is one that does not apply
     passed = frozenset(name for mark, name, checks, _ in found if mark == "✓" and checks != "0")
@@ -54,7 +54,7 @@ def outcome_of(
     return Outcome(passed, failed, counts, text)
 
 
-def finished(command: Sequence[str], env: Mapping[str, str] = os.environ, longest: float = LONGEST) -> str:
+def output_of(command: Sequence[str], env: Mapping[str, str] = os.environ, longest: float = LONGEST) -> str:
     """Run a command and return what it prints.
 
     Raises TimeoutError with its last line after `longest` seconds, and ends all that it has started.

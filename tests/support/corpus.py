@@ -107,12 +107,14 @@ def random_team(random: Random) -> tuple[Expert, ...]:
     if random.random() < 0.2:
         more[random.choice(NAMES)]["max_steps"] = random.randint(1, 4)
     return tuple(
-        expert(name, delegates=delegates.get(name, ()), ask=True, description=f"{name} works", **_known(more[name]))
+        expert(
+            name, delegates=delegates.get(name, ()), ask=True, description=f"{name} works", **_known_fields(more[name])
+        )
         for name in NAMES
     )
 
 
-def _known(fields: dict[str, object]) -> dict[str, object]:
+def _known_fields(fields: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if name in Expert.model_fields}
 
 
@@ -166,7 +168,7 @@ async def drive(host: Host, seed: int) -> JobSummary | None:
     return job
 
 
-async def recorded(seed: int, workspace: Path) -> str:
+async def results_text(seed: int, workspace: Path) -> str:
     """Return all results of one Job of the corpus as text: events, summary, verify, replay and messages."""
     files(Bench(workspace, "file:perstack"), *(f"{name}.txt" for name in NAMES))
     async with host_of(seed, workspace) as host:
@@ -194,7 +196,7 @@ def digest_of(seed: int) -> tuple[str, str]:
         shutil.rmtree(_WORKSPACE, ignore_errors=True)
         _WORKSPACE.mkdir(mode=0o700)
         try:
-            found = asyncio.run(recorded(seed, _WORKSPACE))
+            found = asyncio.run(results_text(seed, _WORKSPACE))
         finally:
             shutil.rmtree(_WORKSPACE)
     return hashlib.sha256(found.encode()).hexdigest(), found

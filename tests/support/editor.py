@@ -45,7 +45,7 @@ class Editor:
     async def job(self, job_id: str) -> dict[str, Any]:
         return structure(await self.call("get_job", job=job_id))
 
-    async def until(self, job_id: str, status: str) -> dict[str, Any]:
+    async def wait_for_status(self, job_id: str, status: str) -> dict[str, Any]:
         """Return the Job once it has that status. Polls without pause; the test's timeout limits it."""
         while (job := await self.job(job_id))["status"] != status:
             pass

@@ -54,7 +54,7 @@ class Fleet:
             ]
 
 
-async def ended(host: Host, job_id: str, seconds: float = 25) -> JobSummary:
+async def wait_for_end(host: Host, job_id: str, seconds: float = 25) -> JobSummary:
     """Wait until the Job is at rest, and return it."""
     async with asyncio.timeout(seconds):
         return await host.jobs.follow(job_id)
@@ -91,7 +91,7 @@ async def until_driven(host: Host, *run_ids: str, seconds: float = 15) -> None:
             await asyncio.sleep(0.02)  # a poll, bounded above
 
 
-async def left(host: Host) -> list[str]:
+async def leftovers(host: Host) -> list[str]:
     """Return the ids of stored data about delegates, apart from the Jobs."""
     spaces = [host.storage.space(name) for name in ("delegates", "delegatestops")]
     return [one for space in spaces for one in (await space.jobs()).ids]

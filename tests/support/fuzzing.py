@@ -66,7 +66,7 @@ def fuzz(corpus: Path, seeds: tuple[bytes, ...], take: Callable[[bytes], None], 
     for path in sorted(corpus.glob("*")):
         take(path.read_bytes())
     if not MANY:
-        _some(seeds, take, max(20, round(FEW * share)))
+        _try_inputs(seeds, take, max(20, round(FEW * share)))
         return
     chance, number, began = random.Random(f"{corpus.name} {SEED}"), round(MANY * share), time.monotonic()
     for _ in range(number):
@@ -86,7 +86,7 @@ def keep(corpus: Path, data: bytes) -> Path:
     return kept
 
 
-def _some(seeds: tuple[bytes, ...], take: Callable[[bytes], None], number: int) -> None:
+def _try_inputs(seeds: tuple[bytes, ...], take: Callable[[bytes], None], number: int) -> None:
     @settings(
         max_examples=number, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )

@@ -67,7 +67,7 @@ def server_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
 
-def elsewhere(storage: str) -> str:
+def other_address(storage: str) -> str:
     """Return the address of a new store of the same kind; the same address if the store is in the workspace."""
     for scheme, separator, name in (("postgresql:", "=", "t_"), ("s3:", "/", "")):
         if storage.startswith(scheme):
@@ -94,7 +94,7 @@ class Seen:
         return [event.type for event in stored if run is None or event.run_id.endswith(run)]
 
 
-def opened(storage: str, workspace: Path) -> Storage:
+def open_storage(storage: str, workspace: Path) -> Storage:
     """Open a storage by its address."""
     return load_plugins((), {}).open_storage(storage, workspace)
 
@@ -166,7 +166,7 @@ class Bench:
 
     def beside(self, workspace: Path) -> Bench:
         """Return a bench for another workspace, with its own store of the same kind."""
-        return Bench(workspace, elsewhere(self.storage))
+        return Bench(workspace, other_address(self.storage))
 
     def needs_files(self, why: str) -> None:
         """Skip a test that needs a storage with files on this machine."""
@@ -198,7 +198,7 @@ class Bench:
         host = Host(
             project_of(*experts).model_copy(update={"prices": prices}),
             workspace=self.workspace,
-            storage=self.storage if wrap is None else wrap(opened(self.storage, self.workspace)),
+            storage=self.storage if wrap is None else wrap(open_storage(self.storage, self.workspace)),
             env={"PATH": "/usr/bin:/bin"},
             overrides=Overrides(**{"provider": "scripted", "open": True, **overrides}),
             plugins=[provider, *plugins],
@@ -213,11 +213,11 @@ class Bench:
 def wait_for(work: Coroutine[object, object, T], seconds: float = 30) -> T:
     """Run a coroutine to its end, with a timeout."""
 
-    async def bounded() -> T:
+    async def run_bounded() -> T:
         async with asyncio.timeout(seconds):
             return await work
 
-    return asyncio.run(bounded())
+    return asyncio.run(run_bounded())
 
 
 @contextmanager

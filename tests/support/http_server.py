@@ -54,7 +54,7 @@ def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tupl
 
 
 @asynccontextmanager
-async def known(url: str, mode: str, *, host: str | None = None, **callbacks: Any) -> AsyncIterator[Client]:
+async def authorized_client(url: str, mode: str, *, host: str | None = None, **callbacks: Any) -> AsyncIterator[Client]:
     """Yield an SDK client that sends the token."""
     headers = KNOWN if host is None else {**KNOWN, "Host": host}
     timeout = httpx2.Timeout(SECONDS, read=300)

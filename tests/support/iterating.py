@@ -57,7 +57,7 @@ def iterate(terminal: Terminal, *args: str, attended: bool = False) -> Result:
     return terminal.call("iterate", "solo", "do it", "--id", "it", *SCRIPTED, *args, attended=attended)
 
 
-def listed(terminal: Terminal) -> dict[str, Any]:
+def list_series(terminal: Terminal) -> dict[str, Any]:
     (line,) = terminal.call("iterations", "--json").lines
     return json.loads(line)
 

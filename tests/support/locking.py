@@ -57,7 +57,7 @@ class Late(SkillFactory, SkillSession):
         return [self]
 
 
-def listed(name: str, **properties: str) -> dict:
+def tool_entry(name: str, **properties: str) -> dict:
     schema = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
     return {"name": name, "description": f"It can {name}.", "inputSchema": schema}
 
@@ -85,7 +85,7 @@ def lock_of(folder: Path) -> dict:
     return tomllib.loads((folder / "perstack.lock").read_text())
 
 
-def shown(terminal: Terminal, *args: str) -> list[dict]:
+def events_of(terminal: Terminal, *args: str) -> list[dict]:
     """Run a command and return its events."""
     done = terminal.call("run", *args, "--provider", "scripted")
     assert done.code == 0, done.err

@@ -26,8 +26,8 @@ async def long_job(bench: Bench, steps: int, job_id: str = "long", said: str = "
     step, last = payloads[first : ends[0] + 1], payloads[ends[0] + 1 :]
     every = payloads[:first]
     for number in range(1, steps):
-        every += [_at(one, number, len(every) + at, number * 1000) for at, one in enumerate(step, 1)]
-    every += [_at(one, steps, len(every) + at, steps * 1000) for at, one in enumerate(last, 1)]
+        every += [_moved_event(one, number, len(every) + at, number * 1000) for at, one in enumerate(step, 1)]
+    every += [_moved_event(one, steps, len(every) + at, steps * 1000) for at, one in enumerate(last, 1)]
     lines, _ = seal(EMPTY_LOG, [json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() for one in every])
     folder = next(bench.workspace.rglob(f"jobs/{job_id}"))
     (file,) = folder.rglob("events.jsonl")
@@ -44,7 +44,7 @@ def _forget(folder: Path) -> None:
         kept.unlink()
 
 
-def _at(event: dict[str, object], step: int, seq: int, later: int) -> dict[str, object]:
+def _moved_event(event: dict[str, object], step: int, seq: int, later: int) -> dict[str, object]:
     """Return the event moved to another place of its log."""
     place = f"{event['runId']}-{seq}"
     found = {**event, "id": place, "stepNumber": step, "timestamp": int(str(event["timestamp"])) + later}

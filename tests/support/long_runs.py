@@ -57,7 +57,7 @@ class SmallModel:
         return whole.model_copy(update={"usage": whole.usage.model_copy(update={"input_tokens": tokens})})
 
 
-def shown(request: GenerationRequest) -> str:
+def texts_in(request: GenerationRequest) -> str:
     """Return the texts of queries and results in a request."""
     parts: list[str] = []
     for message in request.messages:

@@ -37,7 +37,7 @@ def fetch(url: str) -> str:
     return f"import urllib.request as u; print(u.urlopen('{url}', timeout=5).read().decode())"
 
 
-async def tried(folder: Path, policy: SandboxPolicy | None, code: str) -> str:
+async def run_code(folder: Path, policy: SandboxPolicy | None, code: str) -> str:
     """Run the code and return its output, and what was refused."""
     around = Surroundings(folder, "job", ENV)
     runtime = LOCAL_RUNTIME if policy is None else await BubblewrapFactory().prepare(policy, around)
@@ -68,11 +68,11 @@ async def main(folder: Path, hosts: str) -> None:
     by_address, by_name = fetch(f"http://{ADDRESS}/"), fetch(f"http://{NAME}/")
     try:
         said = {
-            "control by address": await tried(folder, None, by_address),
-            "control by name": await tried(folder, None, by_name),
-            "alone by address": await tried(folder, alone, by_address),
-            "listed by address": await tried(folder, listed, by_address),
-            "listed by name": await tried(folder, listed, by_name),
+            "control by address": await run_code(folder, None, by_address),
+            "control by name": await run_code(folder, None, by_name),
+            "alone by address": await run_code(folder, alone, by_address),
+            "listed by address": await run_code(folder, listed, by_address),
+            "listed by name": await run_code(folder, listed, by_name),
         }
     finally:
         server.shutdown()

@@ -53,7 +53,7 @@ class Network:
     def machine(self, number: int) -> str:
         return f"{self._name}m{number}"
 
-    def within(self, name: str) -> tuple[str, ...]:
+    def command_prefix(self, name: str) -> tuple[str, ...]:
         """Return the command prefix that starts a program in a namespace."""
         return ("ip", "netns", "exec", name)
 

@@ -25,7 +25,7 @@ def page(name: str) -> str:
     return (ROOT / name).read_text()
 
 
-def kept(name: str, printed: str, wanted: str) -> str:
+def keep_part(name: str, printed: str, wanted: str) -> str:
     """Return a part of a page; with `PERSTACK_KEEP_SCREENS=1`, once the page has what is wanted instead."""
     if printed == wanted or not os.environ.get("PERSTACK_KEEP_SCREENS"):
         return printed

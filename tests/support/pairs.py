@@ -35,7 +35,7 @@ class Planned:
     """Whether the due time of a limited Job has come."""
 
     @property
-    def asked(self) -> int:
+    def question_count(self) -> int:
         """Number of questions asked so far."""
         return self.plan[: self.replies].count("ask")
 
@@ -71,7 +71,7 @@ class Op:
     signal: str = ""
 
 
-def after(state: State, op: Op) -> tuple[State, bool]:
+def apply_command(state: State, op: Op) -> tuple[State, bool]:
     """Return the Job after a command, starting at rest, and whether the command is accepted."""
     match op.kind:
         case "run":
@@ -87,17 +87,17 @@ def after(state: State, op: Op) -> tuple[State, bool]:
     if state is None or state.status == "unbegun":
         return state, False
     if op.kind == "resume":
-        return _resumed(state)
+        return _resume(state)
     if op.kind == "answer":
-        return _answered(state) if op.question in (None, state.asked) else (state, False)
+        return _answered(state) if op.question in (None, state.question_count) else (state, False)
     if op.signal in state.signals:
         return state, True
     heard = replace(state, signals=state.signals | {op.signal})
-    done, accepted = _answered(heard) if state.status == "asks" else _resumed(heard)
+    done, accepted = _answered(heard) if state.status == "asks" else _resume(heard)
     return (done, True) if accepted else (state, False)
 
 
-def _resumed(state: Planned) -> tuple[State, bool]:
+def _resume(state: Planned) -> tuple[State, bool]:
     return (state, False) if state.status in ("asks", "completed") else (driven(state), True)
 
 
@@ -109,7 +109,7 @@ def driven(state: Planned) -> Planned:
     """Return the Job at its next stop."""
     state = replace(state, is_due=False)
     while state.replies <= len(state.plan):
-        if state.asked > state.answers:
+        if state.question_count > state.answers:
             return replace(state, status="asks")
         stage = state.plan[state.replies] if state.replies < len(state.plan) else "end"
         if stage in ("fail", "limit") and state.replies not in state.played:
@@ -153,7 +153,7 @@ def _comes_to(state: State, order: Sequence[tuple[Op, Outcome]], now: State) -> 
         if op.kind == "run" and not outcome.accepted and state is None and number < len(order):
             state = Planned(op.plan, op.nonce)  # created, and deleted before it began
             continue
-        state, accepted = after(state, op)
+        state, accepted = apply_command(state, op)
         if accepted != outcome.accepted:
             return False
     return state == now
@@ -161,7 +161,7 @@ def _comes_to(state: State, order: Sequence[tuple[Op, Outcome]], now: State) -> 
 
 def _is_between(before: State, op: Op, now: State) -> bool:
     """Return whether a cancellation of this command may leave the Job in this state."""
-    end, accepted = after(before, op)
+    end, accepted = apply_command(before, op)
     if now == end:
         return True
     if not accepted or end is None or now is None or (now.plan, now.nonce) != (end.plan, end.nonce):

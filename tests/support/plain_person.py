@@ -33,7 +33,7 @@ class Person:
         await self.program.on_line(line)
         return await self.sees(*sees)
 
-    async def until(self, again: Callable[[], Awaitable[str]], word: str) -> None:
+    async def repeat_until(self, again: Callable[[], Awaitable[str]], word: str) -> None:
         """Repeat an action until its output has this word."""
         async with asyncio.timeout(SECONDS):
             while word not in await again():
@@ -50,7 +50,7 @@ class Person:
 
 
 @asynccontextmanager
-async def begun(host: Host, **options: str) -> AsyncGenerator[Person]:
+async def begin_person(host: Host, **options: str) -> AsyncGenerator[Person]:
     person = Person(host)
     person.program.begin(**options)
     try:

@@ -37,7 +37,7 @@ class _Between(ABC):
         """End every connection."""
 
     @abstractmethod
-    def _came(self, client: socket.socket) -> None:
+    def _accept_client(self, client: socket.socket) -> None:
         """Handle a new client connection."""
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class _Between(ABC):
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            self._came(client)
+            self._accept_client(client)
 
 
 class Proxy(_Between):

@@ -74,7 +74,7 @@ class Attended:
             return b""
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], what: str) -> None:
     """Wait until the condition is true, with a timeout."""
     end = time.monotonic() + SECONDS
     while not condition():

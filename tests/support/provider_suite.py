@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from hosting import Seen, expert, project_of
-from wire import KEY, READ, Said, Wire, holds
+from wire import KEY, READ, Said, Wire, contains
 from wire_anthropic import ANTHROPIC
 from wire_bedrock import BEDROCK, BEDROCK_ANTHROPIC
 from wire_google import GOOGLE, GOOGLE_OLDER
@@ -317,10 +317,10 @@ def pdf_of_tool(wire: Wire) -> str:
 @capability("`maxTokens`, `temperature`, `topP`")
 def limits(wire: Wire) -> str:
     setting = {"maxTokens": 99, "temperature": 0.5, "topP": 0.9}
-    assert holds(body_of(wire, request_of(wire), **setting), wire.limits)
+    assert contains(body_of(wire, request_of(wire), **setting), wire.limits)
     for asked, most in ((99, 200), (200, 99)):
         body = body_of(wire, request_of(wire, max_tokens=asked), **{**setting, "maxTokens": most})
-        assert holds(body, wire.limits), "the lower one holds"
+        assert contains(body, wire.limits), "the lower one holds"
     return "yes"
 
 
@@ -392,7 +392,7 @@ def length(wire: Wire) -> str:
 
 
 @capability("A refusal")
-def refused(wire: Wire) -> str:
+def refusal_error(wire: Wire) -> str:
     return _error_of_run(wire, wire.reply(Said("I will not.", stop="refusal")))
 
 
@@ -407,18 +407,18 @@ def _error_of_run(wire: Wire, *replies: PreparedReply) -> str:
 
 @capability("The conversation is too long")
 def overflow(wire: Wire) -> str:
-    error = error_of(wire, wire.refused(400, wire.overflow))
+    error = error_of(wire, wire.error_reply(400, wire.overflow))
     assert wire.overflow in str(error)
     assert "longer context" in str(error)
-    return _error_of_run(wire, wire.refused(400, wire.overflow))
+    return _error_of_run(wire, wire.error_reply(400, wire.overflow))
 
 
 @capability("A wrong key")
 def unauthorized(wire: Wire) -> str:
-    error = error_of(wire, wire.refused(401, f"wrong key {KEY}"))
+    error = error_of(wire, wire.error_reply(401, f"wrong key {KEY}"))
     assert (error.status_code, error.is_retryable, KEY in str(error)) == (401, False, False)
     assert "wrong key" in str(error)
-    return _error_of_run(wire, wire.refused(401, f"wrong key {KEY}"))
+    return _error_of_run(wire, wire.error_reply(401, f"wrong key {KEY}"))
 
 
 @capability("No key")
@@ -432,15 +432,15 @@ def missing_key(wire: Wire) -> str:
     sent = generate(wire, wire.reply(_HELLO), env=env)[2].asked[0].headers
     assert not set(wire.credential) & set(sent), "a server on this machine needs none"
     sent = generate(wire, wire.reply(_HELLO))[2].asked[0].headers
-    assert holds(sent, dict(wire.credential))
+    assert contains(sent, dict(wire.credential))
     return f"names `{wire.missing}`"
 
 
 @capability("Rate limit with `retry-after`")
 def rate_limit(wire: Wire) -> str:
-    error = error_of(wire, wire.refused(429, "slow down", **{"retry-after": "7"}))
+    error = error_of(wire, wire.error_reply(429, "slow down", **{"retry-after": "7"}))
     assert (error.name, error.status_code, error.is_retryable, error.retry_after) == ("RateLimit", 429, True, 7)
-    later = wire.refused(429, "slow down", **{"retry-after": "0.02"})
+    later = wire.error_reply(429, "slow down", **{"retry-after": "0.02"})
     job, seen, endpoint = run(wire, later, wire.reply(_HELLO))
     assert (job.status, job.text, job.usage.total_tokens) == ("completed", _HELLO.text, 150)
     (retry,) = seen.of("retry")
@@ -450,7 +450,7 @@ def rate_limit(wire: Wire) -> str:
 
 @capability("Overloaded, 503")
 def overloaded(wire: Wire) -> str:
-    error = error_of(wire, wire.refused(503, "busy"))
+    error = error_of(wire, wire.error_reply(503, "busy"))
     assert (error.name, error.is_retryable, str(error)) == ("ServerError", True, "busy")
     return "tries again"
 

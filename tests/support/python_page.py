@@ -102,7 +102,7 @@ def _part(about: str, names: tuple[str, ...], examples: tuple[str, ...]) -> str:
 
 
 def _entry(name: str) -> str:
-    shown, about = _described(name, getattr(perstack, name))
+    shown, about = _describe(name, getattr(perstack, name))
     methods = ""
     if name in ("Host", "JobStream"):
         for method, found in inspect.getmembers(getattr(perstack, name), _is_method):
@@ -115,7 +115,7 @@ def _is_method(found: object) -> bool:
     return inspect.isfunction(found) or inspect.ismethod(found)
 
 
-def _described(name: str, found: object) -> tuple[str, str]:
+def _describe(name: str, found: object) -> tuple[str, str]:
     if _is_method(found):
         return _signature(name, found), _prose(found)
     if isinstance(found, type) and issubclass(found, BaseModel):

@@ -20,7 +20,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def s3_store(s3_server: str) -> Iterator[str]:
     """Yield the address of a new store. This process and its children can find the server."""
-    from s3_server import BUCKET, known
+    from s3_server import BUCKET, server_variables
 
-    with known(s3_server):
+    with server_variables(s3_server):
         yield f"s3://{BUCKET}/{secrets.token_hex(6)}"

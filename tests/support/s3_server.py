@@ -65,7 +65,7 @@ def bucket(endpoint: str, prefix: str = "") -> S3Store:
 
 
 @contextmanager
-def known(endpoint: str) -> Iterator[None]:
+def server_variables(endpoint: str) -> Iterator[None]:
     """Set the variables by which this process and its children find the server."""
     before = {name: os.environ.get(name) for name in (*KEYS, "AWS_ENDPOINT_URL_S3")}
     os.environ.update(KEYS, AWS_ENDPOINT_URL_S3=endpoint)

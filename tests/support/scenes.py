@@ -170,7 +170,7 @@ async def palette(screen: Screen) -> None:
     await screen.sees("Help  F1", "Show every key")
 
 
-async def broken(screen: Screen) -> None:
+async def show_broken_definition(screen: Screen) -> None:
     await screen.sees("the last good one is used", "perstack.toml:5:", "Writes haiku")
 
 
@@ -213,7 +213,7 @@ async def _at_the_top(screen: Screen, *words: str) -> None:
         screen.app.pane.view.scroll_to(y=0, animate=False)
         return all(word in seen for word in words)
 
-    await screen.until(there, f"{words}")
+    await screen.wait_until(there, f"{words}")
 
 
 async def folded(screen: Screen) -> None:
@@ -399,7 +399,7 @@ SCENES: dict[str, Picture] = {
     for shows, scenes in {
         "Screen": (
             choose, work, folded, unfolded, question, approval, draft, refusing, no_color, interrupted, crashed, tabs,
-            scrolled, find, broken, agree, queued, branch, again,
+            scrolled, find, show_broken_definition, agree, queued, branch, again,
         ),
         "QuitScreen": (quitting,),
         "HelpScreen": (help,),
@@ -427,13 +427,15 @@ def program_of(name: str, bench: Bench, clock: Still) -> StartApp:
     script = {"draft": LATER, "scrolled": MORE, **dict.fromkeys(SLOWLY, SLOW)}.get(name, SCRIPT)
     host = bench.host(script, *EXPERTS, clock=clock, dispatcher=dispatcher)  # type: ignore[arg-type]
     if name == "broken":
-        return changed(bench, host, "x = [\n")
+        return extended_program(bench, host, "x = [\n")
     if name == "agree":
-        return changed(bench, host, '[experts.writer.skills.evil]\ntype = "mcpStdioSkill"\ncommand = "evil-server"\n')
+        return extended_program(
+            bench, host, '[experts.writer.skills.evil]\ntype = "mcpStdioSkill"\ncommand = "evil-server"\n'
+        )
     return StartApp(host)
 
 
-def changed(bench: Bench, host: Host, more: str) -> StartApp:
+def extended_program(bench: Bench, host: Host, more: str) -> StartApp:
     """Return the program with a definition that was extended after its start."""
     file = bench.workspace / "perstack.toml"
     file.write_text('[experts.writer]\ndescription = "Writes haiku"\ninstruction = "You write."\n')

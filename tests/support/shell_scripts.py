@@ -120,7 +120,7 @@ class Scripts:
         self._last = text
         return text
 
-    def _some(self, most: int, each: Callable[[], str], separator: str) -> str:
+    def _join_several(self, most: int, each: Callable[[], str], separator: str) -> str:
         return separator.join(each() for _ in range(self._chance.randrange(1, most + 1)))
 
     def _edited(self, text: str) -> str:
@@ -176,32 +176,32 @@ class Scripts:
         return f"{chance.choice(_SETS[:4])}\n{begin} {' '.join(words)}{end}{chance.choice((' && ls', '; ls'))}"
 
     def _compound(self, depth: int) -> str:
-        def inner() -> str:
+        def nested_list() -> str:
             return self._list(depth)
 
         match self._chance.randrange(11):
             case 0:
-                return f"if {inner()}; then {inner()}; else {inner()}; fi"
+                return f"if {nested_list()}; then {nested_list()}; else {nested_list()}; fi"
             case 1:
-                return f"for x in {self._word(depth)} {self._word(depth)}; do {inner()}; done"
+                return f"for x in {self._word(depth)} {self._word(depth)}; do {nested_list()}; done"
             case 2:
-                return f"while false && {{ {inner()}; }}; do {inner()}; done"
+                return f"while false && {{ {nested_list()}; }}; do {nested_list()}; done"
             case 3:
-                return f"case {self._word(depth)} in {self._word(0)}) {inner()};; *) {inner()};; esac"
+                return f"case {self._word(depth)} in {self._word(0)}) {nested_list()};; *) {nested_list()};; esac"
             case 4:
-                return f"( {inner()} )"
+                return f"( {nested_list()} )"
             case 5:
-                return f"{{ {inner()}; }}"
+                return f"{{ {nested_list()}; }}"
             case 6:
-                return f"fun() {{ {inner()}; }}; fun {self._word(depth)}"
+                return f"fun() {{ {nested_list()}; }}; fun {self._word(depth)}"
             case 7:
-                return f"[[ {self._some(3, lambda: self._word(depth), ' ')} ]]"
+                return f"[[ {self._join_several(3, lambda: self._word(depth), ' ')} ]]"
             case 8:
-                return f"({inner()})"
+                return f"({nested_list()})"
             case 9:
-                return f"if [ {self._some(3, lambda: self._word(depth), ' ')} ]\nthen\n{inner()}\nfi"
+                return f"if [ {self._join_several(3, lambda: self._word(depth), ' ')} ]\nthen\n{nested_list()}\nfi"
             case _:
-                return f"echo $({inner()})"
+                return f"echo $({nested_list()})"
 
     def _heredoc(self) -> str:
         mark = self._chance.choice(("<<E", "<<'E'", '<<"E"', "<<-E", "<<\\E", "<< E"))
@@ -241,7 +241,7 @@ class Scripts:
                 return self._chance.choice(_MILD)
 
     def _inside_quotes(self, depth: int) -> str:
-        def one() -> str:
+        def random_word() -> str:
             kind = self._chance.randrange(6)
             if kind < 2:
                 return self._chance.choice(_BITS)
@@ -251,7 +251,7 @@ class Scripts:
                 return f"$({self._list(depth - 1)})"
             return self._expansion(depth)
 
-        return self._some(3, one, self._chance.choice(("", " ")))
+        return self._join_several(3, random_word, self._chance.choice(("", " ")))
 
     def _expansion(self, depth: int) -> str:
         chance = self._chance

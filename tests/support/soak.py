@@ -174,7 +174,7 @@ class Soak:
 
     # --- one Job --------------------------------------------------------------------------------------------------
 
-    async def one(self, host: Host, job_id: str) -> None:
+    async def drive_job(self, host: Host, job_id: str) -> None:
         """Drive a Job from its start to its end, whatever happens."""
         plan = self.plan(STAGES, 8)
         query, key = query_for(plan, job_id), "served" if "serve" in plan else "boss"
@@ -247,7 +247,7 @@ class Soak:
             count = 0
             while time.monotonic() - began < self.seconds:
                 count += 1
-                await self.one(host, f"s{number}x{count}")
+                await self.drive_job(host, f"s{number}x{count}")
 
         async def watch() -> None:
             while True:

@@ -117,7 +117,7 @@ class Spenders:
                 tools_digest=f"{sent}",
             )
         elif isinstance(decision, Exceeded):
-            stop: StopRunByExceededBudget = budget_stop_event(decision, lambda ahead=0: self._next(run))
+            stop: StopRunByExceededBudget = budget_stop_event(decision, lambda ahead=0: self._next_stamp(run))
             self._took(evolve(run, stop, Head(run.head.seq + 1, "")))
         else:
             self.waits += 1
@@ -165,7 +165,7 @@ class Spenders:
                 self._note(run, ResumeRun, reason="crash", checkpoint_id="x")
 
     def _note(self, run: Run, kind, step: int | None = None, **fields) -> Run:
-        event = kind(**{**self._next(run), **({} if step is None else {"step_number": step})}, **fields)
+        event = kind(**{**self._next_stamp(run), **({} if step is None else {"step_number": step})}, **fields)
         return self._took(evolve(run, event, Head(run.head.seq + 1, "")))
 
     def _took(self, run: Run) -> Run:
@@ -173,7 +173,7 @@ class Spenders:
         self.ledger.take(run)
         return run
 
-    def _next(self, run: Run) -> dict:
+    def _next_stamp(self, run: Run) -> dict:
         return self._stamp(run.id, run.head.seq + 1)
 
     def _stamp(self, run_id: str, seq: int) -> dict:

@@ -45,11 +45,11 @@ class Screen:
 
     async def sees(self, *words: str) -> str:
         """Wait, with a timeout, until all of these words are on the screen together."""
-        return await self.until(lambda text: all(word in text for word in words), f"{words}")
+        return await self.wait_until(lambda text: all(word in text for word in words), f"{words}")
 
     async def sees_no(self, word: str) -> str:
         """Wait until a word is not on the screen."""
-        return await self.until(lambda text: word not in text, f"no {word}")
+        return await self.wait_until(lambda text: word not in text, f"no {word}")
 
     async def looks_into(self, job_id: str) -> None:
         """Open the checkpoints of this Job, which must be selected in the History."""
@@ -68,7 +68,7 @@ class Screen:
             found, same = now, same + 1 if said(now) == said(found) else 0  # a cursor may blink
         return self.text(), found
 
-    async def until(self, holds: Callable[[str], bool], what: str) -> str:
+    async def wait_until(self, holds: Callable[[str], bool], what: str) -> str:
         try:
             async with asyncio.timeout(SECONDS):
                 while not holds(self.text()):
@@ -79,7 +79,7 @@ class Screen:
 
 
 @asynccontextmanager
-async def started(
+async def run_app(
     host: Host, *, size: tuple[int, int] = (80, 24), app: StartApp | None = None, notices: bool = False, **options
 ) -> AsyncGenerator[Screen]:
     """Run the program on a Host without a terminal. At the end nothing is left running.

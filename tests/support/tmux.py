@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from processes import until
+from processes import wait_until
 from terminal import SECONDS, Terminal
 
 PERSTACK = f"{shlex.quote(sys.executable)} -m perstack"
@@ -73,7 +73,7 @@ class Tmux:
         modes = self._workspace / "modes"
         modes.unlink(missing_ok=True)
         self.type("stty -a > modes.new; mv modes.new modes")
-        until(modes.exists, "the shell to answer")
+        wait_until(modes.exists, "the shell to answer")
         flags = "#{cursor_flag} #{keypad_flag} #{alternate_on} #{wrap_flag} #{mouse_any_flag} #{insert_flag}"
         return modes.read_text() + self._tmux("display-message", "-p", flags)
 

@@ -42,7 +42,7 @@ class Walk:
         """Do what a page, or a part of one, says."""
         for language, title, content in blocks(text):
             if title is not None:
-                file = self.here() / title
+                file = self.current_folder() / title
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(content)
             elif language == "sh":
@@ -51,7 +51,7 @@ class Walk:
             elif language == "text":
                 assert shape(content).fullmatch(self.said), f"{self.lines[-1]}\nsaid\n{self.said}\nand not\n{content}"
 
-    def here(self) -> Path:
+    def current_folder(self) -> Path:
         """Return the shell's current folder."""
         if not self._state.exists():
             return self.folder

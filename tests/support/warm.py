@@ -104,7 +104,7 @@ class _Forked(subprocess.Popen[Any]):
         }
         self._report.sendall(json.dumps(asked).encode())
         self._report.shutdown(socket.SHUT_WR)
-        self.pid = self._told()
+        self.pid = self._read_number()
         self._child_created = True
 
     def _wait(self, timeout: float | None) -> int:
@@ -114,7 +114,7 @@ class _Forked(subprocess.Popen[Any]):
                 poll.register(self._report, select.POLLIN)
                 if not poll.poll(None if timeout is None else max(0, timeout * 1000)):
                     raise subprocess.TimeoutExpired(self.args, timeout or 0)
-                self.returncode = os.waitstatus_to_exitcode(self._told())
+                self.returncode = os.waitstatus_to_exitcode(self._read_number())
                 self._report.close()
             return self.returncode
 
@@ -126,7 +126,7 @@ class _Forked(subprocess.Popen[Any]):
         except subprocess.TimeoutExpired:
             return None
 
-    def _told(self) -> int:
+    def _read_number(self) -> int:
         """Return the next number from the server."""
         said = b""
         while not said.endswith(b"\n"):

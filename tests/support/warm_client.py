@@ -22,7 +22,7 @@ _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 def become(folder: str, script: str) -> NoReturn:
     """Run the console script `script` with the arguments of this process. `folder` contains this program."""
-    env = _given()
+    env = _initial_environment()
     path = env.get("PATH", "").split(os.pathsep)
     env["PATH"] = os.pathsep.join(one for one in path if one != folder)
     if env.get("_") == os.path.join(folder, "perstack"):  # noqa: PTH118 - as below
@@ -31,7 +31,7 @@ def become(folder: str, script: str) -> NoReturn:
         os.execve(script, [script, *sys.argv[1:]], env)
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     report = _handed_over(f"{folder}/socket", script, env)
-    command = _told(report)
+    command = _read_number(report)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         with suppress(ProcessLookupError):
@@ -41,7 +41,7 @@ def become(folder: str, script: str) -> NoReturn:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-    code = os.waitstatus_to_exitcode(_told(report))
+    code = os.waitstatus_to_exitcode(_read_number(report))
     if code < 0:
         with suppress(OSError):  # the only way to end by SIGKILL
             signal.signal(-code, signal.SIG_DFL)
@@ -49,7 +49,7 @@ def become(folder: str, script: str) -> NoReturn:
     os._exit(code)
 
 
-def _given() -> dict[str, str]:
+def _initial_environment() -> dict[str, str]:
     """Return the environment from before Python's start, which replaces some locales."""
     with open("/proc/self/environ", "rb") as given:  # noqa: PTH123 - as below
         pairs = (os.fsdecode(pair).partition("=") for pair in given.read().split(b"\0") if pair)
@@ -78,7 +78,7 @@ def _handed_over(address: str, script: str, env: dict[str, str]) -> socket.socke
     return report
 
 
-def _told(report: socket.socket) -> int:
+def _read_number(report: socket.socket) -> int:
     """Return the next number from the server."""
     said = b""
     while not said.endswith(b"\n"):

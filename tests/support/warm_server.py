@@ -77,7 +77,7 @@ def _forked(fds: list[int], reports: dict[int, int]) -> None:
     pid = os.fork()
     if pid == 0:
         signal.set_wakeup_fd(-1)
-        os._exit(_begun(fds))
+        os._exit(_run_command(fds))
     for fd in fds[:3]:
         os.close(fd)
     reports[pid] = fds[3]
@@ -96,7 +96,7 @@ def _say_who_ended(reports: dict[int, int]) -> None:
         os.close(report)
 
 
-def _begun(fds: list[int]) -> int:
+def _run_command(fds: list[int]) -> int:
     """Set up the new process as a command finds it, run the command, and return its status."""
     with open(fds[3], "rb", closefd=False) as instructions:
         asked: dict[str, Any] = json.load(instructions)
@@ -123,7 +123,7 @@ def _begun(fds: list[int]) -> int:
     _open_streams()
     sys.argv = [script or "perstack", *asked["args"]]
     status = _ran(script)
-    return _finished() or status
+    return _finish() or status
 
 
 def _hides_what_is_imported(folders: list[str]) -> bool:
@@ -174,7 +174,7 @@ def _ran(script: str | None) -> int:
     return 0
 
 
-def _finished() -> int:
+def _finish() -> int:
     """Do what Python does at exit, except freeing objects, which is half of the cost of a short command."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -93,11 +93,11 @@ class Wire(ABC):
 
     def schema(self, body: Any) -> Any:
         """Return the result's schema in a request's body, or None."""
-        return at(body, self.schema_at)
+        return value_at(body, self.schema_at)
 
     def forbids_tools(self, body: Any) -> bool:
         """Return whether a request's body forbids tool calls."""
-        return holds(body, self.no_tools)
+        return contains(body, self.no_tools)
 
     def unmarked(self, body: bytes) -> bytes:
         """Return a request's body without parts that may change between requests, and without its end."""
@@ -111,7 +111,7 @@ class Wire(ABC):
     def provider(self, url: str | None, env: Mapping[str, str] | None = None, **more: Any) -> Provider:
         return self.factory.create(self.config(url, env, **more))
 
-    def refused(self, status: int, words: str, **headers: str) -> PreparedReply:
+    def error_reply(self, status: int, words: str, **headers: str) -> PreparedReply:
         """Return an error response with the vendor's message."""
         body = {"type": "error", "error": {"type": "t", "code": None, "message": words}}
         return PreparedReply(
@@ -124,7 +124,7 @@ class Wire(ABC):
         return decoded(chunks, self.decoder(deltas.append)), deltas
 
 
-def at(body: Any, place: Iterable[str]) -> Any:
+def value_at(body: Any, place: Iterable[str]) -> Any:
     """Return the value at a path of a document, or None."""
     for name in place:
         body = body.get(name) if isinstance(body, Mapping) else None
@@ -147,10 +147,12 @@ def decoded(chunks: Iterable[bytes], decoder: Decoder, read_events: ReadEvents =
     return decoder.finish()
 
 
-def holds(body: Any, wanted: Any) -> bool:
+def contains(body: Any, wanted: Any) -> bool:
     """Return whether a document contains all of another."""
     if isinstance(wanted, Mapping):
-        return isinstance(body, Mapping) and all(key in body and holds(body[key], one) for key, one in wanted.items())
+        return isinstance(body, Mapping) and all(
+            key in body and contains(body[key], one) for key, one in wanted.items()
+        )
     return bool(body == wanted)
 
 

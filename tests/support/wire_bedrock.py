@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from event_stream import event
-from wire import KEY, Decoder, Said, Wire, at, decoded, pieces
+from wire import KEY, Decoder, Said, Wire, decoded, pieces, value_at
 from wire_anthropic import MessagesWire, data_of
 
 from perstack.core.base.records import JsonObject
@@ -71,7 +71,7 @@ class _AtBedrock(Wire):
         deltas: list[Delta] = []
         return decoded(chunks, self.decoder(deltas.append), aws_events), deltas
 
-    def refused(self, status: int, words: str, **headers: str) -> PreparedReply:
+    def error_reply(self, status: int, words: str, **headers: str) -> PreparedReply:
         kind = {"content-type": "application/json", "x-amzn-errortype": "AnException:http://internal.amazon.com/"}
         return PreparedReply((json.dumps({"message": words}).encode(),), status=status, headers={**kind, **headers})
 
@@ -94,7 +94,7 @@ class ConverseWire(_AtBedrock):
         return body.get("toolConfig")
 
     def schema(self, body: Any) -> Any:
-        written = at(body, ("outputConfig", "textFormat", "structure", "jsonSchema", "schema"))
+        written = value_at(body, ("outputConfig", "textFormat", "structure", "jsonSchema", "schema"))
         return None if written is None else json.loads(written)
 
     def forbids_tools(self, body: Any) -> bool:

@@ -59,7 +59,7 @@ class GoogleWire(Wire):
         parts = (part for content in body["contents"] for part in content["parts"])
         return [part["functionResponse"] for part in parts if "functionResponse" in part]
 
-    def refused(self, status: int, words: str, **headers: str) -> PreparedReply:
+    def error_reply(self, status: int, words: str, **headers: str) -> PreparedReply:
         body = json.dumps({"error": {"code": status, "message": words, "status": "S"}}, indent=2).encode()
         return PreparedReply(
             (body,), status=status, headers={"content-type": "application/json; charset=UTF-8", **headers}

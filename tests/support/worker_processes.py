@@ -51,7 +51,7 @@ class Process:
                 self.news.append(json.loads(line) if line.startswith("{") else {"event": "stray", "text": line})
                 self.changed.notify_all()
 
-    def until(self, there: Callable[[list[dict[str, Any]]], bool], seconds: float = 40) -> None:
+    def wait_until(self, there: Callable[[list[dict[str, Any]]], bool], seconds: float = 40) -> None:
         deadline = time.monotonic() + seconds
         with self.changed:
             while not there(self.news):
@@ -63,7 +63,7 @@ class Process:
         return [one for one in self.news if one["event"] in events]
 
     def until_event(self, event: str, count: int = 1) -> dict[str, Any]:
-        self.until(lambda news: sum(one["event"] == event for one in news) >= count)
+        self.wait_until(lambda news: sum(one["event"] == event for one in news) >= count)
         return self.of(event)[count - 1]
 
 

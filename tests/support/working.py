@@ -23,7 +23,7 @@ from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOr
 from perstack.testing.scripted import text
 
 
-async def recorded(bench: Bench, job_id: str, *experts: object) -> None:
+async def record_job(bench: Bench, job_id: str, *experts: object) -> None:
     """Record a Job that has begun and that nobody drives."""
     host = bench.host([text("never")], *(experts or (expert("a"),)), wrap=_dying)
     with until_it_crashes():
@@ -48,7 +48,7 @@ def served(terminal: Terminal, job_id: str) -> JobSummary:
 async def queued(bench: Bench, job_id: str) -> Engine:
     """Return an engine with a work item for such a Job."""
     engine = Engine()
-    await recorded(bench, job_id)
+    await record_job(bench, job_id)
     await engine.submit(job_id)
     return engine
 
@@ -102,11 +102,11 @@ class AtWork:
             while all(line.event.type != "startGeneration" for line in await self.host.events(run_id)):
                 await asyncio.sleep(0.01)  # a poll, bounded above
 
-    async def until(self, kind: str, count: int = 1, seconds: float = 10) -> WorkerReport:
+    async def wait_for_report(self, kind: str, count: int = 1, seconds: float = 10) -> WorkerReport:
         """Wait for the `count`-th news of that kind, and return it."""
-        return (await self.when(lambda: len(self.of(kind)) >= count, seconds) or self.of(kind))[count - 1]
+        return (await self.wait_until(lambda: len(self.of(kind)) >= count, seconds) or self.of(kind))[count - 1]
 
-    async def when(self, there: Callable[[], bool], seconds: float = 10) -> None:
+    async def wait_until(self, there: Callable[[], bool], seconds: float = 10) -> None:
         async with asyncio.timeout(seconds):
             while not there():
                 self.changed.clear()

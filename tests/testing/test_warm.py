@@ -59,16 +59,16 @@ def probed(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def seen(terminal: Terminal, **options: Any) -> dict[str, Any]:
+def environment_seen(terminal: Terminal, **options: Any) -> dict[str, Any]:
     """What a command finds."""
     process = warm.perstack("jobs", env=terminal.env, cwd=terminal.workspace, **options)
     with process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    return found(terminal)
+    return last_environment(terminal)
 
 
-def found(terminal: Terminal) -> dict[str, Any]:
+def last_environment(terminal: Terminal) -> dict[str, Any]:
     """What the last command found."""
     path = Path(terminal.env["SEEN"])
     said = json.loads(path.read_text())
@@ -87,7 +87,7 @@ def test_a_command_on_pipes_finds_what_a_new_python_finds(probed: Terminal, sess
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     before = os.umask(0o027)
     try:
-        forked, new = (seen(probed, new=new, start_new_session=session, **pipes) for new in (False, True))
+        forked, new = (environment_seen(probed, new=new, start_new_session=session, **pipes) for new in (False, True))
     finally:
         os.umask(before)
     if session:
@@ -98,7 +98,9 @@ def test_a_command_on_pipes_finds_what_a_new_python_finds(probed: Terminal, sess
 
 def test_a_command_in_a_terminal_finds_what_a_new_python_finds(probed: Terminal) -> None:
     ours, theirs = pty.openpty()
-    forked, new = (seen(probed, new=new, stdin=theirs, stdout=theirs, stderr=theirs) for new in (False, True))
+    forked, new = (
+        environment_seen(probed, new=new, stdin=theirs, stdout=theirs, stderr=theirs) for new in (False, True)
+    )
     os.close(theirs)
     os.close(ours)
     assert forked == new
@@ -106,7 +108,7 @@ def test_a_command_in_a_terminal_finds_what_a_new_python_finds(probed: Terminal)
 
 
 def test_a_command_without_pipes_of_its_own_has_those_of_the_tests(probed: Terminal) -> None:
-    forked, new = (seen(probed, new=new, stderr=subprocess.DEVNULL) for new in (False, True))
+    forked, new = (environment_seen(probed, new=new, stderr=subprocess.DEVNULL) for new in (False, True))
     assert forked == new
 
 
@@ -117,7 +119,7 @@ def test_a_console_script_finds_what_a_new_one_finds(probed: Terminal, line: str
     def seen_by(new: bool) -> dict[str, Any]:
         done = typed(probed, line, new=new)
         assert done.returncode == 0, done.stderr
-        seen = found(probed)
+        seen = last_environment(probed)
         # the script may call the folder of its Python by another name than who runs the tests
         return {**seen, "path": [str(Path(one).resolve()) for one in seen["path"]]}
 
@@ -150,12 +152,12 @@ def test_a_command_ends_as_a_new_python_does(terminal: Terminal, last: str) -> N
     terminal.env |= {"PERSTACK_PLUGINS": "ending", "PYTHONPATH": str(terminal.workspace)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": terminal.workspace}
 
-    def ended(new: bool) -> tuple[int, str, str]:
+    def result_of(new: bool) -> tuple[int, str, str]:
         with warm.perstack("jobs", env=terminal.env, new=new, **pipes) as process:
             out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
-    assert ended(new=False) == ended(new=True)
+    assert result_of(new=False) == result_of(new=True)
     forked, new = (typed(terminal, "perstack jobs", new=new) for new in (False, True))
     assert (forked.returncode, forked.stdout, forked.stderr) == (new.returncode, new.stdout, new.stderr)
 

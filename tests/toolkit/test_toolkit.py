@@ -35,7 +35,7 @@ class Point(BaseModel):
     y: int = 0
 
 
-def offered(bench: Bench, kit: Toolkit) -> dict[str, ToolSpec]:
+def offered_tools(bench: Bench, kit: Toolkit) -> dict[str, ToolSpec]:
     provider = ScriptedProvider([text("ok")])
     wait_for(bench.host(provider, with_kit(), plugins=(kit,)).run("a", "q"))
     return {spec.name: spec for spec in provider.requests[0].tools if spec.skill_name == "mine"}
@@ -73,7 +73,7 @@ def test_the_schema_comes_from_the_hints_and_the_words_from_the_docstring(bench:
         """
         return ""
 
-    spec = offered(bench, kit)["find"]
+    spec = offered_tools(bench, kit)["find"]
     assert spec.effect == "readOnly"
     assert spec.description == "Find things.\n\nSlowly, but surely.\n\nReturns:\n    The things."
     properties = spec.input_schema["properties"]

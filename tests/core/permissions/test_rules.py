@@ -28,7 +28,7 @@ def call(tool, resolve=None, **args):
     return policy_call(spec, tool, args, *([resolve] if resolve else []))
 
 
-def decided(rule_set, one):
+def decision_of(rule_set, one):
     return decide_call([rule_set], one).decision
 
 
@@ -73,7 +73,7 @@ EXAMPLE = rules(
     ],
 )
 def test_the_example_decides_what_its_words_say(one, decision):
-    assert decided(EXAMPLE, one) == decision
+    assert decision_of(EXAMPLE, one) == decision
 
 
 def test_a_ruling_names_the_rule_its_list_and_what_it_is_about():
@@ -98,7 +98,7 @@ def test_a_ruling_names_the_rule_its_list_and_what_it_is_about():
     ],
 )
 def test_of_ask_and_allow_the_more_particular_wins_and_a_tie_asks(ask, allow, one, decision):
-    assert decided(rules(ask=tuple(ask), allow=tuple(allow)), one) == decision
+    assert decision_of(rules(ask=tuple(ask), allow=tuple(allow)), one) == decision
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_of_ask_and_allow_the_more_particular_wins_and_a_tie_asks(ask, allow, on
 )
 def test_a_glob_of_paths_reads_like_a_gitignore(glob, path, is_denied):
     for rule in (f"readTextFile({glob})", f"readTextFile(path={glob})"):
-        assert decided(rules(deny=(rule,)), call("readTextFile", path=path)) == ("deny" if is_denied else "allow")
+        assert decision_of(rules(deny=(rule,)), call("readTextFile", path=path)) == ("deny" if is_denied else "allow")
 
 
 def test_a_path_is_matched_where_it_leads(tmp_path):
@@ -140,9 +140,9 @@ def test_a_path_is_matched_where_it_leads(tmp_path):
     denies = rules(deny=("readTextFile(secrets/**)", f"readTextFile({tmp_path}/other/**)"))
     denied = ["door/a", "a/../secrets/b", f"{tmp_path}/work/secrets/c", "out/other/x", "../other/x", "secrets/./d"]
     for path in denied:
-        assert decided(denies, call("readTextFile", resolve, path=path)) == "deny", path
+        assert decision_of(denies, call("readTextFile", resolve, path=path)) == "deny", path
     for path in ["secretsx", "other/x", "a\0b"]:
-        assert decided(denies, call("readTextFile", resolve, path=path)) == "allow", path
+        assert decision_of(denies, call("readTextFile", resolve, path=path)) == "allow", path
 
 
 def test_an_allow_rule_needs_all_names_of_a_path_and_any_path_of_a_move_is_enough_to_deny(tmp_path):
@@ -150,54 +150,54 @@ def test_an_allow_rule_needs_all_names_of_a_path_and_any_path_of_a_move_is_enoug
     (tmp_path / "docs" / "l").symlink_to("../private")
     resolve = path_resolver(tmp_path)
     asks = rules(default="ask", allow=("readTextFile(docs/**)", "moveFile(docs/**)"), deny=("moveFile(keys/**)",))
-    assert decided(asks, call("readTextFile", resolve, path="docs/a")) == "allow"
-    assert decided(asks, call("readTextFile", resolve, path="docs/l")) == "ask"
-    assert decided(asks, call("moveFile", resolve, source="docs/a", destination="docs/b")) == "allow"
-    assert decided(asks, call("moveFile", resolve, source="docs/a", destination="b")) == "ask"
-    assert decided(asks, call("moveFile", resolve, source="docs/a", destination="keys/b")) == "deny"
-    assert decided(asks, call("moveFile", resolve, source="keys", destination="docs/k")) == "deny"
+    assert decision_of(asks, call("readTextFile", resolve, path="docs/a")) == "allow"
+    assert decision_of(asks, call("readTextFile", resolve, path="docs/l")) == "ask"
+    assert decision_of(asks, call("moveFile", resolve, source="docs/a", destination="docs/b")) == "allow"
+    assert decision_of(asks, call("moveFile", resolve, source="docs/a", destination="b")) == "ask"
+    assert decision_of(asks, call("moveFile", resolve, source="docs/a", destination="keys/b")) == "deny"
+    assert decision_of(asks, call("moveFile", resolve, source="keys", destination="docs/k")) == "deny"
 
 
 def test_named_arguments_must_all_match():
     denies = rules(deny=("deleteDirectory(path=src/**, recursive=true)", "exec(command=git, args=--force)"))
-    assert decided(denies, call("deleteDirectory", path="src/a", recursive=True)) == "deny"
-    assert decided(denies, call("deleteDirectory", path="src/a")) == "allow"
-    assert decided(denies, run("git", "push", "--force")) == "deny"
-    assert decided(denies, run("git", "push")) == "allow"
+    assert decision_of(denies, call("deleteDirectory", path="src/a", recursive=True)) == "deny"
+    assert decision_of(denies, call("deleteDirectory", path="src/a")) == "allow"
+    assert decision_of(denies, run("git", "push", "--force")) == "deny"
+    assert decision_of(denies, run("git", "push")) == "allow"
 
 
 def test_what_the_loop_itself_answers_is_never_subject_to_a_rule():
     nothing = rules(default="deny", deny=("*",))
     for name in ("attemptCompletion", "todo", "clearTodo", "think"):
-        assert decided(nothing, call(name)) == "allow"
-    assert decided(nothing, PolicyCall(tool="askUser", skill="person", kind="interactive")) == "allow"
-    assert decided(nothing, call("healthCheck")) == "deny"
+        assert decision_of(nothing, call(name)) == "allow"
+    assert decision_of(nothing, PolicyCall(tool="askUser", skill="person", kind="interactive")) == "allow"
+    assert decision_of(nothing, call("healthCheck")) == "deny"
 
 
 def test_a_tool_of_a_server_is_subject_to_rules_whatever_it_is_called():
     nothing = rules(default="deny")
     for name in ("think", "attemptCompletion", "todo"):
-        assert decided(nothing, PolicyCall(tool=name, skill="server", effect="readOnly")) == "deny"
+        assert decision_of(nothing, PolicyCall(tool=name, skill="server", effect="readOnly")) == "deny"
 
 
 def test_without_rules_everything_runs():
     assert decide_call([], run("rm", "-rf", "/")).decision == "allow"
-    assert decided(rules(), run("sh", "-c", "eval $X")) == "allow"
-    assert decided(rules(deny=("deleteFile",)), run("sh", "-c", "eval $X")) == "allow"
+    assert decision_of(rules(), run("sh", "-c", "eval $X")) == "allow"
+    assert decision_of(rules(deny=("deleteFile",)), run("sh", "-c", "eval $X")) == "allow"
 
 
 def test_only_a_rule_of_the_project_that_names_the_path_opens_it():
-    def opened(*sets, path=".env"):
+    def opens_file(*sets, path=".env"):
         return decide_call(list(sets), call("readTextFile", path=path)).opens
 
-    assert opened(rules(allow=("readTextFile(.env)",))) == (".env",)
-    assert opened(rules(ask=("readTextFile(path=.env)",))) == (".env",)
-    assert opened(rules(allow=("readTextFile",))) == ()
-    assert opened(rules(allow=("readTextFile(*)", "readTextFile(.env*)", "readTextFile(**/.env)"))) == ()
-    assert opened(rules(allow=("writeTextFile(.env)",))) == ()
-    assert opened(rules(allow=("readTextFile(.env)",), deny=("readTextFile(.env)",))) == ()
-    assert opened(rules(), rules(expert="a", allow=("readTextFile(.env)",))) == ()
-    assert opened(rules(allow=("readTextFile(.env)",)), rules(expert="a")) == (".env",)
+    assert opens_file(rules(allow=("readTextFile(.env)",))) == (".env",)
+    assert opens_file(rules(ask=("readTextFile(path=.env)",))) == (".env",)
+    assert opens_file(rules(allow=("readTextFile",))) == ()
+    assert opens_file(rules(allow=("readTextFile(*)", "readTextFile(.env*)", "readTextFile(**/.env)"))) == ()
+    assert opens_file(rules(allow=("writeTextFile(.env)",))) == ()
+    assert opens_file(rules(allow=("readTextFile(.env)",), deny=("readTextFile(.env)",))) == ()
+    assert opens_file(rules(), rules(expert="a", allow=("readTextFile(.env)",))) == ()
+    assert opens_file(rules(allow=("readTextFile(.env)",)), rules(expert="a")) == (".env",)
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,8 @@ def test_a_deny_is_never_overridden(some, rule, one):
 def test_the_text_of_a_glob_is_matched_in_linear_time():
     text = "a" * 200_000
     denies = rules(deny=("x(" + "*a" * 500 + "b)", "readTextFile(" + "*a" * 200 + "b)"))
-    assert decided(denies, PolicyCall(tool="x", args={"one": text})) == "allow"
-    assert decided(denies, call("readTextFile", path=text)) == "allow"
+    assert decision_of(denies, PolicyCall(tool="x", args={"one": text})) == "allow"
+    assert decision_of(denies, call("readTextFile", path=text)) == "allow"
 
 
 def test_a_tool_says_which_of_its_arguments_are_paths_and_nothing_more_is_sent():

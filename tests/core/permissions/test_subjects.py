@@ -41,7 +41,7 @@ def kit() -> Toolkit:
     return kit
 
 
-def decided(subject: Subject, args: dict, **rules: tuple[str, ...] | str) -> str:
+def decision_of(subject: Subject, args: dict, **rules: tuple[str, ...] | str) -> str:
     chain = [RuleSet(source="perstack.toml [permissions]", permissions=Permissions.model_validate(rules))]
     return decide_call(chain, PolicyCall(tool="t", skill="s", args=args, subject=subject)).decision
 
@@ -113,7 +113,7 @@ def test_a_locked_tool_keeps_its_subject() -> None:
 )
 def test_every_text_of_an_argument_that_holds_paths_counts(args: dict, decision: str) -> None:
     subject = Subject(paths=("files",))
-    assert decided(subject, args, default="ask", deny=("t(keys/**)",), allow=("t(a)", "t(b)")) == decision
+    assert decision_of(subject, args, default="ask", deny=("t(keys/**)",), allow=("t(a)", "t(b)")) == decision
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_an_address_is_read_as_programs_read_it(url: str, decision: str) -> None
     denied = ("t(https://good.example/keys*)", "t(*://evil.example/*)", "t(*://127.0.0.1/*)")
     rules = {"default": "ask", "deny": denied, "allow": ("t(https://good.example/a/*)",)}
     for one in (url, [url], [[url]]):
-        assert decided(Subject(urls=("url",)), {"url": one, "body": "keys"}, **rules) == decision
+        assert decision_of(Subject(urls=("url",)), {"url": one, "body": "keys"}, **rules) == decision
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ LONG = [
 
 @pytest.mark.parametrize("url", LONG, ids=["path", "user", "dots"])
 def test_no_length_of_an_address_gets_it_past_a_rule(url: str) -> None:
-    assert decided(Subject(urls=("url",)), {"url": url}, deny=("t(https://evil.example/*)",)) == "deny"
+    assert decision_of(Subject(urls=("url",)), {"url": url}, deny=("t(https://evil.example/*)",)) == "deny"
 
 
 def test_no_length_of_a_text_gets_it_past_a_rule_about_a_path() -> None:
     for way in ("a/../secrets/b", f"{'a/../' * 2_000}secrets/b", f"{'./' * 5_000}secrets/b"):
-        assert decided(Subject(), {"file": way}, deny=("t(file=secrets/*)",)) == "deny"
+        assert decision_of(Subject(), {"file": way}, deny=("t(file=secrets/*)",)) == "deny"
 
 
 HOSTS = ["9" * 10_000, "0x" + "f" * 10_000, "1." * 5_000, "ü" * 10_000, "[" + ":" * 10_000]
@@ -174,7 +174,7 @@ HOSTS = ["9" * 10_000, "0x" + "f" * 10_000, "1." * 5_000, "ü" * 10_000, "[" + "
 @pytest.mark.parametrize("host", HOSTS, ids=["digits", "hex", "dots", "letters", "colons"])
 def test_a_host_of_any_length_is_read_in_a_moment(host: str) -> None:
     began, args = time.monotonic(), {"url": f"http://{host}/"}
-    assert decided(Subject(urls=("url",)), args, default="deny", allow=("t(http://a/*)",)) == "deny"
+    assert decision_of(Subject(urls=("url",)), args, default="deny", allow=("t(http://a/*)",)) == "deny"
     assert time.monotonic() - began < 1
 
 

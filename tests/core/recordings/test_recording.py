@@ -20,7 +20,7 @@ from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 
-def kept(bench: Bench, job_id: str = "live", name: str = "job.json") -> Path:
+def record_job(bench: Bench, job_id: str = "live", name: str = "job.json") -> Path:
     """The recording of a Job of this bench, beside its workspace."""
     path = bench.workspace.parent / f"{bench.workspace.name}-{name}"
     path.write_bytes(wait_for(bench.host(NO_SCRIPT).exports.record(job_id)).to_bytes())
@@ -37,7 +37,7 @@ def test_a_played_job_has_the_results_and_the_events_of_the_one_that_was_recorde
     live = record(bench)
     assert (live.status, live.text) == ("completed", "All of it is done.")
     folder = fresh(bench)
-    host = player(kept(bench), folder, bench.storage)
+    host = player(record_job(bench), folder, bench.storage)
     played = wait_for(host.run("boss", "Do all of it", job_id="again"))
     assert (played.status, played.text, played.usage) == (live.status, live.text, live.usage), played.error
     assert facts(host, "again") == facts(bench.host(NO_SCRIPT), "live")
@@ -54,7 +54,7 @@ def test_a_played_job_has_the_results_and_the_events_of_the_one_that_was_recorde
 
 def test_a_recording_of_a_played_job_is_the_same_recording(bench: Bench) -> None:
     record(bench)
-    first = kept(bench)
+    first = record_job(bench)
     host = player(first, fresh(bench), bench.storage)
     wait_for(host.run("boss", "Do all of it", job_id="again"))
     before, after = (
@@ -71,7 +71,7 @@ def test_many_play_one_recording_at_the_same_time(bench: Bench) -> None:
     import asyncio
 
     record(bench)
-    path = kept(bench)
+    path = record_job(bench)
     host = player(path, fresh(bench), bench.storage, recorded_tools="recorded")
 
     async def all_at_once() -> list[JobSummary]:
@@ -82,9 +82,9 @@ def test_many_play_one_recording_at_the_same_time(bench: Bench) -> None:
 
 async def life(path: Path, bench: Bench, folder: Path, point: CrashPoint | None) -> int:
     """One process: begins the Job, or resumes it, and crashes at the point."""
-    from hosting import OPENED, opened
+    from hosting import OPENED, open_storage
 
-    storage = CrashingStorage(opened(bench.storage, folder), point)
+    storage = CrashingStorage(open_storage(bench.storage, folder), point)
     overrides = Overrides(recording=str(path), recorded_tools="recorded")
     host = Host(project_of(*team()), workspace=folder, storage=storage, env={}, overrides=overrides)
     OPENED.append(host)
@@ -105,7 +105,7 @@ async def life(path: Path, bench: Bench, folder: Path, point: CrashPoint | None)
 @pytest.mark.parametrize("bench", ["file:perstack"], indirect=True)
 def test_killed_at_any_write_a_played_job_ends_as_the_recorded_one(bench: Bench) -> None:
     record(bench)
-    path = kept(bench)
+    path = record_job(bench)
     appends = wait_for(life(path, bench, fresh(bench, "plain"), None))
     for number, point in enumerate(sampled(crash_points(appends))):
         folder = fresh(bench, str(number))
@@ -115,7 +115,7 @@ def test_killed_at_any_write_a_played_job_ends_as_the_recorded_one(bench: Bench)
 
 def played_error(bench: Bench, *experts, query: str = "Do all of it", **overrides) -> str:
     """What a Job that plays the recording fails with."""
-    host = player(kept(bench), fresh(bench), bench.storage, *experts, **overrides)
+    host = player(record_job(bench), fresh(bench), bench.storage, *experts, **overrides)
     seen = Seen()
     job = wait_for(host.run("boss", query, job_id="changed", on_event=seen))
     errors = [event.error.name for event in seen.of("errorRun", run="changed-1")]
@@ -133,7 +133,7 @@ def test_a_changed_definition_is_an_error_that_names_what_differs(bench: Bench) 
 def test_another_instruction_may_be_played_all_the_same(bench: Bench) -> None:
     record(bench)
     host = player(
-        kept(bench), fresh(bench), bench.storage, *team(instruction="[[boss]] Else."), recorded_definition="any"
+        record_job(bench), fresh(bench), bench.storage, *team(instruction="[[boss]] Else."), recorded_definition="any"
     )
     assert wait_for(host.run("boss", "Do all of it")).text == "All of it is done."
 
@@ -168,7 +168,7 @@ def test_an_unfinished_job_is_recorded_and_played_as_far_as_it_got(bench: Bench)
     (bench.workspace / "notes.txt").write_text("a note\n")
     stopped = wait_for(bench.host(SCRIPT, *team(), plugins=(Travel(),)).run("boss", "Do all of it", job_id="live"))
     assert stopped.question == "Which colour?"
-    host = player(kept(bench), fresh(bench), bench.storage)
+    host = player(record_job(bench), fresh(bench), bench.storage)
     played = wait_for(host.run("boss", "Do all of it", job_id="again"))
     assert (played.status, played.question) == ("stoppedByInteractiveTool", "Which colour?")
     gone_on = wait_for(host.answer("blue", job_id="again"))
@@ -188,7 +188,7 @@ def test_a_tool_that_is_chosen_is_really_run(bench: Bench) -> None:
     ):
         folder = bench.workspace / f"w{ran}{tools}".replace("/", "")
         folder.mkdir()
-        host = player(kept(bench), folder, bench.storage, expert("a"), recorded_tools=tools)
+        host = player(record_job(bench), folder, bench.storage, expert("a"), recorded_tools=tools)
         assert wait_for(host.run("a", "q")).text == "done"
         assert (folder / "ran.txt").exists() is ran, tools
 
@@ -196,7 +196,7 @@ def test_a_tool_that_is_chosen_is_really_run(bench: Bench) -> None:
 def test_the_recording_and_its_tools_may_stand_in_perstack_toml(bench: Bench) -> None:
     script = [turn(tool("exec", exec_("sh", "-c", "echo run > ran.txt; echo ok"))), text("done")]
     wait_for(bench.host(script, expert("a")).run("a", "q", job_id="live"))
-    provider = setting(recording=str(kept(bench)), tools={"exec": "live"})
+    provider = setting(recording=str(record_job(bench)), tools={"exec": "live"})
     host = Host(
         project_of(expert("a")).model_copy(update={"provider": provider}),
         workspace=fresh(bench),
@@ -241,7 +241,7 @@ def test_a_wrong_setting_is_one_line_before_anything_is_written(bench: Bench, va
 def test_a_live_job_is_not_continued_by_a_recording(bench: Bench) -> None:
     script = [tool("askUser", {"question": "?"}), text("done")]
     wait_for(bench.host(script, expert("a", ask=True)).run("a", "q", job_id="live"))
-    host = player(kept(bench), bench.workspace, bench.storage, expert("a", ask=True))
+    host = player(record_job(bench), bench.workspace, bench.storage, expert("a", ask=True))
     with pytest.raises(UsageError, match="is on scripted: a recording is played from the beginning"):
         wait_for(host.answer("yes", job_id="live"))
 
@@ -292,7 +292,7 @@ def test_no_secret_is_in_a_recording(bench: Bench) -> None:
 def test_calls_that_were_refused_are_refused_again(bench: Bench) -> None:
     script = [turn(tool("writeTextFile", {"path": 3}), tool("nothing")), text("done")]
     wait_for(bench.host(script, expert("a")).run("a", "q", job_id="live"))
-    host = player(kept(bench), fresh(bench), bench.storage, expert("a"))
+    host = player(record_job(bench), fresh(bench), bench.storage, expert("a"))
     assert wait_for(host.run("a", "q", job_id="again")).text == "done"
     assert facts(host, "again") == facts(bench.host(NO_SCRIPT), "live")
 
@@ -304,7 +304,7 @@ def test_a_server_that_asks_is_not_asked_and_needs_not_be_there(bench: Bench) ->
     script = [tool("book", {"who": "me"}), text("gone")]
     wait_for(bench.host(script, traveller, plugins=(travel,)).run("a", "q", job_id="live"))
     wait_for(bench.host(script, traveller, plugins=(travel,)).answer('{"city": "Oslo"}'))
-    host = player(kept(bench), fresh(bench), bench.storage, traveller)
+    host = player(record_job(bench), fresh(bench), bench.storage, traveller)
     seen = Seen()
     assert wait_for(host.run("a", "q", on_event=seen)).text == "gone"
     assert travel.calls == 2

@@ -65,7 +65,7 @@ class Sums(SkillFactory, SkillSession):
         return [self]
 
 
-def kept(bench: Bench, host: Host | None = None, job_id: str = "live") -> Path:
+def record_job(bench: Bench, host: Host | None = None, job_id: str = "live") -> Path:
     path = bench.workspace / f"{job_id}.json"
     path.write_bytes(wait_for((host or bench.host(NO_SCRIPT)).exports.record(job_id)).to_bytes())
     return path
@@ -75,7 +75,7 @@ def again(bench: Bench, *experts: Expert, query: str = "q", **overrides: object)
     """The Job `live`, played as `again`, with the same events."""
     folder = bench.workspace / "fresh"
     folder.mkdir(exist_ok=True)
-    host = player(kept(bench), folder, bench.storage, *experts, **overrides)
+    host = player(record_job(bench), folder, bench.storage, *experts, **overrides)
     job = wait_for(host.run("a", query, job_id="again"))
     assert job.error is None, job.error
     played, live = facts(host, "again"), facts(bench.host(NO_SCRIPT), "live")
@@ -115,7 +115,7 @@ def test_a_summary_that_is_missing_is_an_error_and_no_outline(bench: Bench) -> N
 
     own = expert("a", context_window=8_000)
     wait_for(bench.host(ScriptedProvider(SmallModel(reply, 80_000)), own).run("a", "q", job_id="live"))
-    path = kept(bench)
+    path = record_job(bench)
     document = json.loads(path.read_text())
     replies = document["runs"][0]["replies"]
     assert [one for one in replies if one.get("kind") == "summary"]
@@ -135,7 +135,7 @@ def test_a_result_that_was_corrected_is_corrected_again(bench: Bench) -> None:
 def test_a_schema_that_was_changed_since_is_seen(bench: Bench) -> None:
     wait_for(bench.host([text('{"name": "Ulm", "people": 3}')], expert("a", output=CITY)).run("a", "q", job_id="live"))
     strict = {**CITY, "required": ["name", "people", "river"]}
-    host = player(kept(bench), bench.workspace, bench.storage, expert("a", output=strict))
+    host = player(record_job(bench), bench.workspace, bench.storage, expert("a", output=strict))
     job = wait_for(host.run("a", "q"))
     assert job.error is not None
     assert "step 2 of a has no reply in" in job.error
@@ -155,7 +155,7 @@ def test_what_another_model_stood_in_for_is_played_as_what_counted(bench: Bench)
     )
     OPENED.append(host)
     assert wait_for(host.run("a", "q", job_id="live")).text == "Second did it."
-    path = kept(bench, host)
+    path = record_job(bench, host)
     assert "I will not" not in path.read_text()
     played = player(path, bench.workspace, bench.storage, expert("a", model=("first/a", "second/b")))
     assert wait_for(played.run("a", "q")).text == "Second did it."
@@ -181,7 +181,7 @@ def test_a_conversation_is_played_query_by_query(bench: Bench) -> None:
     for query in ("first", "second", "second"):
         work = live.continue_job("a", query, job_id="live") if query != "first" else live.run("a", query, job_id="live")
         wait_for(work)
-    host = player(kept(bench), bench.workspace, bench.storage, expert("a"))
+    host = player(record_job(bench), bench.workspace, bench.storage, expert("a"))
     assert wait_for(host.run("a", "first", job_id="again")).text == "One."
     assert wait_for(host.continue_job("a", "second", job_id="again")).text == "Two."
     assert wait_for(host.continue_job("a", "second", job_id="again")).text == "Two again."
@@ -228,7 +228,7 @@ def test_what_a_person_decided_is_decided_again(bench: Bench, said: str) -> None
 def test_an_approval_that_was_not_asked_then_stops_the_job(bench: Bench) -> None:
     wait_for(bench.host([tool("exec", exec_("echo", "1")), text("ok")], expert("a")).run("a", "q", job_id="live"))
     own = expert("a", permissions=Permissions(ask=("exec",)))
-    host = player(kept(bench), bench.workspace, bench.storage, own)
+    host = player(record_job(bench), bench.workspace, bench.storage, own)
     job = wait_for(host.run("a", "q"))
     assert (job.status, job.pause_reason) == ("stoppedByInteractiveTool", "human_approval")
 
@@ -238,7 +238,7 @@ def test_what_it_cost_then_is_what_it_costs_and_a_budget_in_dollars_holds(bench:
     script = [turn(tool("todo"), usage=(1_000, 100)), turn(tool("todo"), usage=(1_000, 100)), text("ok")]
     live = wait_for(bench.host(script, expert("a"), prices=priced).run("a", "q", job_id="live"))
     assert live.cost_usd == pytest.approx(0.004)
-    path = kept(bench)
+    path = record_job(bench)
     played = wait_for(player(path, bench.workspace, bench.storage, expert("a")).run("a", "q"))
     assert played.usage == live.usage
     poor = expert("a", budget=Budget(max_cost=0.001))
@@ -250,7 +250,7 @@ def test_a_call_that_fails_beside_the_end_of_the_work_is_seen_too(bench: Bench) 
     last = turn(tool("exec", exec_("echo", "1")), tool("attemptCompletion", {"result": "All done."}))
     wait_for(bench.host([last], expert("a")).run("a", "q", job_id="live"))
     denied = expert("a", permissions=Permissions(deny=("exec",)))
-    job = wait_for(player(kept(bench), bench.workspace, bench.storage, denied).run("a", "q"))
+    job = wait_for(player(record_job(bench), bench.workspace, bench.storage, denied).run("a", "q"))
     assert job.status == "stoppedByError"
     assert "exec(command=echo" in (job.error or "")
 
@@ -266,7 +266,7 @@ def test_a_generation_that_a_live_tool_asks_for_is_named(bench: Bench) -> None:
         workspace=bench.workspace,
         storage=bench.storage,
         env={},
-        overrides=Overrides(recording=str(kept(bench)), recorded_tools={"sum": "live"}),
+        overrides=Overrides(recording=str(record_job(bench)), recorded_tools={"sum": "live"}),
         plugins=[Sums()],
     )
     OPENED.append(host)

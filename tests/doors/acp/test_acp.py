@@ -158,17 +158,17 @@ def test_cancelling_interrupts_the_job_which_a_later_process_loads_and_goes_on_w
     terminal.project(TEAM, helper=[reply("First.", ("think", {"thought": "x"})), slow])
     ids: list[str] = []
 
-    async def stopped() -> None:
+    async def stop_and_close() -> None:
         editor = Editor()
         async with editing(terminal, editor, "--expert", "helper") as agent:
             session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
             ids.append(session.session_id)
             turn = asyncio.create_task(agent.prompt(session_id=session.session_id, prompt=[text_block("Go")]))
-            await editor.until("tool_call_update")
+            await editor.wait_for_kind("tool_call_update")
             await agent.cancel(session_id=session.session_id)
             assert (await turn).stop_reason == "cancelled"
 
-    async def loaded() -> None:
+    async def load_session() -> None:
         editor = Editor()
         async with editing(terminal, editor) as agent:
             await agent.load_session(cwd=str(terminal.workspace), session_id=ids[0], mcp_servers=[])
@@ -179,10 +179,10 @@ def test_cancelling_interrupts_the_job_which_a_later_process_loads_and_goes_on_w
             assert done.stop_reason == "end_turn"
             assert editor.texts().endswith("Well then.")
 
-    run(stopped())
+    run(stop_and_close())
     assert terminal.call("jobs", "--json").events[0]["status"] == "stoppedByInterrupt"
     terminal.script(helper=[reply("First.", ("think", {"thought": "x"})), reply("Well then.")])
-    run(loaded())
+    run(load_session())
 
 
 def test_an_editor_that_goes_away_leaves_an_interrupted_job(terminal: Terminal) -> None:
@@ -194,7 +194,7 @@ def test_an_editor_that_goes_away_leaves_an_interrupted_job(terminal: Terminal) 
         async with editing(terminal, editor, "--expert", "helper") as agent:
             session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
             turn = asyncio.create_task(agent.prompt(session_id=session.session_id, prompt=[text_block("Go")]))
-            await editor.until("tool_call_update")
+            await editor.wait_for_kind("tool_call_update")
         turn.cancel()
         await asyncio.gather(turn, return_exceptions=True)
 

@@ -14,7 +14,7 @@ import warm
 from acp import PROTOCOL_VERSION, RequestError
 from acp.helpers import text_block
 from acp_editor import Editor, editing, run, spawned
-from processes import until
+from processes import wait_until
 from terminal import SECONDS, TEAM, Terminal, reply
 
 
@@ -124,7 +124,7 @@ def test_a_file_may_hold_what_the_agent_says(terminal: Terminal, tmp_path: Path)
         assert agent.stdin is not None
         agent.stdin.write(json.dumps(hello).encode() + b"\nno message\n")
         agent.stdin.flush()
-        until(lambda: out.read_bytes().endswith(b"\n"), "the agent's answer")
+        wait_until(lambda: out.read_bytes().endswith(b"\n"), "the agent's answer")
         agent.stdin.close()
         assert agent.wait(SECONDS) == 0
     assert json.loads(out.read_text())["result"]["protocolVersion"] == 1
@@ -162,7 +162,7 @@ def test_a_signal_ends_it_after_its_jobs_are_recorded_as_interrupted(
             await agent.initialize(protocol_version=PROTOCOL_VERSION)
             session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
             prompt = asyncio.create_task(agent.prompt(session_id=session.session_id, prompt=[text_block("Do it")]))
-            await asyncio.to_thread(until, (terminal.workspace / "begun").exists, "the command to begin")
+            await asyncio.to_thread(wait_until, (terminal.workspace / "begun").exists, "the command to begin")
             process.send_signal(number)
             await asyncio.to_thread(process.wait, SECONDS)
             await asyncio.wait({prompt})
@@ -189,25 +189,25 @@ def test_a_definition_that_has_something_else_executed_holds_once_a_person_agree
     async def work() -> None:
         editor = Editor(choose=choice)
 
-        async def said() -> str:
+        async def prompt_reply() -> str:
             before = len(editor.texts())
             session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
             await agent.prompt(session_id=session.session_id, prompt=[text_block("Serve")])
             return editor.texts()[before:]
 
         async with editing(terminal, editor) as agent:
-            assert await said() == "old"
+            assert await prompt_reply() == "old"
             terminal.workspace.joinpath("perstack.toml").write_text(guest.format("words"))
-            assert await said() == "words"
+            assert await prompt_reply() == "words"
             assert editor.asked == []
             terminal.workspace.joinpath("perstack.toml").write_text(guest.format("new") + EVIL)
-            first = await said()
+            first = await prompt_reply()
             ((title, options),) = editor.asked
             assert "+ command: sh -c 'touch ran' (skill evil of guest)" in title
             assert options == ["yes", "no"]
             assert first.endswith("new" if choice == "yes" else "words")
             assert ("perstack trust" in first) == (choice != "yes")
-            assert await said() == ("new" if choice == "yes" else "words")
+            assert await prompt_reply() == ("new" if choice == "yes" else "words")
             assert len(editor.asked) == 1
             assert ran.exists() == (choice == "yes")
 

@@ -62,7 +62,7 @@ def test_a_turn_that_is_cancelled_stops_the_job_at_its_worker(cluster: Cluster) 
         async with editing(terminal, editor) as agent:
             await agent.load_session(session_id=job_id, cwd=str(terminal.workspace), mcp_servers=[])
             turn = asyncio.create_task(agent.prompt(session_id=job_id, prompt=[text_block("yes")]))
-            await editor.until("plan")
+            await editor.wait_for_kind("plan")
             await agent.cancel(session_id=job_id)
             assert (await turn).stop_reason == "cancelled"
 

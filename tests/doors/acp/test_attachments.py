@@ -17,7 +17,7 @@ PDF = b"%PDF-1.7\n" + bytes(range(256))
 SOLO = '[experts.a]\ninstruction = "x"\n'
 
 
-def started(terminal: Terminal, job: str) -> list[dict[str, Any]]:
+def first_events(terminal: Terminal, job: str) -> list[dict[str, Any]]:
     """The first event of each Run of a Job."""
     firsts = (terminal.log_of(f"{job}-{number}").read_bytes().splitlines()[0] for number in (1, 2))
     return [json.loads(line) for line in firsts]
@@ -52,7 +52,7 @@ def test_images_documents_and_links_to_images_are_attached_to_the_query(terminal
             return session.session_id
 
     job = run(work())
-    first, second = started(terminal, job)
+    first, second = first_events(terminal, job)
     kinds = [(one["mimeType"], one["name"]) for one in first["attachments"]]
     assert kinds == [("image/png", "attachment 1"), ("application/pdf", "paper.pdf"), ("image/png", "linked.png")]
     assert "code.py" in first["query"]

@@ -37,7 +37,7 @@ inputJsonSchema = "{}"
 DRINKS = ["Tea", {"label": "Coffee", "description": "freshly made"}]
 
 
-def asked(terminal: Terminal, typed: str, **more: object) -> tuple[str, str]:
+def ask_in_terminal(terminal: Terminal, typed: str, **more: object) -> tuple[str, str]:
     """Return what the terminal shows for a question, and the answer that the model gets."""
     call = ("askUser", {"question": "What to drink?", "options": DRINKS, **more})
     terminal.project(ASKS, guest=[reply("", call), reply("Served.")])
@@ -48,7 +48,7 @@ def asked(terminal: Terminal, typed: str, **more: object) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("typed", "answer"), [("2", "Coffee"), ("tea", "Tea"), ("water", "water")])
 def test_one_option_or_other_words_are_an_answer(terminal: Terminal, typed: str, answer: str) -> None:
-    seen, said = asked(terminal, typed)
+    seen, said = ask_in_terminal(terminal, typed)
     assert "guest asks: What to drink?\n  1. Tea\n  2. Coffee: freshly made\n" in seen
     assert said == answer
 
@@ -57,13 +57,13 @@ def test_one_option_or_other_words_are_an_answer(terminal: Terminal, typed: str,
     ("typed", "answer"), [("2", '["Coffee"]'), ("1, 2", '["Tea", "Coffee"]'), ("tea, water", '["Tea", "water"]')]
 )
 def test_several_are_a_list(terminal: Terminal, typed: str, answer: str) -> None:
-    seen, said = asked(terminal, typed, several=True)
+    seen, said = ask_in_terminal(terminal, typed, several=True)
     assert "answer? (give numbers, or say any of these, with commas between" in seen.replace("\n", " ")
     assert said == answer
 
 
 def test_without_other_words_it_is_asked_until_it_fits(terminal: Terminal) -> None:
-    seen, said = asked(terminal, "water\n1", allowOther=False)
+    seen, said = ask_in_terminal(terminal, "water\n1", allowOther=False)
     assert "the answer does not fit: say one of: Tea, Coffee" in seen
     assert said == "Tea"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 import warm
-from processes import start, until
+from processes import start, wait_until
 from terminal import ASKING_BY_SKILL, Terminal, reply
 from tmux import PERSTACK, tmux
 
@@ -135,11 +135,11 @@ def driven(terminal: Terminal):
     terminal.project(ONE, solo=[reply("I wait.", waits), reply("First.\n\nLast.")])
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     log = terminal.log_of("job-1")
-    until(lambda: log.exists() and b'"callTools"' in log.read_bytes(), "the call")
+    wait_until(lambda: log.exists() and b'"callTools"' in log.read_bytes(), "the call")
     return gate, process
 
 
-def following(terminal: Terminal, *args: str) -> subprocess.Popen[str]:
+def follow_log(terminal: Terminal, *args: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     return warm.perstack(
         *("log", "--follow", *args), cwd=terminal.workspace, env=terminal.env, stdout=pipe, stderr=pipe, text=True
@@ -163,7 +163,7 @@ def test_a_job_that_another_process_drives_is_followed_until_it_stops(terminal: 
 
 def test_as_json_a_followed_job_is_its_log_and_kinds_of_events_are_chosen(terminal: Terminal) -> None:
     gate, process = driven(terminal)
-    whole, tools = (following(terminal, *args) for args in (("job", "--json"), ("--tools",)))
+    whole, tools = (follow_log(terminal, *args) for args in (("job", "--json"), ("--tools",)))
     gate.touch()
     process.communicate(timeout=60)
     out, _ = whole.communicate(timeout=60)

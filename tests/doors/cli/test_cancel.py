@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from hosting import STORAGES, storage_line
-from processes import start, until
+from processes import start, wait_until
 from terminal import SECONDS, TEAM, Terminal, reply
 
 from perstack.errors import Conflict
@@ -23,13 +23,13 @@ def busy(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
     return terminal.project(storage_line(request, terminal.env) + TEAM, lead=SLOW)
 
 
-def begun(terminal: Terminal) -> bool:
+def has_begun(terminal: Terminal) -> bool:
     return (terminal.workspace / "began").exists()
 
 
 def test_a_job_is_stopped_where_it_is_driven_recorded_and_resumed(busy: Terminal) -> None:
     with start(busy, "run", "lead", "go", "--job-id", "slow") as process:
-        until(lambda: begun(busy), "the command runs")
+        wait_until(lambda: has_begun(busy), "the command runs")
         done = busy.call("cancel", "slo")
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith("Job slow: interrupted, 1 step")
@@ -66,7 +66,7 @@ def test_one_that_does_not_stop_in_time_is_said_and_the_request_withdrawn(
             assert not await host.storage.space("stops").has_job("slow")
 
     with start(busy, "run", "lead", "go", "--job-id", "slow") as process:
-        until(lambda: begun(busy), "the command runs")
+        wait_until(lambda: has_begun(busy), "the command runs")
         os.kill(process.pid, signal.SIGSTOP)
         asyncio.run(stop(Host.open(config=busy.workspace / "perstack.toml", workspace=busy.workspace, env=busy.env)))
         os.kill(process.pid, signal.SIGCONT)
@@ -89,7 +89,7 @@ def test_a_request_for_an_earlier_holder_stops_nobody(busy: Terminal) -> None:
 
 def test_a_job_is_closed_for_good_and_no_command_continues_it(busy: Terminal) -> None:
     with start(busy, "run", "lead", "go", "--job-id", "slow") as process:
-        until(lambda: begun(busy), "the command runs")
+        wait_until(lambda: has_begun(busy), "the command runs")
         done = busy.call("cancel", "slow", "--final", "--reason", "a wrong turn")
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith("Job slow: interrupted, closed for good by ")

@@ -36,7 +36,7 @@ def place(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def asked(terminal: Terminal, line: str, shell: str = "bash") -> list[str]:
+def completion_lines(terminal: Terminal, line: str, shell: str = "bash") -> list[str]:
     """The lines that a shell gets for a command line, with the cursor at its end."""
     words = line.split(" ")
     given = {
@@ -54,67 +54,67 @@ def asked(terminal: Terminal, line: str, shell: str = "bash") -> list[str]:
     return done.lines
 
 
-def offered(terminal: Terminal, line: str) -> list[str]:
-    return [one.removeprefix("plain,") for one in asked(terminal, line)]
+def completions(terminal: Terminal, line: str) -> list[str]:
+    return [one.removeprefix("plain,") for one in completion_lines(terminal, line)]
 
 
 # --- what is offered ------------------------------------------------------------------------------------------------
 
 
 def test_commands_and_options_are_offered_by_their_beginning(place: Terminal) -> None:
-    assert offered(place, "perstack ") == list(COMMANDS)
-    assert offered(place, "perstack rep") == ["report", "replay"]
-    assert offered(place, "perstack task ch") == ["checkpoint", "checkpoints"]
-    assert offered(place, "perstack log --mes") == ["--messages"]
-    assert offered(place, "perstack run writer --output ") == ["human", "jsonl", "text"]
-    assert offered(place, "perstack jobs --status=com") == ["completed"]
-    assert offered(place, "perstack --ver") == ["--version"]
+    assert completions(place, "perstack ") == list(COMMANDS)
+    assert completions(place, "perstack rep") == ["report", "replay"]
+    assert completions(place, "perstack task ch") == ["checkpoint", "checkpoints"]
+    assert completions(place, "perstack log --mes") == ["--messages"]
+    assert completions(place, "perstack run writer --output ") == ["human", "jsonl", "text"]
+    assert completions(place, "perstack jobs --status=com") == ["completed"]
+    assert completions(place, "perstack --ver") == ["--version"]
 
 
 def test_experts_and_what_plugins_bring_are_offered(place: Terminal) -> None:
-    assert offered(place, "perstack run ") == ["writer", "guest"]
-    assert offered(place, "perstack jobs --expert g") == ["guest"]
-    assert offered(place, "perstack run writer --provider script") == ["scripted"]
-    assert "local" in offered(place, "perstack run writer --runtime ")
+    assert completions(place, "perstack run ") == ["writer", "guest"]
+    assert completions(place, "perstack jobs --expert g") == ["guest"]
+    assert completions(place, "perstack run writer --provider script") == ["scripted"]
+    assert "local" in completions(place, "perstack run writer --runtime ")
 
 
 def test_jobs_are_offered_newest_first_and_tasks_beside_them_where_both_fit(place: Terminal) -> None:
-    assert offered(place, "perstack log ") == ["hat", "haiku"]
-    assert offered(place, "perstack resume hai") == ["haiku"]
-    assert offered(place, "perstack delete hat ") == ["hat", "haiku"]
-    assert offered(place, "perstack task get ") == ["house"]
-    assert offered(place, "perstack signal h") == ["hat", "haiku", "house"]
-    assert offered(place, "perstack log @") == ["@last", "@last~1"]
-    assert offered(place, "perstack run writer --job-id h") == [], "that of a new Job is not among them"
+    assert completions(place, "perstack log ") == ["hat", "haiku"]
+    assert completions(place, "perstack resume hai") == ["haiku"]
+    assert completions(place, "perstack delete hat ") == ["hat", "haiku"]
+    assert completions(place, "perstack task get ") == ["house"]
+    assert completions(place, "perstack signal h") == ["hat", "haiku", "house"]
+    assert completions(place, "perstack log @") == ["@last", "@last~1"]
+    assert completions(place, "perstack run writer --job-id h") == [], "that of a new Job is not among them"
 
 
 def test_runs_and_checkpoints_are_those_of_the_job_on_the_line(place: Terminal) -> None:
-    of_haiku = offered(place, "perstack log haiku --checkpoint ")
+    of_haiku = completions(place, "perstack log haiku --checkpoint ")
     assert of_haiku
     assert all(one.startswith("haiku-1-") for one in of_haiku)
-    assert offered(place, "perstack run writer --continue-job hai --resume-from ") == of_haiku
-    assert offered(place, "perstack log --checkpoint haiku-1-") == of_haiku
-    assert offered(place, "perstack log --run ") == ["hat-1"]
+    assert completions(place, "perstack run writer --continue-job hai --resume-from ") == of_haiku
+    assert completions(place, "perstack log --checkpoint haiku-1-") == of_haiku
+    assert completions(place, "perstack log --run ") == ["hat-1"]
     assert all(place.call("log", "--checkpoint", one).code == 0 for one in of_haiku)
 
 
 def test_a_value_after_the_sign_of_its_option_is_offered_as_each_shell_replaces_it(place: Terminal) -> None:
-    assert asked(place, "perstack log --job=hai") == ["plain,haiku"], "to bash that is a word of its own"
-    assert asked(place, "perstack log --job=hai", "zsh")[1] == "--job=haiku"
-    assert asked(place, "perstack log --job=hai", "fish")[0].startswith("plain,--job=haiku\t")
+    assert completion_lines(place, "perstack log --job=hai") == ["plain,haiku"], "to bash that is a word of its own"
+    assert completion_lines(place, "perstack log --job=hai", "zsh")[1] == "--job=haiku"
+    assert completion_lines(place, "perstack log --job=hai", "fish")[0].startswith("plain,--job=haiku\t")
 
 
 def test_files_and_folders_are_left_to_the_shell(place: Terminal) -> None:
-    assert asked(place, "perstack validate --config ") == ["file,"]
-    assert asked(place, "perstack jobs --workspace so") == ["dir,so"]
+    assert completion_lines(place, "perstack validate --config ") == ["file,"]
+    assert completion_lines(place, "perstack jobs --workspace so") == ["dir,so"]
 
 
 def test_the_place_that_the_line_names_is_looked_at(place: Terminal, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "perstack.toml").write_text('[experts.other]\ninstruction = "x"\n')
-    assert offered(place, f"perstack run --workspace {elsewhere} ") == ["other"]
-    assert offered(place, f"perstack log --workspace {elsewhere} ") == []
-    assert offered(place, f"perstack log --storage file:{place.workspace}/perstack ") == ["hat", "haiku"]
+    assert completions(place, f"perstack run --workspace {elsewhere} ") == ["other"]
+    assert completions(place, f"perstack log --workspace {elsewhere} ") == []
+    assert completions(place, f"perstack log --storage file:{place.workspace}/perstack ") == ["hat", "haiku"]
 
 
 def test_every_parameter_that_names_something_is_completed() -> None:
@@ -159,7 +159,7 @@ def test_tab_for_a_command_imports_none_of_them(place: Terminal) -> None:
 
 def test_a_description_is_one_line_without_anything_that_a_terminal_obeys(place: Terminal) -> None:
     for shell, lines in (("zsh", 3), ("fish", 1)):
-        found = asked(place, "perstack log hai", shell)
+        found = completion_lines(place, "perstack log hai", shell)
         assert len(found) == lines
         text = "".join(found)
         assert "haiku" in text
@@ -171,33 +171,33 @@ def test_a_description_is_one_line_without_anything_that_a_terminal_obeys(place:
 def test_an_id_that_a_shell_would_not_take_as_it_stands_is_not_offered(place: Terminal) -> None:
     for name in ("$(touch pwned)", "-rf", "a b", "*", ";ls", "x\ny"):
         (place.jobs() / name / "runs" / f"{name}-1").mkdir(parents=True)
-    assert offered(place, "perstack log ") == ["hat", "haiku"]
-    assert offered(place, "perstack log -r") == []
+    assert completions(place, "perstack log ") == ["hat", "haiku"]
+    assert completions(place, "perstack log -r") == []
 
 
 def test_what_is_damaged_is_completed_as_far_as_it_can_be_and_never_in_the_way(place: Terminal) -> None:
     (place.jobs() / "haiku" / "job.json").write_bytes(b'{"query": \xff' + b"[" * 100_000)
     log = place.log_of("hat-1")
     log.write_bytes(b"nonsense\n" + log.read_bytes())
-    assert sorted(offered(place, "perstack log ")) == ["haiku", "hat"]
-    assert offered(place, "perstack log hat --checkpoint ") == []
+    assert sorted(completions(place, "perstack log ")) == ["haiku", "hat"]
+    assert completions(place, "perstack log hat --checkpoint ") == []
     (place.workspace / "perstack.toml").write_text("experts = [[[")
-    assert offered(place, "perstack run ") == []
-    assert sorted(offered(place, "perstack log ")) == ["haiku", "hat"]
+    assert completions(place, "perstack run ") == []
+    assert sorted(completions(place, "perstack log ")) == ["haiku", "hat"]
     shutil.rmtree(place.workspace / "perstack")
     (place.workspace / "perstack").write_text("a file")
-    assert offered(place, "perstack log ") == []
+    assert completions(place, "perstack log ") == []
 
 
 @pytest.mark.parametrize("line", ["perstack run --config nosuch ", "perstack log @9", "perstack run --job-id h"])
 def test_a_line_that_means_nothing_is_completed_with_nothing(place: Terminal, line: str) -> None:
-    assert offered(place, line) == []
+    assert completions(place, line) == []
 
 
 def test_a_storage_elsewhere_is_not_asked(place: Terminal) -> None:
     (place.workspace / "perstack.toml").write_text(f'storage = "nosuch:somewhere"\n{PLACE}')
-    assert offered(place, "perstack log ") == []
-    assert offered(place, "perstack run w") == ["writer"]
+    assert completions(place, "perstack log ") == []
+    assert completions(place, "perstack run w") == ["writer"]
 
 
 # --- in the real shells ---------------------------------------------------------------------------------------------

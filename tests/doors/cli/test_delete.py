@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from processes import start, until
+from processes import start, wait_until
 from terminal import ASKING, TEAM, Terminal, reply
 
 PROJECT = TEAM + ASKING
@@ -23,7 +23,7 @@ def jobs(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def left(terminal: Terminal, *words: str) -> list[str]:
+def job_ids(terminal: Terminal, *words: str) -> list[str]:
     return [json.loads(line)["id"] for line in terminal.call("jobs", "--json", "--all", *words).lines]
 
 
@@ -33,10 +33,10 @@ def test_jobs_are_deleted_by_id_once_somebody_agrees(jobs: Terminal) -> None:
     assert "2 Jobs would be deleted for good" in refused.err
     done = jobs.call("delete", "one", "tw", "one", "--yes")
     assert (done.code, done.out, done.err) == (0, "deleted 2 Jobs\n", "")
-    assert left(jobs) == ["asks", "three"]
+    assert job_ids(jobs) == ["asks", "three"]
     assert jobs.call("log", "--job", "one").code == 2
     missing = jobs.call("delete", "three", "nothing", "--yes")
-    assert (missing.code, left(jobs)) == (2, ["asks", "three"])
+    assert (missing.code, job_ids(jobs)) == (2, ["asks", "three"])
 
 
 def test_a_job_that_is_driven_is_kept(jobs: Terminal) -> None:
@@ -44,7 +44,7 @@ def test_a_job_that_is_driven_is_kept(jobs: Terminal) -> None:
     definition.write_text(definition.read_text() + '\n[permissions]\nallow = ["exec"]\n')
     jobs.script(lead=[reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]}))])
     with start(jobs, "run", "lead", "go", "--job-id", "busy") as process:
-        until(lambda: (jobs.workspace / "began").exists(), "the command runs")
+        wait_until(lambda: (jobs.workspace / "began").exists(), "the command runs")
         done = jobs.call("delete", "busy", "one", "--yes", "--json")
         assert done.code == 1
         found = json.loads(done.out)
@@ -57,39 +57,39 @@ def test_prune_removes_what_fits_every_condition_and_shows_it_first(jobs: Termin
     shown = jobs.call("prune", "--keep-last", "1", "--dry-run")
     assert shown.code == 0
     assert [line.split()[0] for line in shown.lines] == ["Job", "two", "one"]
-    assert left(jobs) == ["asks", "three", "two", "one"]
+    assert job_ids(jobs) == ["asks", "three", "two", "one"]
     assert jobs.call("prune", "--older-than", "1d", "--yes").out == "no such Jobs\n"
     assert jobs.call("prune", "--keep-last", "1", "--expert", "lead", "--yes").out == "deleted 2 Jobs\n"
-    assert left(jobs) == ["asks", "three"]
+    assert job_ids(jobs) == ["asks", "three"]
 
 
 def test_prune_keeps_what_waits_for_a_person_unless_told(jobs: Terminal) -> None:
     assert jobs.call("prune", "--keep-last", "0", "--yes").out == "deleted 3 Jobs\n"
-    assert left(jobs) == ["asks"]
+    assert job_ids(jobs) == ["asks"]
     assert jobs.call("prune", "--keep-last", "0", "--include-waiting", "--yes").out == "deleted 1 Job\n"
-    assert left(jobs) == []
+    assert job_ids(jobs) == []
 
 
 def test_jobs_are_listed_by_how_they_stand_whose_they_are_and_since_when(jobs: Terminal) -> None:
-    assert left(jobs, "--status", "waiting") == ["asks"]
-    assert left(jobs, "--expert", "lead", "--since", "1h") == ["three", "two", "one"]
-    assert left(jobs, "--since", "2000-01-01") == left(jobs)
-    assert left(jobs, "--since", "2999-01-01") == []
-    assert left(jobs, "--status", "completed", "--status", "waiting", "--expert", "guest") == ["asks"]
+    assert job_ids(jobs, "--status", "waiting") == ["asks"]
+    assert job_ids(jobs, "--expert", "lead", "--since", "1h") == ["three", "two", "one"]
+    assert job_ids(jobs, "--since", "2000-01-01") == job_ids(jobs)
+    assert job_ids(jobs, "--since", "2999-01-01") == []
+    assert job_ids(jobs, "--status", "completed", "--status", "waiting", "--expert", "guest") == ["asks"]
     assert jobs.call("jobs", "--status", "failed").out == "no Jobs like that\n"
     assert jobs.call("jobs", "--status", "gone").code == 2
 
 
 def test_run_due_and_prune_remove_what_is_not_retained(jobs: Terminal) -> None:
     (jobs.workspace / "perstack.toml").write_text(f"[retention]\nkeepLast = 2\n{PROJECT}")
-    assert left(jobs) == ["asks", "three", "two", "one"]
+    assert job_ids(jobs) == ["asks", "three", "two", "one"]
     due = jobs.call("task", "run-due", "--json")
     assert (due.code, due.events) == (0, [{"did": "deleted", "jobId": "one"}])
-    assert left(jobs) == ["asks", "three", "two"]
+    assert job_ids(jobs) == ["asks", "three", "two"]
     (jobs.workspace / "perstack.toml").write_text(f"[retention]\nkeepLast = 1\n{PROJECT}")
     assert jobs.call("prune", "--dry-run").lines[1].split()[0] == "two"
     assert jobs.call("prune", "--yes").out == "deleted 1 Job\n"
-    assert left(jobs) == ["asks", "three"]
+    assert job_ids(jobs) == ["asks", "three"]
     assert jobs.call("task", "run-due").out == ""
     (jobs.workspace / "perstack.toml").write_text('[retention]\nstatus = ["gone"]\nolderThan = "soon"\n')
     refused = jobs.call("validate")

@@ -26,18 +26,18 @@ def newcomer(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def left(newcomer: Terminal) -> list[Path]:
+def remaining_files(newcomer: Terminal) -> list[Path]:
     return sorted(newcomer.workspace.parent.rglob("*"))
 
 
 def test_it_plays_a_job_and_leaves_nothing(newcomer: Terminal) -> None:
-    before = left(newcomer)
+    before = remaining_files(newcomer)
     done = newcomer.run("demo", env={"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"})
     assert (done.code, done.err) == (0, "")
     assert '$ perstack run checker "Check data/orders.csv against rules.md"' in done.lines
     for words in ("delegates: reporter", "decided: yes", "snapshot: +7", "| 6 | date 2026-02-30 | 3: a date exists |"):
         assert words in done.out
-    assert left(newcomer) == before
+    assert remaining_files(newcomer) == before
     last = done.lines[-1].rpartition(": perstack ")[2]
     assert newcomer.run(*shlex.split(last), "--no-input").code == 0
     assert (newcomer.workspace / "my-checker" / "rules.md").is_file()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import warm
-from locking import SERVER, did, listed, lock_of, offer, skill
+from locking import SERVER, did, lock_of, offer, skill, tool_entry
 from terminal import SECONDS, Terminal
 
 EXPERTS = """
@@ -28,7 +28,7 @@ instruction = "You wait."
 def shop(terminal: Terminal) -> Terminal:
     """Three Experts: the first delegates to the second, and both have the same server."""
     folder = terminal.workspace
-    offer(folder, listed("walk"), listed("dig", depth="integer"))
+    offer(folder, tool_entry("walk"), tool_entry("dig", depth="integer"))
     skills = skill("lead", "tools", folder) + skill("helper", "tools", folder, pick=["walk"])
     return terminal.project(EXPERTS + skills + skill("other", "more", folder, timeout=30_000))
 
@@ -72,7 +72,7 @@ def test_arguments_and_values_of_variables_are_not_in_the_lock(shop: Terminal) -
 def test_the_same_answers_give_the_same_bytes(shop: Terminal) -> None:
     shop.call("install")
     first = (shop.workspace / "perstack.lock").read_bytes()
-    offer(shop.workspace, listed("dig", depth="integer"), listed("walk"))
+    offer(shop.workspace, tool_entry("dig", depth="integer"), tool_entry("walk"))
     shop.call("install")
     assert (shop.workspace / "perstack.lock").read_bytes() == first
 

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 import warm
-from processes import Attended, alive, start, until
+from processes import Attended, alive, start, wait_until
 from terminal import SECONDS, Terminal, reply
 
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
@@ -18,7 +18,7 @@ SLEEP = ("exec", {"command": "sh", "args": ["-c", "sleep 300 & echo $$ $! > pids
 
 def pids_of(terminal: Terminal) -> list[int]:
     file = terminal.workspace / "pids"
-    until(lambda: file.exists() and len(file.read_text().split()) == 2, "the tool's process")
+    wait_until(lambda: file.exists() and len(file.read_text().split()) == 2, "the tool's process")
     return [int(word) for word in file.read_text().split()]
 
 
@@ -34,7 +34,7 @@ def test_ctrl_c_ends_the_tools_children_records_the_interrupt_and_resume_goes_on
     assert command.process.returncode == 130
     assert json.loads(out.splitlines()[-1])["type"] == "stopRunByInterrupt"
     assert "perstack resume job" in err
-    until(lambda: not any(alive(pid) for pid in pids), "the tool's processes to end")
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the tool's processes to end")
     resumed = terminal.call("resume", "job", "--provider", "scripted")
     assert resumed.code == 0
     assert "calls that began and have no result" in resumed.err
@@ -63,7 +63,7 @@ def test_a_second_ctrl_c_exits_at_once(terminal: Terminal) -> None:
         process.send_signal(signal.SIGINT)
         return process.poll() is not None
 
-    until(has_left, "the process to leave")
+    wait_until(has_left, "the process to leave")
     command.end()
     assert process.returncode == 130
     for pid in pids:
@@ -134,7 +134,7 @@ def test_a_running_job_is_shown_with_what_it_has_done_so_far(terminal: Terminal)
         written = json.loads(kept.read_text())
         return (written["totalSteps"], written["usage"]["totalTokens"]) >= (2, 22)
 
-    until(has_followed, "job.json to say what was done a step ago")
+    wait_until(has_followed, "job.json to say what was done a step ago")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=SECONDS)
     (job,) = terminal.call("jobs", "--json").events
@@ -155,7 +155,9 @@ def test_killed_at_many_moments_each_side_effect_happens_once_and_totals_stay_ex
     for _ in range(20):
         size = log.stat().st_size if log.exists() else 0
         process = start(terminal, *args)
-        until(lambda p=process, s=size: p.poll() is not None or (log.exists() and log.stat().st_size > s + 2500), "it")
+        wait_until(
+            lambda p=process, s=size: p.poll() is not None or (log.exists() and log.stat().st_size > s + 2500), "it"
+        )
         process.kill()
         process.communicate(timeout=SECONDS)
         if log.exists():

@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 import pytest
-from iterating import SCRIPTED, answer, iterate, listed, project, queries, report, scores
-from processes import alive, until
+from iterating import SCRIPTED, answer, iterate, list_series, project, queries, report, scores
+from processes import alive, wait_until
 from terminal import ASKING, Terminal, reply
 
 
@@ -24,7 +24,7 @@ def test_it_ends_when_the_target_is_reached(terminal: Terminal) -> None:
     one = ["startIteration", "finishArtefact", "finishIteration"]
     assert facts == ["startSeries", *one, *one, "finishSeries"]
     assert [event["jobId"] for event in done.events if event["type"] == "finishRun"] == ["it-i1", "it-i2"]
-    summary = listed(terminal)
+    summary = list_series(terminal)
     assert (summary["status"], summary["done"], summary["bestIteration"], summary["bestScore"]) == (
         "completed",
         2,
@@ -48,7 +48,7 @@ def test_it_ends_when_the_iterations_are_used_and_the_best_need_not_be_the_last(
 def test_lower_can_be_better(terminal: Terminal) -> None:
     project(terminal, scores(90, 40, 60, 9), "target = 10", 'direction = "lower"')
     assert iterate(terminal).code == 0
-    summary = listed(terminal)
+    summary = list_series(terminal)
     assert (summary["done"], summary["bestIteration"], summary["bestScore"]) == (4, 4, 9)
     assert "The aim: score at most 10." in queries(terminal)[1]
 
@@ -111,7 +111,7 @@ def test_an_answer_of_no_use_fails_names_the_evaluator_and_is_put_right(
     assert f"evaluator `{sys.executable} measure.py`" in failed.err
     assert words in failed.err
     assert "perstack resume it" in failed.err
-    assert listed(terminal)["status"] == "failed"
+    assert list_series(terminal)["status"] == "failed"
     answer(terminal, scores(3))
     resumed = terminal.call("resume", "it", *SCRIPTED)
     assert resumed.code == 0, resumed.err
@@ -139,7 +139,7 @@ def test_a_command_that_breaks_is_an_error_that_names_it(terminal: Terminal, com
     assert words in failed.err
     child = terminal.workspace / "child"
     if child.exists():
-        until(lambda: not alive(int(child.read_text())), "what the command has started to end")
+        wait_until(lambda: not alive(int(child.read_text())), "what the command has started to end")
 
 
 def test_a_command_gets_the_artefact_and_none_of_the_keys(terminal: Terminal) -> None:
@@ -302,7 +302,7 @@ def test_more_iterations_and_a_better_target_can_be_asked_for(terminal: Terminal
     assert refused.code == 2
     assert "has used its 2 iterations; add some with --max-iterations N" in refused.err
     assert terminal.call("resume", "it", "--max-iterations", "10", "--target", "5", *SCRIPTED).code == 0
-    summary = listed(terminal)
+    summary = list_series(terminal)
     assert (summary["done"], summary["maxIterations"], summary["bestIteration"]) == (4, 12, 4)
     refused = terminal.call("resume", "it", "--max-iterations", "1", *SCRIPTED)
     assert refused.code == 2
@@ -329,7 +329,7 @@ def test_a_question_pauses_until_it_is_answered(terminal: Terminal) -> None:
     asked = terminal.call("iterate", "guest", "Serve", "--id", "it", *SCRIPTED, attended=True)
     assert asked.code == 3
     assert "guest is waiting after 0 iterations: Job it-i1 asks: Tea or coffee?" in asked.err
-    assert listed(terminal)["pauseReason"] == "human_input"
+    assert list_series(terminal)["pauseReason"] == "human_input"
     assert terminal.call("resume", "it", *SCRIPTED).code == 3
     assert terminal.call("answer", "it-i1", "Tea", *SCRIPTED).code == 0
     assert terminal.call("resume", "it", *SCRIPTED).code == 0

@@ -7,15 +7,15 @@ import signal
 import subprocess
 
 import pytest
-from iterating import SCRIPTED, listed, project, report, scores
-from processes import Attended, alive, start, until
+from iterating import SCRIPTED, list_series, project, report, scores
+from processes import Attended, alive, start, wait_until
 from terminal import SECONDS, Terminal, reply
 
 
 def paused_at(terminal: Terminal, number: int) -> int:
     """Wait until the evaluator of an iteration is up; its process."""
     reached = terminal.workspace / "reached"
-    until(lambda: reached.exists() and reached.read_text(), f"iteration {number} to be measured")
+    wait_until(lambda: reached.exists() and reached.read_text(), f"iteration {number} to be measured")
     pid = int(reached.read_text())
     reached.unlink()
     return pid
@@ -32,8 +32,8 @@ def test_ctrl_c_pauses_and_resume_goes_on_with_what_is_in_hand(terminal: Termina
     assert command.process.returncode == 130
     assert json.loads(out.splitlines()[-1])["type"] == "pauseSeries"
     assert "paused after 1 iteration, the best is 1 with 1: interrupted; continue with: perstack resume it" in err
-    until(lambda: not alive(evaluator), "the evaluator to end")
-    summary = listed(terminal)
+    wait_until(lambda: not alive(evaluator), "the evaluator to end")
+    summary = list_series(terminal)
     assert (summary["status"], summary["pauseReason"], summary["message"]) == ("paused", "checkpoint", "interrupted")
     resumed = terminal.call("resume", "it", *SCRIPTED)
     assert resumed.code == 0, resumed.err
@@ -148,7 +148,7 @@ def test_what_is_driven_cannot_be_driven_twice(terminal: Terminal) -> None:
     (terminal.workspace / "pause-1").touch()
     process = start(terminal, "iterate", "solo", "do it", "--id", "it")
     paused_at(terminal, 1)
-    assert listed(terminal)["status"] == "running"
+    assert list_series(terminal)["status"] == "running"
     refused = terminal.call("resume", "it", *SCRIPTED)
     assert refused.code == 1
     assert f"pid {process.pid}" in refused.err
@@ -206,8 +206,8 @@ def test_killed_while_the_evaluator_is_at_work_only_that_is_done_again(terminal:
     evaluator = paused_at(terminal, 2)
     process.kill()
     process.communicate(timeout=SECONDS)
-    until(lambda: not alive(evaluator), "the evaluator to end")
-    summary = listed(terminal)
+    wait_until(lambda: not alive(evaluator), "the evaluator to end")
+    summary = list_series(terminal)
     assert (summary["status"], summary["message"], summary["done"]) == ("paused", "its process ended", 1)
     resumed = terminal.call("resume", "it", *SCRIPTED)
     assert resumed.code == 0

@@ -50,11 +50,11 @@ def file_of(newcomer: Terminal) -> Path:
     return newcomer.workspace / "home" / ".config" / "perstack" / "keys.env"
 
 
-def asked(newcomer: Terminal, *args: str, env: dict[str, str] | None = None) -> tuple[Result, str]:
+def run_and_key(newcomer: Terminal, *args: str, env: dict[str, str] | None = None) -> tuple[Result, str]:
     """Run an Expert, and return what came of it, and the key that its endpoint received."""
 
     async def serve() -> tuple[Result, str]:
-        async with FakeEndpoint(ANTHROPIC.refused(401, "no")) as endpoint:
+        async with FakeEndpoint(ANTHROPIC.error_reply(401, "no")) as endpoint:
             given = {"ANTHROPIC_BASE_URL": endpoint.url, **(env or {})}
             done = await asyncio.to_thread(newcomer.run, "run", "a", "q", "--output", "text", *args, env=given)
             return done, endpoint.asked[0].headers["x-api-key"]
@@ -76,14 +76,14 @@ def test_it_is_kept_where_only_the_user_can_read_it(newcomer: Terminal, stored: 
 
 def test_it_is_sent_unless_the_environment_or_a_file_has_another(beginner: Terminal, stored: Path) -> None:
     beginner.project(EXPERT)
-    done, sent = asked(beginner)
+    done, sent = run_and_key(beginner)
     assert sent == KEY
     assert f"refused the key in ANTHROPIC_API_KEY, which is set in {stored}: no; set a valid one there" in done.err
     assert KEY not in done.err
-    assert asked(beginner, env={"ANTHROPIC_API_KEY": ""})[1] == KEY
-    assert asked(beginner, env={"ANTHROPIC_API_KEY": "sk-of-the-environment"})[1] == "sk-of-the-environment"
+    assert run_and_key(beginner, env={"ANTHROPIC_API_KEY": ""})[1] == KEY
+    assert run_and_key(beginner, env={"ANTHROPIC_API_KEY": "sk-of-the-environment"})[1] == "sk-of-the-environment"
     (beginner.workspace / "other.env").write_text("ANTHROPIC_API_KEY=sk-of-a-file\n")
-    assert asked(beginner, "--env-path", "other.env")[1] == "sk-of-a-file"
+    assert run_and_key(beginner, "--env-path", "other.env")[1] == "sk-of-a-file"
 
 
 def test_doctor_says_where_a_key_is_set(newcomer: Terminal, stored: Path) -> None:

@@ -201,7 +201,7 @@ def state_of(events: list[Event]) -> JobActivity:
     return state
 
 
-def shown(events: list[Event], screen: Screen) -> list[Line]:
+def lines_on(events: list[Event], screen: Screen) -> list[Line]:
     return lines_of(state_of(events), screen, NOW + 5_000, lambda _: "blue")
 
 
@@ -229,7 +229,7 @@ def test_a_screen_looks_as_it_did(case: str, width: int, colours: bool, monkeypa
 
 
 def test_many_runs_leave_room_for_the_rows_above() -> None:
-    lines = shown(LANES, Screen(80, False, 10))
+    lines = lines_on(LANES, Screen(80, False, 10))
     assert "".join(map(str, lines[0])) == "6 more Runs at work"
     assert len(lines) == 8
 
@@ -246,7 +246,7 @@ def test_what_a_model_streams_is_never_obeyed_not_even_in_two_parts() -> None:
         for cut in range(len(text) + 1):
             events = [of(StartGeneration), *(of(StreamText, delta=part) for part in (text[:cut], text[cut:]) if part)]
             for screen in (Screen(80, True, 24), Screen(40, False, 24)):
-                for line in (*shown(events, screen), line_of(state_of(events), screen, NOW)):
+                for line in (*lines_on(events, screen), line_of(state_of(events), screen, NOW)):
                     words = "".join(map(str, line))
                     assert plain_text(words) == words
 

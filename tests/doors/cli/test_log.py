@@ -16,7 +16,7 @@ from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.testing.scripted import ANY_EXPERT
 
 
-def stored(terminal: Terminal, run_id: str) -> list[str]:
+def stored_lines(terminal: Terminal, run_id: str) -> list[str]:
     return terminal.log_of(run_id).read_text().splitlines()
 
 
@@ -73,12 +73,12 @@ def test_a_row_says_what_happened(team: Terminal) -> None:
 
 
 def test_json_is_exactly_the_stored_lines(team: Terminal) -> None:
-    every = [line for run in ("team-1", "team-2", "team-3") for line in stored(team, run)]
+    every = [line for run in ("team-1", "team-2", "team-3") for line in stored_lines(team, run)]
     shown = team.run("log", "--json")
     assert sorted(shown.lines) == sorted(every)
     times = [json.loads(line)["timestamp"] for line in shown.lines]
     assert times == sorted(times)
-    assert team.call("log", "--run", "team-2", "--json").lines == stored(team, "team-2")
+    assert team.call("log", "--run", "team-2", "--json").lines == stored_lines(team, "team-2")
 
 
 @pytest.mark.parametrize(

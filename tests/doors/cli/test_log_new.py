@@ -56,14 +56,16 @@ def test_what_does_not_go_with_it_is_refused(done: Terminal) -> None:
 
 
 def test_of_messages_that_were_shortened_only_those_are_gone_and_new() -> None:
-    def said(text: str) -> UserMessage:
+    def user_message(text: str) -> UserMessage:
         return UserMessage(contents=(TextPart(text=text),))
 
-    old = [said("a"), said("b"), said("c"), said("c")]
-    assert difference(old, [said("a"), said("summary"), said("c"), said("c"), said("d")]) == (
-        (said("b"),),
-        (said("summary"), said("d")),
+    old = [user_message("a"), user_message("b"), user_message("c"), user_message("c")]
+    assert difference(
+        old, [user_message("a"), user_message("summary"), user_message("c"), user_message("c"), user_message("d")]
+    ) == (
+        (user_message("b"),),
+        (user_message("summary"), user_message("d")),
     )
-    assert difference(old, [*old, said("c")]) == ((), (said("c"),))
+    assert difference(old, [*old, user_message("c")]) == ((), (user_message("c"),))
     assert difference((), old) == ((), tuple(old))
     assert difference(old, old) == ((), ())

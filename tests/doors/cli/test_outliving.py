@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from processes import Attended, alive, start, until
+from processes import Attended, alive, start, wait_until
 from terminal import SECONDS, Terminal, reply
 
 from perstack.system.process_groups import process_start_time
@@ -25,7 +25,7 @@ def endless(script: str = "sleep 300 & echo $$ $! > pids; wait") -> dict:
 
 
 def pids_in(file: Path) -> list[int]:
-    until(lambda: file.exists() and len(file.read_text().split()) == 2, "the tool's process")
+    wait_until(lambda: file.exists() and len(file.read_text().split()) == 2, "the tool's process")
     return [int(word) for word in file.read_text().split()]
 
 
@@ -48,7 +48,7 @@ def test_a_program_that_exec_started_ends_when_the_host_is_killed(terminal: Term
     pids = pids_in(terminal.workspace / "pids")
     process.kill()
     process.communicate(timeout=SECONDS)
-    until(lambda: not any(alive(pid) for pid in pids), "the tool's processes to end")
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the tool's processes to end")
 
 
 def test_a_guard_that_was_killed_is_replaced_and_the_new_one_knows_what_runs(terminal: Terminal) -> None:
@@ -63,14 +63,14 @@ def test_a_guard_that_was_killed_is_replaced_and_the_new_one_knows_what_runs(ter
     pids = pids_in(terminal.workspace / "first")
     (guard,) = guards_of(process.pid)
     os.kill(guard, signal.SIGKILL)
-    until(lambda: not alive(guard), "the guard to end")
+    wait_until(lambda: not alive(guard), "the guard to end")
     (terminal.workspace / "gone").touch()  # the end of one program is what the new guard starts at
-    until(lambda: [one for one in guards_of(process.pid) if one != guard], "a new guard")
+    wait_until(lambda: [one for one in guards_of(process.pid) if one != guard], "a new guard")
     (terminal.workspace / "go").touch()
     pids += pids_in(terminal.workspace / "second")
     process.kill()
     process.communicate(timeout=SECONDS)
-    until(lambda: not any(alive(pid) for pid in pids), "the tool's processes to end")
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the tool's processes to end")
 
 
 def test_many_commands_share_one_guard_which_ends_with_the_job(terminal: Terminal) -> None:
@@ -95,7 +95,7 @@ def test_an_evaluator_ends_when_the_host_is_killed(terminal: Terminal) -> None:
     pids = pids_in(terminal.workspace / "pids")
     process.kill()
     process.communicate(timeout=SECONDS)
-    until(lambda: not any(alive(pid) for pid in pids), "the evaluator's processes to end")
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the evaluator's processes to end")
 
 
 def test_a_hangup_is_an_interrupt_like_ctrl_c(terminal: Terminal) -> None:
@@ -135,7 +135,7 @@ def kill_host_and_guard(terminal: Terminal, script: str, storage: str) -> int:
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     pid = pids_in(terminal.workspace / "pids")[0]
     (record,) = terminal.workspace.glob("perstack/*programs/*")
-    until(lambda: len(record.read_text().splitlines()) == 2, "the program's number to be recorded")
+    wait_until(lambda: len(record.read_text().splitlines()) == 2, "the program's number to be recorded")
     (guard,) = guards_of(process.pid)
     os.kill(guard, signal.SIGKILL)
     process.kill()

@@ -8,7 +8,7 @@ from terminal import ASKING, TEAM, Terminal, reply
 COMMANDS = ["init", "run", "start", "jobs", "log", "inbox"]
 
 
-def shown(terminal: Terminal) -> tuple[str, str]:
+def overview_lines(terminal: Terminal) -> tuple[str, str]:
     """The line about this folder, and the next step."""
     done = terminal.run()
     assert (done.code, done.err) == (0, "")
@@ -19,7 +19,7 @@ def shown(terminal: Terminal) -> tuple[str, str]:
 
 
 def test_an_empty_folder(terminal: Terminal) -> None:
-    assert shown(terminal) == (
+    assert overview_lines(terminal) == (
         "There is no perstack.toml here.",
         "perstack init, or perstack demo to watch Experts at work",
     )
@@ -28,11 +28,11 @@ def test_an_empty_folder(terminal: Terminal) -> None:
 
 def test_experts_and_questions_are_counted(terminal: Terminal) -> None:
     terminal.project(ASKING + TEAM, guest=[reply("", ("askUser", {"question": "Tea?"}))])
-    state, step = shown(terminal)
+    state, step = overview_lines(terminal)
     assert state.endswith("perstack.toml declares 3 Experts; nothing waits for you.")
     assert step == "perstack start, or perstack run EXPERT QUERY"
     assert terminal.run("run", "guest", "go", "--provider", "scripted").code == 3
-    state, step = shown(terminal)
+    state, step = overview_lines(terminal)
     assert state.endswith("declares 3 Experts; 1 question waits for you.")
     assert step == "perstack inbox"
 
@@ -50,6 +50,6 @@ def test_experts_and_questions_are_counted(terminal: Terminal) -> None:
 )
 def test_what_cannot_be_read_is_named(terminal: Terminal, toml: str, words: str, step: str) -> None:
     terminal.project(toml)
-    state, next_step = shown(terminal)
+    state, next_step = overview_lines(terminal)
     assert words in state
     assert next_step == step

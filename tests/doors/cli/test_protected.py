@@ -9,7 +9,7 @@ SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 SECRET = "the canary sings"
 
 
-def tried(terminal: Terminal, toml: str, path: str, *args: str) -> list[str]:
+def results_seen(terminal: Terminal, toml: str, path: str, *args: str) -> list[str]:
     """What the Expert sees of each try on a path."""
     tools = ("readTextFile", "writeTextFile", "appendTextFile", "deleteFile")
     calls = [reply("", (tool, {"path": path, "text": "x"})) for tool in tools]
@@ -26,7 +26,7 @@ def test_an_expert_neither_reads_nor_writes_what_the_host_reads(terminal: Termin
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"# {SECRET}\n")
     toml = f'include = ["team*.toml", "more/*.toml"]\nenvPath = ["keys/prod"]\n{SOLO}'
-    said = tried(terminal, toml, name)
+    said = results_seen(terminal, toml, name)
     assert len(said) == 4
     assert all("off limits" in text for text in said), said
     assert path.read_text() == f"# {SECRET}\n"
@@ -37,7 +37,7 @@ def test_an_expert_does_not_make_what_would_be_read_next_time(terminal: Terminal
     below = terminal.workspace / "src"
     below.mkdir()
     toml = f'include = ["src/more/*.toml"]\nworkspace = "src"\n{SOLO}'
-    said = tried(terminal, toml, name)
+    said = results_seen(terminal, toml, name)
     assert all("off limits" in text for text in said), said
     assert list(below.iterdir()) == []
 
@@ -48,7 +48,7 @@ def test_a_definition_of_another_name_is_known_and_so_are_its_other_names(termin
     (terminal.workspace / "hard.txt").hardlink_to(own)
     (terminal.workspace / "soft.txt").symlink_to("mine.toml")
     for name in ("mine.toml", "hard.txt", "soft.txt"):
-        *others, deleted = tried(terminal, SOLO, name, "--config", "mine.toml")
+        *others, deleted = results_seen(terminal, SOLO, name, "--config", "mine.toml")
         assert all("off limits" in text for text in others), (name, others)
         assert ("off limits" in deleted) == (name != "soft.txt")  # a link itself may go
     assert SECRET in own.read_text()

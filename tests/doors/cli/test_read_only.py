@@ -49,7 +49,7 @@ def state_of(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def bounded(terminal: Terminal, *args: str) -> subprocess.CompletedProcess[str]:
+def run_bounded(terminal: Terminal, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "perstack", *args],
         cwd=terminal.workspace,
@@ -88,10 +88,10 @@ def test_a_store_without_write_access_is_read_and_verified_and_nothing_is_made(
             ("iterations",),
             ("export", "team", "--format", "json"),
         ):
-            done = bounded(terminal, *args, *where)
+            done = run_bounded(terminal, *args, *where)
             assert (done.returncode, done.stderr) == (0, ""), (args, done)
         assert state_of(state) == before
-        refused = bounded(terminal, "run", "lead", "more", "--continue", "--provider", "scripted", *where)
+        refused = run_bounded(terminal, "run", "lead", "more", "--continue", "--provider", "scripted", *where)
         assert refused.returncode == 1
         assert "Traceback" not in refused.stderr
         assert state_of(state) == before
@@ -104,7 +104,7 @@ def test_a_sqlite_file_that_a_killed_process_left_is_not_read_without_what_it_ha
     state = terminal.workspace / "perstack"
     (state / "state.db-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(28))
     with read_only(state):
-        done = bounded(terminal, "jobs", *where)
+        done = run_bounded(terminal, "jobs", *where)
         assert "Traceback" not in done.stderr
         assert done.returncode == 0 or str(state / "state.db") in done.stderr
 

@@ -200,7 +200,7 @@ def edits(draw: st.DrawFn):
         data = b"\n".join([*lines, b""])
         return data[: place % len(data)]
 
-    def without(lines: list[bytes]) -> bytes:
+    def without_line(lines: list[bytes]) -> bytes:
         at = place % len(lines)
         return b"\n".join([*lines[:at], *lines[at + 1 :], b""])
 
@@ -226,7 +226,7 @@ def edits(draw: st.DrawFn):
         return b"\n".join([*(line if old == lines[place % len(lines)] else old for old in lines), b""])
 
     place, number = draw(st.integers(0, 1 << 20)), draw(st.integers(0, 1 << 10))
-    return draw(st.sampled_from((flipped, cut, without, swapped, rewritten, shorter, forged)))
+    return draw(st.sampled_from((flipped, cut, without_line, swapped, rewritten, shorter, forged)))
 
 
 @given(edit=edits(), run=st.integers(1, 3), keeps_caches=st.booleans())
@@ -245,11 +245,11 @@ def test_every_edit_cut_and_rewriting_of_a_log_is_found(
     lines = path.read_bytes().splitlines()
     path.write_bytes(edit(lines))
 
-    async def found() -> bool:
+    async def is_found() -> bool:
         async with Host(Project(), workspace=tmp_path, storage="file:copy") as host:
             logs = {log.run_id: [bytes(line) for line in log.lines] for log in await host.jobs.logs("team")}
             report = await host.audit.verify_receipt(receipt, key=public)
             by_receipt = any("the receipt" in finding.message for finding in report.findings)
             return by_receipt or logs[f"team-{run}"] == lines
 
-    assert asyncio.run(found())
+    assert asyncio.run(is_found())

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from hosting import STORAGES, storage_line
-from processes import start, until
+from processes import start, wait_until
 from terminal import SECONDS, TEAM, Terminal, reply
 
 SECRET = "hunter2-is-the-password"
@@ -85,7 +85,7 @@ def test_a_job_that_is_driven_is_refused(terminal: Terminal) -> None:
     slow = [reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]})), reply("done")]
     terminal.project(TEAM, lead=slow)
     with start(terminal, "run", "lead", SECRET, "--job-id", "job") as process:
-        until(lambda: (terminal.workspace / "began").exists(), "the command runs")
+        wait_until(lambda: (terminal.workspace / "began").exists(), "the command runs")
         done = terminal.call("redact", "job-1-1", "query", "--reason", "r")
         assert (done.code, done.out) == (1, "")
         assert "is being driven by" in done.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from signal import SIGINT
 
-from processes import start, until
+from processes import start, wait_until
 from terminal import ASKING, SECONDS, Result, Terminal, reply
 
 
@@ -42,7 +42,7 @@ def test_an_event_that_comes_twice_while_its_job_is_driven_has_been_taken(termin
     (terminal.workspace / "event").write_text(event("1"))
     with (terminal.workspace / "event").open() as given:
         first = start(terminal, "signal", "ask", stdin=given)
-    until(lambda: b'"signal":"/ci 1"' in terminal.log_of("ask-1").read_bytes(), "the event to be taken")
+    wait_until(lambda: b'"signal":"/ci 1"' in terminal.log_of("ask-1").read_bytes(), "the event to be taken")
     again = signal(terminal, "ask", event("1"))
     first.send_signal(SIGINT)
     first.communicate(timeout=SECONDS)

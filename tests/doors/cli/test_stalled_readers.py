@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import warm
-from processes import until
+from processes import wait_until
 from terminal import SECONDS, Terminal, reply
 
 from perstack.doors.shared import output_stream
@@ -83,7 +83,7 @@ def unread(terminal: Terminal, *args: str, **options: Any) -> Iterator[Unread]:
 def test_a_job_is_completed_while_nobody_reads_its_events_and_none_is_lost(terminal: Terminal, shares: bool) -> None:
     args = ("run", "solo", "q", "--job-id", "job", "--provider", "scripted")
     with unread(talkative(terminal), *args, shares=shares) as command:
-        until(lambda: is_completed(terminal), "the Job to be completed")
+        wait_until(lambda: is_completed(terminal), "the Job to be completed")
         assert command.process.poll() is None, "it has left what it wrote unread"
         seen = command.read().splitlines()
         assert command.end() == 0
@@ -106,7 +106,7 @@ def test_a_terminal_that_is_halted_halts_no_job(terminal: Terminal, args: tuple[
     if args == ("start", "solo", "q") and term == "dumb":
         pytest.skip("that is line by line")
 
-    def ended() -> bool:
+    def has_completed_job() -> bool:
         return any(is_completed(terminal, f"{job.name}-1") for job in terminal.jobs().glob("*"))
 
     talkative(terminal)
@@ -114,14 +114,14 @@ def test_a_terminal_that_is_halted_halts_no_job(terminal: Terminal, args: tuple[
         steps = [{**reply(f"{number}", ("todo", {"newTodos": ["a"]})), "delayMs": 60} for number in range(60)]
         terminal.script(solo=[*steps, reply("The end.")])
     with unread(terminal, *args, "--provider", "scripted", tty=True, term=term) as command:
-        until(ended, "the Job to be completed")
+        wait_until(has_completed_job, "the Job to be completed")
         if args[0] == "run":
             assert b"The end." in command.read()
             assert command.end() == 0
             return
         reader = threading.Thread(target=command.read)
         reader.start()
-        until(lambda: b"The end." in command.seen, "the end to be shown")
+        wait_until(lambda: b"The end." in command.seen, "the end to be shown")
         command.process.terminate()
         assert command.end() == 130
         reader.join(SECONDS)
@@ -163,7 +163,7 @@ def test_a_signal_ends_a_command_whose_reader_stays_stalled(
     (terminal.workspace / "script.json").write_text(json.dumps(script))
     args = ("run", "solo", "q", "--job-id", "job", "--output", "jsonl", "--provider", "scripted")
     with unread(terminal, *args, tty=tty) as command:
-        until(lambda: _steps(terminal) == STEPS, "the last step")
+        wait_until(lambda: _steps(terminal) == STEPS, "the last step")
         command.process.send_signal(number)
         assert command.end() == 130
     assert b'"type":"stopRunByInterrupt"' in terminal.log_of("job-1").read_bytes()
@@ -178,13 +178,13 @@ def test_ctrl_c_ends_a_command_that_waits_at_its_end_for_its_reader(terminal: Te
     args = ("run", "solo", "q", "--job-id", "job", "--provider", "scripted")
     with unread(talkative(terminal), *args) as command:
         job = terminal.jobs() / "job" / "job.json"
-        until(lambda: job.exists() and json.loads(job.read_bytes())["status"] == "completed", "the end of the Job")
+        wait_until(lambda: job.exists() and json.loads(job.read_bytes())["status"] == "completed", "the end of the Job")
 
         def has_left() -> bool:
             command.process.send_signal(signal.SIGINT)
             return command.process.poll() is not None
 
-        until(has_left, "the process to leave")
+        wait_until(has_left, "the process to leave")
         assert command.process.returncode in (130, -signal.SIGINT)
 
 
@@ -197,7 +197,7 @@ def test_a_reader_that_leaves_while_much_waits_for_it_interrupts_the_job(termina
     (terminal.workspace / "script.json").write_text(json.dumps(script))
     args = ("run", "solo", "q", "--job-id", "job", "--provider", "scripted")
     with unread(terminal, *args) as command:
-        until(lambda: _steps(terminal) == STEPS, "the last step")
+        wait_until(lambda: _steps(terminal) == STEPS, "the last step")
         os.close(command.ours)
         assert command.end() == 130
     assert b'"type":"stopRunByInterrupt"' in terminal.log_of("job-1").read_bytes()
@@ -278,7 +278,7 @@ def test_an_error_of_a_write_that_waited_is_raised_by_the_next_one(monkeypatch: 
     with channel() as (made, ours):
         in_a_loop(lambda: made.write(b"x" * 200_000))
         os.close(ours)
-        until(lambda: made.pending == 0, "the write to fail")
+        wait_until(lambda: made.pending == 0, "the write to fail")
         with pytest.raises(BrokenPipeError):
             in_a_loop(lambda: made.write(b"more"))
         with pytest.raises(BrokenPipeError):

@@ -6,7 +6,7 @@ import json
 import signal
 
 import pytest
-from processes import start, until
+from processes import start, wait_until
 from terminal import ASKING, SECONDS, Terminal, reply
 
 
@@ -16,7 +16,7 @@ def task(terminal: Terminal, *words: str) -> dict:
     return json.loads(done.out)
 
 
-def each(terminal: Terminal, *words: str) -> dict:
+def run_apart(terminal: Terminal, *words: str) -> dict:
     """The same in a process of its own."""
     done = terminal.run("task", *words, "--json")
     assert done.code == 0, done.err
@@ -24,16 +24,16 @@ def each(terminal: Terminal, *words: str) -> dict:
 
 
 def test_a_task_that_one_process_creates_is_approved_by_another_and_resumed_by_a_third(terminal: Terminal) -> None:
-    each(terminal, "create", "deploy", "--state", '{"built": true}', "--agent", "me", "--start")
-    paused = each(terminal, "pause", "deploy", "--reason", "human_approval", "--message", "Deploy?")
+    run_apart(terminal, "create", "deploy", "--state", '{"built": true}', "--agent", "me", "--start")
+    paused = run_apart(terminal, "pause", "deploy", "--reason", "human_approval", "--message", "Deploy?")
     assert (paused["status"], paused["pauseReason"]) == ("paused", "human_approval")
-    answered = each(terminal, "answer", "deploy", '{"approved": true}')
+    answered = run_apart(terminal, "answer", "deploy", '{"approved": true}')
     assert (answered["status"], answered["answered"]) == ("paused", True)
     second = terminal.run("task", "answer", "deploy", "no")
     assert (second.code, second.err) == (1, "error: task deploy has been answered already\n")
-    resumed = each(terminal, "resume", "deploy")
+    resumed = run_apart(terminal, "resume", "deploy")
     assert (resumed["status"], resumed["state"], resumed["input"]) == ("running", {"built": True}, {"approved": True})
-    assert each(terminal, "complete", "deploy", "--result", "live")["result"] == "live"
+    assert run_apart(terminal, "complete", "deploy", "--result", "live")["result"] == "live"
 
 
 def test_a_task_is_shown_and_listed_in_tables(terminal: Terminal) -> None:
@@ -176,7 +176,7 @@ def deletable(terminal: Terminal) -> None:
     task(terminal, "create", "waits", "--depends-on", "needed", "--depends-on", "runs")
 
 
-def left(terminal: Terminal) -> list[str]:
+def task_ids(terminal: Terminal) -> list[str]:
     return sorted(one["taskId"] for one in json.loads(terminal.call("task", "list", "--json").out)["tasks"])
 
 
@@ -194,7 +194,7 @@ def test_tasks_are_deleted_in_bulk_but_for_those_that_others_wait_for(terminal: 
     assert done.err == (
         "kept: task needed cannot be deleted, since task waits waits for it: resume or delete waits first\n"
     )
-    assert left(terminal) == ["needed", "runs", "waits"]
+    assert task_ids(terminal) == ["needed", "runs", "waits"]
     task(terminal, "resume", "waits")
     again = terminal.call("task", "delete", "--status", "completed", "--yes", "--json")
     assert (again.code, json.loads(again.out)) == (0, {"deleted": ["needed"], "kept": {}})
@@ -215,7 +215,7 @@ def test_a_person_is_asked_before_tasks_are_deleted_in_bulk(terminal: Terminal, 
     assert "Delete 2 tasks for good? [y/N]" in seen
     assert ("nothing is deleted" in seen) is ("done" in stay)
     assert ("say yes or no" in seen) is ("maybe" in says)
-    assert left(terminal) == stay
+    assert task_ids(terminal) == stay
 
 
 def test_what_a_task_waits_for_is_shown_with_what_became_of_it(terminal: Terminal) -> None:
@@ -266,7 +266,9 @@ def test_run_due_is_interrupted_and_the_next_goes_on_with_the_same_job(terminal:
     task(terminal, "pause", "fix", "--reason", "scheduled_wait", "--resume-at", "1")
     process = start(terminal, "task", "run-due")
     logs = "*/runs/*/events.jsonl"
-    until(lambda: any('"startGeneration"' in log.read_text() for log in terminal.jobs().glob(logs)), "the Job to begin")
+    wait_until(
+        lambda: any('"startGeneration"' in log.read_text() for log in terminal.jobs().glob(logs)), "the Job to begin"
+    )
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=SECONDS)
     assert process.returncode == 130

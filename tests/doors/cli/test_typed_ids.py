@@ -18,18 +18,18 @@ def three(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def shown(terminal: Terminal, *words: str) -> str:
+def log_line(terminal: Terminal, *words: str) -> str:
     done = terminal.call("log", *words, "--json", "--take", "1")
     assert done.code == 0, done.err
     return str(json.loads(done.out)["jobId"])
 
 
 def test_a_beginning_that_only_one_has_and_the_last_are_ids(three: Terminal) -> None:
-    assert shown(three, "--job", "spring-r") == "spring-rain"
-    assert shown(three, "--job", "@last") == "autumn"
-    assert shown(three, "--job", "@last~2") == "spring-rain"
-    assert shown(three, "--run", "aut-1") == "autumn"
-    assert shown(three, "--run", "@last~1-1") == "spring-sun"
+    assert log_line(three, "--job", "spring-r") == "spring-rain"
+    assert log_line(three, "--job", "@last") == "autumn"
+    assert log_line(three, "--job", "@last~2") == "spring-rain"
+    assert log_line(three, "--run", "aut-1") == "autumn"
+    assert log_line(three, "--run", "@last~1-1") == "spring-sun"
     assert "team" not in three.call("log", "--checkpoint", "spring-s-1-5").out
     for words in (("verify", "aut"), ("replay", "@last"), ("receipt", "aut"), ("export", "aut", "--format", "jsonl")):
         done = three.call(*words)
@@ -46,7 +46,7 @@ def test_a_beginning_that_several_have_is_refused_with_all_of_them(three: Termin
 
 def test_a_whole_id_is_meant_even_if_others_begin_with_it(three: Terminal) -> None:
     assert three.call("run", "guest", "go", "--job-id", "spring").code == 3
-    assert shown(three, "--job", "spring") == "spring"
+    assert log_line(three, "--job", "spring") == "spring"
 
 
 def test_what_fits_nothing_is_said_as_it_was_typed(three: Terminal) -> None:

@@ -38,7 +38,7 @@ def _log(job: Path) -> Path:
     return job / "runs" / "team-1" / "events.jsonl"
 
 
-def _changed(job: Path, old: bytes, new: bytes) -> None:
+def _change_log(job: Path, old: bytes, new: bytes) -> None:
     reseal(_log(job), lambda payload: re.sub(old, new, payload))
     (job / "job.json").unlink()
 
@@ -55,7 +55,7 @@ ORIGINAL: dict[str, Harm] = {
     "a FIFO for a file": lambda job: _becomes(_event(job, "1-callTools"), os.mkfifo),
 }
 OURS: dict[str, Harm] = {
-    "an event that cannot follow": lambda job: _changed(job, b'"type":"callTools"', b'"type":"finishStep"'),
+    "an event that cannot follow": lambda job: _change_log(job, b'"type":"callTools"', b'"type":"finishStep"'),
     "a log that is a folder": lambda job: (_becomes(_log(job), Path.mkdir), (job / "job.json").unlink()),
     "a log that is a FIFO": lambda job: (_becomes(_log(job), os.mkfifo), (job / "job.json").unlink()),
     "a job.json that is a folder": lambda job: _becomes(job / "job.json", Path.mkdir),
@@ -64,8 +64,8 @@ OURS: dict[str, Harm] = {
         _log(job).write_bytes(_log(job).read_bytes().replace(b"All is done", b"\xff\xfe")),
         (job / "job.json").unlink(),
     ),
-    "deep arguments": lambda job: _changed(job, rb'\{"a":1\}', b'{"a":' + b"[" * 3000 + b"]" * 3000 + b"}"),
-    "arguments of five thousand digits": lambda job: _changed(job, rb'\{"a":1\}', b'{"a":' + b"9" * 5000 + b"}"),
+    "deep arguments": lambda job: _change_log(job, rb'\{"a":1\}', b'{"a":' + b"[" * 3000 + b"]" * 3000 + b"}"),
+    "arguments of five thousand digits": lambda job: _change_log(job, rb'\{"a":1\}', b'{"a":' + b"9" * 5000 + b"}"),
     "a file for the folder of Runs": lambda job: (
         shutil.rmtree(job / "runs"),
         (job / "runs").write_text(""),

@@ -17,7 +17,7 @@ EXPERT = 'provider.providerName = "anthropic"\n[experts.a]\ninstruction = "x"\nm
 KEY = "sk-ant-this-key-is-wrong-0123456789"
 
 
-def refused(terminal: Terminal, reply: PreparedReply, *args: str, env: dict[str, str] | None = None) -> Result:
+def run_refused(terminal: Terminal, reply: PreparedReply, *args: str, env: dict[str, str] | None = None) -> Result:
     """Run an Expert whose endpoint gives this reply."""
     terminal.project(EXPERT)
 
@@ -36,7 +36,7 @@ def test_a_refused_key_is_named_with_the_place_where_it_is_set(terminal: Termina
         file.write_text(f"ANTHROPIC_API_KEY={KEY}{'-other' if way == 'both' else ''}\n")
     env = {"ANTHROPIC_API_KEY": KEY} if way in ("environment", "both") else {}
     args = ("--env-path", ".env") if way != "environment" else ()
-    done = refused(terminal, ANTHROPIC.refused(401, f"invalid x-api-key {KEY}"), *args, env=env)
+    done = run_refused(terminal, ANTHROPIC.error_reply(401, f"invalid x-api-key {KEY}"), *args, env=env)
     place = {
         "environment": "the environment",
         "both": "the environment, which takes precedence over .env",
@@ -49,14 +49,14 @@ def test_a_refused_key_is_named_with_the_place_where_it_is_set(terminal: Termina
 
 
 def test_what_a_key_may_not_do_is_no_wrong_key(terminal: Terminal) -> None:
-    done = refused(terminal, ANTHROPIC.refused(403, "no such region"), env={"ANTHROPIC_API_KEY": KEY})
+    done = run_refused(terminal, ANTHROPIC.error_reply(403, "no such region"), env={"ANTHROPIC_API_KEY": KEY})
     words = "provider anthropic does not allow this to the key in ANTHROPIC_API_KEY, which is set in the environment"
     assert f"{words}: no such region; allow it in your account" in done.err
 
 
 def test_a_key_of_the_settings_is_said_to_be_there(terminal: Terminal) -> None:
     terminal.trusted()
-    reply = ANTHROPIC.refused(401, "no")
+    reply = ANTHROPIC.error_reply(401, "no")
     header = f'provider.setting.headers = {{ x-api-key = "{KEY}" }}\n'
 
     async def serve() -> Result:

@@ -149,7 +149,7 @@ def test_after_a_503_the_job_is_recorded_and_a_worker_that_looks_finds_it(tmp_pa
             project = load_usable(terminal.workspace / "perstack.toml").project
             host = Host(project, workspace=terminal.workspace, env=terminal.env, dispatcher=engine.dispatcher)
             async with engine.at_work(host) as at_work:
-                await at_work.until("ended")
+                await at_work.wait_for_report("ended")
 
         asyncio.run(work())
         after = client.post("/v1/jobs", json=asked)

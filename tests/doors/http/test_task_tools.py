@@ -36,13 +36,13 @@ def test_an_agent_keeps_a_task_that_a_later_process_goes_on_with(tmp_path: Path)
             listed = structure(await editor.call("task_list", status="running"))
             assert [task["taskId"] for task in listed["tasks"]] == ["refactor"]
 
-    async def without() -> None:
+    async def without_task_tools() -> None:
         async with connected(terminal) as editor:
             assert not any(tool.name.startswith("task_") for tool in (await editor.client.list_tools()).tools)
 
     wait_for(begin(), SECONDS)
     wait_for(go_on(), SECONDS)
-    wait_for(without(), SECONDS)
+    wait_for(without_task_tools(), SECONDS)
 
 
 def test_the_inbox_is_the_same_in_an_editor(tmp_path: Path) -> None:

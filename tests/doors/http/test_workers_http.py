@@ -38,7 +38,7 @@ def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) 
         await engine.submit("later", due=1 << 50)
         host, address = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), ListenAddress.parse("127.0.0.1:0")
         async with engine.at_work(host) as at_work:
-            await at_work.until("ended")
+            await at_work.wait_for_report("ended")
             worker = at_work.worker
             app = app_of(worker, engine.dispatcher, host.clock, address)
             async with served(app, address) as place, httpx.AsyncClient(base_url=place) as client:

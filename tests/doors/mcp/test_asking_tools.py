@@ -41,7 +41,7 @@ def agency(terminal: Terminal) -> Terminal:
     )
 
 
-def told(terminal: Terminal, job_id: str) -> list[str]:
+def tool_texts(terminal: Terminal, job_id: str) -> list[str]:
     """What the tool told the delegate's model."""
     log = terminal.run("log", "--job", job_id, "--run", f"{job_id}-2", "--type", "finishToolCall", "--json").events
     return [event["contents"][0]["text"] for event in log]
@@ -60,7 +60,7 @@ def test_a_delegates_tool_asks_by_a_form_of_its_own_fields(agency: Terminal, era
             assert form.requested_schema["required"] == ["city"]
             return structure(result)["id"]
 
-    assert told(agency, wait_for(work(), 60)) == ["accept Rome 2"]
+    assert tool_texts(agency, wait_for(work(), 60)) == ["accept Rome 2"]
 
 
 def test_to_decline_is_an_answer_to_the_tool_and_to_close_the_form_is_none(agency: Terminal, era: str) -> None:
@@ -77,7 +77,7 @@ def test_to_decline_is_an_answer_to_the_tool_and_to_close_the_form_is_none(agenc
             answered = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
             assert texts(answered)[0] == "Planned."
 
-    assert told(agency, wait_for(decline(), 60)) == ["decline None None"]
+    assert tool_texts(agency, wait_for(decline(), 60)) == ["decline None None"]
     wait_for(close(), 60)
 
 

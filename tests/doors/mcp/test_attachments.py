@@ -13,7 +13,7 @@ from terminal import Terminal
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 
-def started(terminal: Terminal, job: str) -> list[dict[str, Any]]:
+def first_events(terminal: Terminal, job: str) -> list[dict[str, Any]]:
     """The first event of each Run of a Job."""
     firsts = (terminal.log_of(f"{job}-{number}").read_bytes().splitlines()[0] for number in (1, 2))
     return [json.loads(line) for line in firsts]
@@ -31,7 +31,7 @@ def test_paths_and_resource_links_of_the_workspace_are_attached(terminal: Termin
             return first
 
     job = structure(wait_for(work(), 60))["id"]
-    first, second = started(terminal, job)
+    first, second = first_events(terminal, job)
     assert [one.get("name") for one in first["attachments"]] == ["shot.png", None]
     assert first["attachments"][1]["text"].endswith("Attached file notes.txt:\na note")
     assert len(second["attachments"]) == 1

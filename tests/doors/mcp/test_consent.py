@@ -36,16 +36,16 @@ def answering(answer: str) -> Fill:
     return fill
 
 
-async def said(editor: Editor) -> list[str]:
+async def call_texts(editor: Editor) -> list[str]:
     return texts(await editor.call("solo", query="go"))
 
 
 def test_where_nobody_can_be_asked_the_definition_of_before_holds(terminal: Terminal, era: str) -> None:
     async def work() -> None:
         async with attached(terminal, era=era) as editor:
-            assert (await said(editor))[0] == "old"
+            assert (await call_texts(editor))[0] == "old"
             ran = change(terminal)
-            result = await said(editor)
+            result = await call_texts(editor)
             assert result[0] == "old"
             assert "a person agrees by `perstack trust`" in result[-1]
             assert "command (skill evil of solo)" in result[-1]
@@ -58,9 +58,9 @@ def test_where_nobody_can_be_asked_the_definition_of_before_holds(terminal: Term
 def test_words_still_change_live(terminal: Terminal) -> None:
     async def work() -> None:
         async with attached(terminal) as editor:
-            assert (await said(editor))[0] == "old"
+            assert (await call_texts(editor))[0] == "old"
             change(terminal, more="")
-            assert (await said(editor))[0] == "fresh"
+            assert (await call_texts(editor))[0] == "fresh"
 
     wait_for(work(), 60)
 
@@ -68,11 +68,11 @@ def test_words_still_change_live(terminal: Terminal) -> None:
 def test_perstack_trust_lets_a_server_that_runs_take_it(terminal: Terminal) -> None:
     async def work() -> None:
         async with attached(terminal) as editor:
-            assert (await said(editor))[0] == "old"
+            assert (await call_texts(editor))[0] == "old"
             ran = change(terminal)
-            assert (await said(editor))[0] == "old"
+            assert (await call_texts(editor))[0] == "old"
             assert terminal.run("trust", "--yes").code == 0
-            assert (await said(editor))[0] == "fresh"
+            assert (await call_texts(editor))[0] == "fresh"
             assert ran.exists()
 
     wait_for(work(), 60)
@@ -81,16 +81,16 @@ def test_perstack_trust_lets_a_server_that_runs_take_it(terminal: Terminal) -> N
 def test_a_person_who_is_asked_sees_the_command_and_can_agree(terminal: Terminal, era: str) -> None:
     async def work() -> None:
         async with attached(terminal, era=era, fill=answering("yes")) as editor:
-            assert (await said(editor))[0] == "old"
+            assert (await call_texts(editor))[0] == "old"
             ran = change(terminal)
             await editor.client.list_tools()
             assert editor.shown == []
-            assert (await said(editor))[0] == "fresh"
+            assert (await call_texts(editor))[0] == "fresh"
             assert ran.exists()
             (form,) = editor.shown
             assert form.message.startswith(f"perstack: {terminal.workspace / 'perstack.toml'} has changed")
             assert "+ command: sh -c 'touch ran' (skill evil of solo)" in form.message
-            assert (await said(editor))[0] == "fresh"
+            assert (await call_texts(editor))[0] == "fresh"
             assert len(editor.shown) == 1
         assert "trusted already" in terminal.run("trust").err
 
@@ -101,10 +101,10 @@ def test_a_person_who_is_asked_sees_the_command_and_can_agree(terminal: Terminal
 def test_a_person_who_does_not_agree_is_not_asked_again(terminal: Terminal, era: str, answer: str) -> None:
     async def work() -> None:
         async with attached(terminal, era=era, fill=answering(answer)) as editor:
-            assert (await said(editor))[0] == "old"
+            assert (await call_texts(editor))[0] == "old"
             ran = change(terminal)
             for _ in range(2):
-                assert (await said(editor))[0] == "old"
+                assert (await call_texts(editor))[0] == "old"
             assert len(editor.shown) == 1
             assert not ran.exists()
 
@@ -117,11 +117,11 @@ def test_what_is_put_back_holds_again(terminal: Terminal) -> None:
 
     async def work() -> None:
         async with attached(terminal) as editor:
-            assert (await said(editor))[0] == "old"
+            assert (await call_texts(editor))[0] == "old"
             change(terminal)
-            assert len(await said(editor)) > 1
+            assert len(await call_texts(editor)) > 1
             file.write_text(before.replace("[[solo]]", "[[fresh]]"))
-            result = await said(editor)
+            result = await call_texts(editor)
             assert result[0] == "fresh"
             assert "perstack trust" not in result[-1]
 

@@ -20,7 +20,7 @@ async def names(editor: Editor) -> list[str]:
 
 
 @asynccontextmanager
-async def told(terminal: Terminal, era: str) -> AsyncIterator[tuple[Editor, asyncio.Event]]:
+async def notified_editor(terminal: Terminal, era: str) -> AsyncIterator[tuple[Editor, asyncio.Event]]:
     """An editor, and what is set when it is told that the tools have changed."""
     changed = asyncio.Event()
 
@@ -45,7 +45,7 @@ async def told(terminal: Terminal, era: str) -> AsyncIterator[tuple[Editor, asyn
 
 def test_a_client_is_told_of_a_new_expert_and_can_call_it(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with told(terminal, era) as (editor, changed):
+        async with notified_editor(terminal, era) as (editor, changed):
             assert "late" not in await names(editor)
             file = terminal.workspace / "perstack.toml"
             file.write_text(file.read_text() + MORE)
@@ -122,7 +122,7 @@ def test_a_file_that_a_pattern_of_include_finds_later_is_taken_in(terminal: Term
     file.write_text('include = ["experts/*.toml"]\n' + file.read_text())
 
     async def work() -> None:
-        async with told(terminal, era) as (editor, changed):
+        async with notified_editor(terminal, era) as (editor, changed):
             assert "late" not in await names(editor)
             (terminal.workspace / "experts").mkdir()
             (terminal.workspace / "experts" / "late.toml").write_text(MORE)
@@ -190,7 +190,7 @@ def test_an_expert_that_is_broken_by_an_edit_stays_as_it_was_and_the_others_chan
     file.write_text(before + MORE)
 
     async def work() -> None:
-        async with told(terminal, "handshake") as (editor, changed):
+        async with notified_editor(terminal, "handshake") as (editor, changed):
             assert "late" in await names(editor)
             broken = MORE.replace("instruction =", "instructoin =")
             file.write_text(before + broken + MORE.replace("late", "later"))

@@ -33,7 +33,7 @@ INITIALIZE = {
 }
 
 
-def held() -> tuple[int, int]:
+def open_counts() -> tuple[int, int]:
     """What the SDK and we hold of sessions, and tasks that run."""
     gc.collect()
     kinds = (StreamableHTTPServerTransport, ServerSession)
@@ -65,18 +65,18 @@ def test_sessions_that_nobody_closes_are_given_up_and_leave_nothing_open(tmp_pat
                 return name
 
             await session()  # with the first one begins what lasts as long as the server
-            while held()[0]:
+            while open_counts()[0]:
                 await asyncio.sleep(0.05)  # a look at what is left, bounded by the test
-            before = held()
+            before = open_counts()
             names = [
                 name for _ in range(SESSIONS // 10) for name in await asyncio.gather(*(session() for _ in range(10)))
             ]
             assert len({name["Mcp-Session-Id"] for name in names}) == SESSIONS
-            while held() > before:
+            while open_counts() > before:
                 await asyncio.sleep(0.05)  # a look at what is left, bounded by the test
             listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
             assert {(await client.post(url, json=listing, headers=name)).status_code for name in names} == {404}
-            assert held() <= before
+            assert open_counts() <= before
             await session()
         os.kill(os.getpid(), signal.SIGTERM)
         await serving

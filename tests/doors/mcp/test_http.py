@@ -8,7 +8,7 @@ import httpx
 import pytest
 from editor import ERAS, structure
 from hosting import wait_for
-from http_server import KNOWN, TOKEN, known, serving
+from http_server import KNOWN, TOKEN, authorized_client, serving
 from terminal import SECONDS, Terminal, reply
 
 from perstack.doors.http.access import AccessRules
@@ -32,13 +32,13 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 def test_several_clients_call_experts_without_cross_talk(terminal: Terminal, era: str) -> None:
     terminal.script(solo=[reply("Done.")])
 
-    async def one(url: str, number: int) -> dict:
+    async def progress_of_call(url: str, number: int) -> dict:
         said: list[str] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
             said.append(message or "")
 
-        async with known(url, ERAS[era]) as client:
+        async with authorized_client(url, ERAS[era]) as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
             assert "solo" in names
             done = await client.call_tool("solo", {"query": f"query {number}"}, progress_callback=hear)
@@ -46,7 +46,7 @@ def test_several_clients_call_experts_without_cross_talk(terminal: Terminal, era
             return structure(done)
 
     async def all_of(url: str) -> list[dict]:
-        return await asyncio.gather(*(one(url, number) for number in range(4)))
+        return await asyncio.gather(*(progress_of_call(url, number) for number in range(4)))
 
     with serving(terminal) as (url, _):
         jobs = wait_for(all_of(url), SECONDS)
@@ -59,9 +59,9 @@ def test_a_client_that_vanishes_loses_nothing_and_a_signal_leaves_an_interrupted
     terminal.script(solo=[reply("", ("think", {"thought": "x"})), slow])
 
     async def vanish(url: str) -> str:
-        async with known(url, "legacy") as client:
+        async with authorized_client(url, "legacy") as client:
             begun = structure(await client.call_tool("solo", {"query": "Do it", "wait": False}))
-        async with known(url, "legacy") as client:
+        async with authorized_client(url, "legacy") as client:
             found = structure(await client.call_tool("get_job", {"job": begun["id"]}))
             assert found["status"] == "running"
         return begun["id"]
@@ -74,7 +74,7 @@ def test_a_client_that_vanishes_loses_nothing_and_a_signal_leaves_an_interrupted
 
 def test_only_who_knows_the_token_is_let_in(terminal: Terminal) -> None:
     async def with_token(url: str) -> set[str]:
-        async with known(url, "legacy") as client:
+        async with authorized_client(url, "legacy") as client:
             return {tool.name for tool in (await client.list_tools()).tools}
 
     with serving(terminal) as (url, _):

@@ -69,10 +69,10 @@ def in_the_call(client: Pipe, **arguments: object) -> None:
 
 def until_it_sleeps(terminal: Terminal) -> None:
     file = terminal.workspace / "pid"
-    until(lambda: file.exists() and bool(file.read_text().strip()))
+    wait_until(lambda: file.exists() and bool(file.read_text().strip()))
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end
@@ -94,7 +94,7 @@ def test_cancelling_the_call_interrupts_the_job_and_ends_its_processes(slow: Ter
                     await is_asleep.wait()
                     scope.cancel()
             (job,) = structure(await editor.call("list_jobs"))["jobs"]
-            await editor.until(job["id"], "stoppedByInterrupt")
+            await editor.wait_for_status(job["id"], "stoppedByInterrupt")
             assert not alive(slow.workspace / "pid")
             resumed = await editor.call("resume_job", job=job["id"])
             assert texts(resumed)[0] == "on"
@@ -181,7 +181,7 @@ def test_a_signal_soon_after_the_end_of_stdin_does_not_cut_the_recording_short(s
         assert client.process.stdin is not None
         client.process.stdin.close()
         client.process.stdin = None
-        until((terminal.workspace / "asked").exists)
+        wait_until((terminal.workspace / "asked").exists)
         client.process.send_signal(signal.SIGTERM)
         assert client.process.wait(SECONDS) == 0
         client.kill()

@@ -103,7 +103,7 @@ def test_who_subscribes_to_a_job_is_told_when_it_moves_on(terminal: Terminal) ->
             job_id = structure(await editor.call("solo", query="Do it", wait=False))["id"]
             uri = f"perstack://jobs/{job_id}"
             await editor.client.subscribe_resource(uri)
-            await editor.until(job_id, "completed")
+            await editor.wait_for_status(job_id, "completed")
             while not told:
                 await editor.job(job_id)
             assert set(told) == {uri}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from editor import ERAS, Editor, attached, structure, texts
 from hosting import wait_for
-from http_server import known, serving
+from http_server import authorized_client, serving
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -35,7 +35,7 @@ class Folders:
         self.updated: list[str] = []
         self.changed = asyncio.Event()
 
-    async def listed(self, context: object) -> ListRootsResult:
+    async def list_roots(self, context: object) -> ListRootsResult:
         self.asked += 1
         return ListRootsResult(roots=[Root(uri=folder.as_uri()) for folder in self.folders])  # type: ignore[arg-type]
 
@@ -47,7 +47,7 @@ class Folders:
 
     @property
     def callbacks(self) -> dict[str, Callable[..., object]]:
-        return {"list_roots_callback": self.listed, "message_handler": self.hear}
+        return {"list_roots_callback": self.list_roots, "message_handler": self.hear}
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def experts(client: Client) -> list[str]:
     return [tool.name for tool in (await client.list_tools()).tools if tool.name.startswith("by_")]
 
 
-async def told(changed: asyncio.Event) -> None:
+async def wait_for_change(changed: asyncio.Event) -> None:
     async with asyncio.timeout(SECONDS):
         await changed.wait()
     changed.clear()
@@ -138,13 +138,13 @@ def test_a_client_that_opens_another_folder_is_told_and_served_from_there(
             job_id = structure(await editor.call("by_red", query="who?"))["id"]
             open_folders.folders = (blue, red)
             await editor.client.send_roots_list_changed()
-            await told(open_folders.changed)
+            await wait_for_change(open_folders.changed)
             assert await experts(editor.client) == ["by_blue"]
             assert structure(await editor.call("list_jobs")) == {"jobs": []}
             assert (await editor.call("get_job", job=job_id)).is_error
             (red / "perstack.toml").write_text(definition("by_red", "by_other"))
             (blue / "perstack.toml").write_text(definition("by_blue", "by_late"))
-            await told(open_folders.changed)
+            await wait_for_change(open_folders.changed)
             assert await experts(editor.client) == ["by_blue", "by_late"]
 
     wait_for(work(), SECONDS)
@@ -205,7 +205,7 @@ def test_what_is_wrong_with_the_open_folder_is_said_until_it_is_mended(
 @asynccontextmanager
 async def over_http(url: str, folders: Folders | None, era: str = "handshake") -> AsyncIterator[Editor]:
     callbacks = folders.callbacks if folders is not None else {}
-    async with asyncio.timeout(SECONDS), known(url, ERAS[era], **callbacks) as client:
+    async with asyncio.timeout(SECONDS), authorized_client(url, ERAS[era], **callbacks) as client:
         yield Editor(client)
 
 
@@ -217,7 +217,7 @@ def test_clients_of_one_server_with_different_folders_open_see_nothing_of_each_o
     async def jobs_of(editor: Editor) -> list[str]:
         return [job["id"] for job in structure(await editor.call("list_jobs"))["jobs"]]
 
-    async def one(editor: Editor, name: str, queries: int) -> list[str]:
+    async def call_in_root(editor: Editor, name: str, queries: int) -> list[str]:
         assert await experts(editor.client) == [f"by_{name}"]
         calls = (editor.call(f"by_{name}", query=f"{name} {number}") for number in range(queries))
         done = [structure(each) for each in await asyncio.gather(*calls)]
@@ -235,7 +235,10 @@ def test_clients_of_one_server_with_different_folders_open_see_nothing_of_each_o
             over_http(url, Folders(places["red"]), "stateless") as modern,
         ):
             made = await asyncio.gather(
-                one(in_red, "red", 3), one(in_blue, "blue", 2), one(at_home, "home", 1), one(modern, "home", 1)
+                call_in_root(in_red, "red", 3),
+                call_in_root(in_blue, "blue", 2),
+                call_in_root(at_home, "home", 1),
+                call_in_root(modern, "home", 1),
             )
             assert sorted(await jobs_of(in_red)) == sorted(await jobs_of(also_red)) == made[0]
             assert sorted(await jobs_of(in_blue)) == made[1]
@@ -251,7 +254,7 @@ def test_clients_of_one_server_with_different_folders_open_see_nothing_of_each_o
             while not red.updated:
                 await in_red.call("list_jobs")
             (places["blue"] / "perstack.toml").write_text(definition("by_blue", "by_late"))
-            await told(blue.changed)
+            await wait_for_change(blue.changed)
             assert await experts(in_blue.client) == ["by_blue", "by_late"]
             assert await experts(in_red.client) == ["by_red"]
             assert set(red.updated) == {uris[0]}
@@ -267,7 +270,7 @@ def test_beyond_loopback_no_client_is_asked_what_it_has_open(terminal: Terminal,
 
     async def work(url: str) -> None:
         open_folders = Folders(red)
-        async with known(url, "legacy", host="build.example", **open_folders.callbacks) as client:
+        async with authorized_client(url, "legacy", host="build.example", **open_folders.callbacks) as client:
             assert await experts(client) == ["by_home"]
             assert open_folders.asked == 0
 

@@ -160,7 +160,7 @@ def test_a_call_that_does_not_wait_returns_the_id_and_the_job_goes_on(terminal: 
         async with attached(terminal, era=era) as editor:
             begun = structure(await editor.call("solo", query="go", wait=False))
             assert begun["status"] in ("running", "completed")
-            done = await editor.until(begun["id"], "completed")
+            done = await editor.wait_for_status(begun["id"], "completed")
             assert done["text"] == "One note."
 
     wait_for(work(), 60)
@@ -327,12 +327,12 @@ def test_two_servers_of_one_folder_see_each_others_jobs_and_keep_out_of_them(ter
             mine = structure(await one.call("solo", query="go", wait=False))["id"]
             theirs = structure(await other.call("solo", query="go", wait=False))["id"]
             for editor, job_id in ((other, mine), (one, theirs)):
-                await editor.until(job_id, "running")
+                await editor.wait_for_status(job_id, "running")
                 refused = await editor.call("resume_job", job=job_id)
                 assert refused.is_error, texts(refused)
             (terminal.workspace / "go").touch()
             for editor, job_id in ((other, mine), (one, theirs)):
-                assert (await editor.until(job_id, "completed"))["text"] == "on"
+                assert (await editor.wait_for_status(job_id, "completed"))["text"] == "on"
 
     wait_for(work(), 60)
 

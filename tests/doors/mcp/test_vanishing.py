@@ -21,7 +21,7 @@ import pytest
 import uvicorn
 from editor import ERAS, structure, texts
 from hosting import wait_for
-from http_server import KNOWN, known, serving
+from http_server import KNOWN, authorized_client, serving
 from mcp.client import Client
 from mcp.server.connection import Connection
 from mcp_types import CallToolResult, ListRootsResult, Root
@@ -81,7 +81,7 @@ def calling(url: str, era: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_the_job_of_a_client_that_is_killed_in_mid_call_goes_on_and_is_found(terminal: Terminal, era: str) -> None:
     async def find(url: str) -> None:
-        async with asyncio.timeout(SECONDS), known(url, ERAS[era]) as client:
+        async with asyncio.timeout(SECONDS), authorized_client(url, ERAS[era]) as client:
             (job,) = structure(await client.call_tool("list_jobs"))["jobs"]
             assert job["status"] == "running"
             (terminal.workspace / "go").touch()
@@ -122,7 +122,7 @@ class Rude:
 
 def test_the_job_of_a_session_that_is_ended_in_mid_call_goes_on(terminal: Terminal) -> None:
     async def work(url: str) -> None:
-        async with asyncio.timeout(SECONDS), Rude(url) as client, known(url, "legacy") as other:
+        async with asyncio.timeout(SECONDS), Rude(url) as client, authorized_client(url, "legacy") as other:
             call = asyncio.create_task(
                 client.post(id=2, method="tools/call", params={"name": "solo", "arguments": {"query": "go"}})
             )
@@ -151,7 +151,11 @@ def test_a_client_that_cancels_its_call_stops_its_own_job_only(terminal: Termina
         return await client.call_tool("solo", {"query": "go"}, progress_callback=hear)
 
     async def work(url: str) -> None:
-        async with asyncio.timeout(SECONDS), known(url, "legacy") as one, known(url, "legacy") as other:
+        async with (
+            asyncio.timeout(SECONDS),
+            authorized_client(url, "legacy") as one,
+            authorized_client(url, "legacy") as other,
+        ):
             events = [asyncio.Event(), asyncio.Event()]
             # both number their calls alike
             goes_on = asyncio.create_task(call(other, events[1]))
@@ -202,7 +206,7 @@ def test_nothing_is_kept_of_sessions_that_ended_or_were_abandoned(terminal: Term
     other.mkdir()
     (other / "perstack.toml").write_text('[experts.there]\ninstruction = "x"\n')
 
-    def opened(folder: Path) -> tuple[Host, object]:
+    def open_host(folder: Path) -> tuple[Host, object]:
         loaded = load_project(folder / "perstack.toml")
         return Host(loaded.project, workspace=folder, env=terminal.env), loaded
 
@@ -223,7 +227,7 @@ def test_nothing_is_kept_of_sessions_that_ended_or_were_abandoned(terminal: Term
             assert json.loads(told.removeprefix("data: "))["result"]["tools"]
 
     async def work() -> None:
-        async with serve_projects(ServeOptions(opened(terminal.workspace), opened)) as workspaces:  # type: ignore[arg-type]
+        async with serve_projects(ServeOptions(open_host(terminal.workspace), open_host)) as workspaces:  # type: ignore[arg-type]
             async with listening(workspaces, idle=SECONDS) as url:
                 await asyncio.gather(
                     *(polite(url) for _ in range(5)), *(polite(url, list_roots_callback=roots) for _ in range(5))

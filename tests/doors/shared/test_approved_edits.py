@@ -14,7 +14,7 @@ from perstack.doors.shared.questions import call_text
 LINES = [f"line {number}\n" for number in range(1, 41)]
 
 
-def asked(tool_name: str, offers: tuple[str, ...] = (), **args) -> OpenQuestion:
+def question_about(tool_name: str, offers: tuple[str, ...] = (), **args) -> OpenQuestion:
     return OpenQuestion(
         id="j-1-4",
         run_id="j-1",
@@ -28,13 +28,15 @@ def asked(tool_name: str, offers: tuple[str, ...] = (), **args) -> OpenQuestion:
     )
 
 
-def shown(folder: Path, tool_name: str, **args) -> str:
-    return call_text(asked(tool_name, **args), folder)
+def text_shown(folder: Path, tool_name: str, **args) -> str:
+    return call_text(question_about(tool_name, **args), folder)
 
 
 def test_an_edit_has_the_line_numbers_of_the_file_and_three_lines_around(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(LINES))
-    seen = shown(tmp_path, "editTextFile", path="a.txt", oldText="line 20\nline 21", newText="line 20\nnew\nline 21b")
+    seen = text_shown(
+        tmp_path, "editTextFile", path="a.txt", oldText="line 20\nline 21", newText="line 20\nnew\nline 21b"
+    )
     assert (
         "  --- a.txt\n  +++ a.txt\n  @@ -18,7 +18,8 @@\n   line 18\n   line 19\n   line 20\n  -line 21\n  +new\n"
         "  +line 21b\n   line 22\n   line 23\n   line 24\n" in seen
@@ -55,35 +57,35 @@ def test_an_edit_at_an_end_of_the_file_or_of_a_line_is_placed_too(
     tmp_path: Path, old: str, new: str, head: str
 ) -> None:
     (tmp_path / "a.txt").write_text("".join(LINES))
-    assert head in shown(tmp_path, "editTextFile", path="a.txt", oldText=old, newText=new)
+    assert head in text_shown(tmp_path, "editTextFile", path="a.txt", oldText=old, newText=new)
 
 
 def test_a_file_that_is_written_over_is_compared_and_a_new_one_said_to_be_new(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(LINES))
-    seen = shown(tmp_path, "writeTextFile", path="a.txt", text="".join([*LINES[:30], "other\n", *LINES[31:]]))
+    seen = text_shown(tmp_path, "writeTextFile", path="a.txt", text="".join([*LINES[:30], "other\n", *LINES[31:]]))
     assert "@@ -28,7 +28,7 @@" in seen
     assert "\n  -line 31\n  +other\n" in seen
     assert "text:" not in seen
-    seen = shown(tmp_path, "writeTextFile", path="b.txt", text="other")
+    seen = text_shown(tmp_path, "writeTextFile", path="b.txt", text="other")
     assert "  text: other\n  b.txt is a new file\n" in seen
-    same = shown(tmp_path, "writeTextFile", path="a.txt", text="".join(LINES))
+    same = text_shown(tmp_path, "writeTextFile", path="a.txt", text="".join(LINES))
     assert "a.txt has this text already: nothing changes" in same
 
 
 def test_a_text_at_the_end_is_shown_below_the_last_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(LINES).removesuffix("\n"))
-    seen = shown(tmp_path, "appendTextFile", path="a.txt", text="!\n")
+    seen = text_shown(tmp_path, "appendTextFile", path="a.txt", text="!\n")
     assert "@@ -37,4 +37,4 @@" in seen
     assert "\n  -line 40\n  \\ No newline at end of file\n  +line 40!" in seen
 
 
 def test_line_endings_are_those_of_the_file_as_the_tool_writes_them(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("".join(LINES).replace("\n", "\r\n").encode())
-    seen = shown(tmp_path, "editTextFile", path="a.txt", oldText="line 7\nline 8", newText="line 7\nnew")
+    seen = text_shown(tmp_path, "editTextFile", path="a.txt", oldText="line 7\nline 8", newText="line 7\nnew")
     assert "@@ -5,7 +5,7 @@" in seen
     assert "\n  -line 8\n  +new\n" in seen
     (tmp_path / "b.txt").write_bytes(b"a\r\nb\nc\n")
-    assert "-a\\u000d" in shown(tmp_path, "editTextFile", path="b.txt", oldText="a\r\nb", newText="x\ny")
+    assert "-a\\u000d" in text_shown(tmp_path, "editTextFile", path="b.txt", oldText="a\r\nb", newText="x\ny")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_what_cannot_be_compared_is_said_and_both_texts_are_shown(tmp_path: Path
     (folder / "binary.txt").write_bytes(b"\0old\n")
     os.mkfifo(folder / "pipe")
     (folder / "link.txt").symlink_to("../outside.txt")
-    seen = shown(folder, "editTextFile", path=path, oldText="old", newText="new")
+    seen = text_shown(folder, "editTextFile", path=path, oldText="old", newText="new")
     assert note in seen
     assert "\n  -old\n  +new\n" in seen
     assert "secret" not in seen
@@ -120,12 +122,14 @@ def test_what_cannot_be_compared_is_said_and_both_texts_are_shown(tmp_path: Path
 def test_a_link_within_the_workspace_is_followed_as_the_tool_follows_it(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(LINES))
     (tmp_path / "link.txt").symlink_to("a.txt")
-    assert "@@ -17,7 +17,7 @@" in shown(tmp_path, "editTextFile", path="link.txt", oldText="line 20\n", newText="x\n")
+    assert "@@ -17,7 +17,7 @@" in text_shown(
+        tmp_path, "editTextFile", path="link.txt", oldText="line 20\n", newText="x\n"
+    )
 
 
 def test_what_a_file_and_its_name_say_is_obeyed_by_no_terminal(tmp_path: Path) -> None:
     (tmp_path / "a\x1b[31m\n--- b").write_text("\x1b[2J\n\u202eold\nlast\n")
-    seen = shown(tmp_path, "editTextFile", path="a\x1b[31m\n--- b", oldText="old", newText="new")
+    seen = text_shown(tmp_path, "editTextFile", path="a\x1b[31m\n--- b", oldText="old", newText="new")
     assert "\x1b" not in seen
     assert "\u202e" not in seen
     assert "\n  --- a\\u001b[31m\\n--- b\n" in seen
@@ -135,11 +139,11 @@ def test_what_a_file_and_its_name_say_is_obeyed_by_no_terminal(tmp_path: Path) -
 def test_a_long_file_is_compared_in_bounded_time(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"{number}\n" for number in range(150_000)))
     began = time.monotonic()
-    assert "@@ -99998,7 +99998,7 @@" in shown(
+    assert "@@ -99998,7 +99998,7 @@" in text_shown(
         tmp_path, "editTextFile", path="a.txt", oldText="\n100000\n", newText="\nx\n"
     )
     whole = "".join(f"{number * 7}\n" for number in range(150_000))
-    assert "too long for a diff" in shown(tmp_path, "writeTextFile", path="a.txt", text=whole)
+    assert "too long for a diff" in text_shown(tmp_path, "writeTextFile", path="a.txt", text=whole)
     assert time.monotonic() - began < 5
 
 
@@ -163,7 +167,7 @@ def test_each_answer_for_more_than_this_call_says_what_it_covers_and_the_cost_is
         "delegate/writer",
         "exec(a\nalways: exec: nothing)",
     )
-    lines = call_text(asked("exec", offers, command="git"), tmp_path, "2 steps, $0.0123").split("\n")
+    lines = call_text(question_about("exec", offers, command="git"), tmp_path, "2 steps, $0.0123").split("\n")
     assert [line for line in lines if line.startswith(("always", "so far"))] == [
         *OFFERED,
         *(

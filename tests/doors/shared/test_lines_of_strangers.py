@@ -34,7 +34,7 @@ BAD = (
 )
 
 
-def started(terminal: Terminal, server: str) -> subprocess.Popen[bytes]:
+def start_server(terminal: Terminal, server: str) -> subprocess.Popen[bytes]:
     terminal.project('[experts.one]\ninstruction = "x"\n')
     return warm.perstack(
         *(server, "--provider", "scripted"),
@@ -53,7 +53,7 @@ def hello(server: str, request_id: object = 1) -> bytes:
 
 def served(terminal: Terminal, server: str, lines: Sequence[bytes], answers: int) -> tuple[list[dict], list[str]]:
     """What a server answers to these lines, and what it says on stderr by its end, which is not a failure."""
-    process = started(terminal, server)
+    process = start_server(terminal, server)
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -84,7 +84,7 @@ def blocks(text: str, size: int = 1 << 30) -> list[Block]:
     return [*found, *stream.end()]
 
 
-def shown(text: str, width: int = 78, screen: Screen = SCREEN) -> str:
+def rendered(text: str, width: int = 78, screen: Screen = SCREEN) -> str:
     lines: list[str] = []
     for block in blocks(text):
         lines += [""] * (block.begins and bool(lines))
@@ -93,7 +93,7 @@ def shown(text: str, width: int = 78, screen: Screen = SCREEN) -> str:
 
 
 def test_every_element_has_its_form_and_no_text_is_lost() -> None:
-    assert shown(TEXT) == SHOWN
+    assert rendered(TEXT) == SHOWN
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
@@ -114,7 +114,7 @@ def test_a_block_is_returned_as_soon_as_it_is_complete_and_the_rest_can_be_seen(
 
 
 def test_styles_are_of_sixteen_colours_and_only_where_there_are_colours() -> None:
-    coloured = shown(TEXT, screen=Screen(80, True, 24))
+    coloured = rendered(TEXT, screen=Screen(80, True, 24))
     plain = re.sub(r"\x1b\[(?:0|1|2|3|4|9|3[0-7]|9[0-7])m", "", coloured)
     assert re.sub(r" +$", "", plain, flags=re.MULTILINE) == SHOWN
     assert "\x1b[1m" in coloured
@@ -125,7 +125,7 @@ def test_styles_are_of_sixteen_colours_and_only_where_there_are_colours() -> Non
     ["\x1b[2Ja", "a &#x1b;[2J &#x202e;b &rlm; &#155;8m", "`\x1b]0;owned\x07`", "```\n\x1b[2J\rx\n```", "[a](\x1b[2J)"],
 )
 def test_nothing_that_a_text_holds_or_names_is_obeyed(text: str) -> None:
-    assert plain_text(shown(text)) == shown(text)
+    assert plain_text(rendered(text)) == rendered(text)
 
 
 PIECES = st.sampled_from(
@@ -135,7 +135,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=200).map("".join), st.integers(30, 100))
 def test_any_text_is_shown_within_its_width(text: str, width: int) -> None:
-    found = shown(text, width)
+    found = rendered(text, width)
     assert all(cell_len(line) <= width for line in found.splitlines())
     assert plain_text(found) == found
 
@@ -154,6 +154,6 @@ def test_any_text_is_shown_within_its_width(text: str, width: int) -> None:
 )
 def test_a_huge_or_deep_text_takes_bounded_time_and_is_shown(text: str) -> None:
     began = time.process_time()
-    found = shown(text)
+    found = rendered(text)
     assert time.process_time() - began < 5
     assert len("".join(found.split())) >= len("".join(text.split())) // 3

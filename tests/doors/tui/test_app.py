@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosting import Bench, expert, wait_for
-from starting import started
+from starting import run_app
 
 from perstack.errors import StorageError
 from perstack.ports.storage import RunRef, Storage
@@ -18,7 +18,7 @@ CRITIC = expert("critic", description="Says what is wrong")
 
 def test_typing_filters_the_experts_and_enter_chooses_one(bench: Bench) -> None:
     async def person() -> None:
-        async with started(bench.host([text("Hm.")], WRITER, CRITIC)) as screen:
+        async with run_app(bench.host([text("Hm.")], WRITER, CRITIC)) as screen:
             await screen.sees("writer  Writes haiku", "critic  Says what is wrong")
             await screen.type("wrong")
             await screen.sees_no("Writes haiku")
@@ -32,7 +32,7 @@ def test_a_query_is_run_shown_and_followed_up_in_the_same_job(bench: Bench) -> N
     async def person() -> None:
         script = [turn(tool("todo", {"newTodos": ["look"]}), text="I look."), text("Old pond."), text("A frog.")]
         host = bench.host(script, WRITER)
-        async with started(host, expert="writer", query="A haiku") as screen:
+        async with run_app(host, expert="writer", query="A haiku") as screen:
             await screen.sees("❯ A haiku", "I look.", "● todo", "Old pond.", "✓ completed", "todos 0/1: look")
             await screen.type("Another")
             await screen.press("enter")
@@ -46,7 +46,7 @@ def test_a_query_is_run_shown_and_followed_up_in_the_same_job(bench: Bench) -> N
 def test_escape_interrupts_and_enter_resumes(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Slow words", delay_ms=60_000)], WRITER)
-        async with started(host, expert="writer", query="A haiku") as screen:
+        async with run_app(host, expert="writer", query="A haiku") as screen:
             await screen.sees("Slow", "● at work")
             await screen.press("escape")
             await screen.sees("stopped by interrupt", "Enter resumes")
@@ -61,7 +61,7 @@ def test_the_history_lists_jobs_newest_first_filters_and_opens_one(bench: Bench)
         host = bench.host([text("Old pond.")], WRITER, CRITIC)
         await host.run("writer", "A haiku", job_id="pond")
         await host.run("critic", "What is wrong?", job_id="wrong")
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             await screen.press("f2")
             seen = await screen.sees("critic - 1 step (wrong) (", "writer - 1 step (pond) (")
             assert seen.index("(wrong)") < seen.index("(pond)")
@@ -85,7 +85,7 @@ def test_a_broken_definition_is_shown_with_its_line_and_the_last_good_one_stays(
     async def person() -> None:
         host = bench.host([text("Hm.")], WRITER)
         app = StartApp(host, ReloadedProject(load_usable(file)))
-        async with started(host, app=app, notices=True) as screen:
+        async with run_app(host, app=app, notices=True) as screen:
             await screen.sees("Writes haiku")
             file.write_text(good + "x = [\n")
             await screen.sees("the last good one is used", "perstack.toml:5:", "Writes haiku")
@@ -101,7 +101,7 @@ def test_a_broken_definition_is_shown_with_its_line_and_the_last_good_one_stays(
 def test_a_follow_up_that_fails_is_not_said_to_be_completed(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Old pond.")], WRITER)
-        async with started(host, expert="writer", query="A haiku") as screen:
+        async with run_app(host, expert="writer", query="A haiku") as screen:
             await screen.sees("✓ completed 1 step")
             (job,) = (await host.jobs.list()).jobs
             await host.jobs.delete(job.id)
@@ -132,7 +132,7 @@ def test_after_a_job_that_could_not_begin_the_next_query_begins_one(bench: Bench
             disks.append(FullStorage(inner))
             return disks[0]
 
-        async with started(bench.host([text("Old pond.")], WRITER, wrap=fill), expert="writer") as screen:
+        async with run_app(bench.host([text("Old pond.")], WRITER, wrap=fill), expert="writer") as screen:
             await screen.type("A haiku")
             await screen.press("enter")
             await screen.sees("✗ error no space left", "what should writer do?")

@@ -9,8 +9,8 @@ import pytest
 from approving import ASK_WRITE, append, files
 from asking_team import Gate, script, team
 from hosting import Bench, expert, wait_for
-from plain_person import begun
-from starting import Screen, started
+from plain_person import begin_person
+from starting import Screen, run_app
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import McpStdioSkill
@@ -37,7 +37,7 @@ async def _says(screen: Screen, key: str) -> None:
 def test_of_a_long_call_the_answers_are_seen_and_all_of_it_by_keys(bench: Bench, size: tuple[int, int]) -> None:
     async def person() -> None:
         host = bench.host([tool("writeTextFile", {"path": "a.txt", "text": LONG}), text("Well.")], RELEASER)
-        async with started(host, expert="releaser", query="Go", size=size) as screen:
+        async with run_app(host, expert="releaser", query="Go", size=size) as screen:
             await screen.sees("wants to call writeTextFile", "y yes", "n no", "show all")
             await _to_the_panel(screen)
             await screen.press("down")
@@ -55,7 +55,7 @@ def test_of_a_long_call_the_answers_are_seen_and_all_of_it_by_keys(bench: Bench,
 def test_after_a_resize_the_answers_are_still_seen(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([tool("writeTextFile", {"path": "a.txt", "text": LONG})], RELEASER)
-        async with started(host, expert="releaser", query="Go", size=(80, 40)) as screen:
+        async with run_app(host, expert="releaser", query="Go", size=(80, 40)) as screen:
             await screen.sees("wants to call writeTextFile", "n no", "line 10.")
             await screen.resized(80, 20)
             await screen.sees_no("line 10.")
@@ -69,7 +69,7 @@ def test_all_options_of_a_long_question_are_seen_and_what_is_typed_there_is_the_
         options = [f"Option {number}." for number in range(1, 101)]
         ask = tool("askUser", {"question": "Which?", "options": options})
         host = bench.host([ask, text("Well.")], expert("guest", ask=True))
-        async with started(host, expert="guest", query="Go") as screen:
+        async with run_app(host, expert="guest", query="Go") as screen:
             await screen.sees("guest asks: Which?", "Option 1.", "type a number", "Tab, then")
             await screen.press("tab")
             for _ in range(20):
@@ -98,7 +98,7 @@ def _at_work(bench: Bench, gate: Gate) -> Host:
 def test_a_delegate_is_answered_while_another_is_at_work(bench: Bench) -> None:
     async def person() -> None:
         gate = Gate()
-        async with started(_at_work(bench, gate), expert="boss", query="Go") as screen:
+        async with run_app(_at_work(bench, gate), expert="boss", query="Go") as screen:
             await screen.sees("asker wants to call appendTextFile", "a.txt", "y yes", "? waits for you")
             await _says(screen, "y")
             await screen.sees("asker wants to call appendTextFile", "path: b.txt", "y yes")
@@ -122,7 +122,7 @@ def test_a_delegate_is_answered_while_another_is_at_work(bench: Bench) -> None:
 def test_what_asks_at_once_takes_the_keys_when_nothing_is_typed_for_a_moment(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([tool("writeTextFile", {"path": "a.txt", "text": "b"}), text("Well.")], RELEASER)
-        async with started(host, expert="releaser", query="Go") as screen:
+        async with run_app(host, expert="releaser", query="Go") as screen:
             await screen.sees("y yes")
             await screen.sees_no("Tab, then")
             await screen.press("y")
@@ -134,7 +134,7 @@ def test_what_asks_at_once_takes_the_keys_when_nothing_is_typed_for_a_moment(ben
 def test_once_the_others_rest_the_same_question_is_the_jobs(bench: Bench) -> None:
     async def person() -> None:
         gate = Gate()
-        async with started(_at_work(bench, gate), expert="boss", query="Go") as screen:
+        async with run_app(_at_work(bench, gate), expert="boss", query="Go") as screen:
             await screen.sees("asker wants to call appendTextFile", "y yes")
             gate.may_end.set()
             await screen.sees("✓ worker", "y yes")
@@ -150,7 +150,7 @@ def test_once_the_others_rest_the_same_question_is_the_jobs(bench: Bench) -> Non
 def test_line_by_line_a_delegate_is_answered_while_another_is_at_work(bench: Bench) -> None:
     async def person() -> None:
         gate = Gate()
-        async with begun(_at_work(bench, gate), expert="boss", query="Go") as one:
+        async with begin_person(_at_work(bench, gate), expert="boss", query="Go") as one:
             await one.sees("asker wants to call appendTextFile", "a.txt", "y yes")
             await one.types("y", "b.txt", "y yes")
             await one.types("n")
@@ -169,7 +169,7 @@ def test_a_server_that_acts_before_it_asks_acts_once_and_its_call_is_not_called_
     async def person() -> None:
         guest = expert("guest").model_copy(update={"skills": (skill,)})
         host = bench.host([tool("charge"), text("Well.")], guest, attended=True)
-        async with started(host, expert="guest", query="Go") as screen:
+        async with run_app(host, expert="guest", query="Go") as screen:
             await screen.sees("asks skill asking, charge: Where to?", "waits for you")
             assert "interrupted" not in screen.text()
             await screen.type('{"city": "Rome"}')

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from hosting import Bench, expert, wait_for
-from starting import Screen, at_once, started
+from starting import Screen, at_once, run_app
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.testing.scripted import text, tool
@@ -15,7 +15,7 @@ RELEASER = expert("releaser", description="Releases", permissions=Permissions(as
 WRITE = tool("writeTextFile", {"path": "out.txt", "text": "version 2\n"})
 
 
-async def asked(screen: Screen) -> None:
+async def wait_for_approval(screen: Screen) -> None:
     await screen.sees("wants to call writeTextFile", "version 2")
     if "Tab, then" in screen.text():
         await screen.press("tab")
@@ -24,8 +24,8 @@ async def asked(screen: Screen) -> None:
 def test_what_is_typed_on_after_a_no_is_its_text_and_never_a_yes(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([WRITE, text("Well.")], RELEASER)
-        async with started(host, expert="releaser", query="Go") as screen:
-            await asked(screen)
+        async with run_app(host, expert="releaser", query="Go") as screen:
+            await wait_for_approval(screen)
             at_once(screen, *"nya")
             await screen.sees("│ ya ")
             await screen.press("enter")
@@ -40,8 +40,8 @@ def test_what_is_typed_on_fast_keeps_its_order(bench: Bench, turns: int) -> None
     words = "because-it-is-so-and-not-otherwise-0123456789"
 
     async def person() -> None:
-        async with started(bench.host([WRITE], RELEASER), expert="releaser", query="Go") as screen:
-            await asked(screen)
+        async with run_app(bench.host([WRITE], RELEASER), expert="releaser", query="Go") as screen:
+            await wait_for_approval(screen)
             for key in f"n{words}":
                 at_once(screen, key)
                 for _ in range(turns):
@@ -54,7 +54,7 @@ def test_what_is_typed_on_fast_keeps_its_order(bench: Bench, turns: int) -> None
 def test_a_key_right_after_tab_is_for_what_asks(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([WRITE, text("Well.")], RELEASER)
-        async with started(host, expert="releaser", query="Go") as screen:
+        async with run_app(host, expert="releaser", query="Go") as screen:
             await screen.sees("wants to call writeTextFile")
             screen.app.pane.to_composer()
             await screen.sees("Tab, then")
@@ -68,8 +68,8 @@ def test_a_key_right_after_tab_is_for_what_asks(bench: Bench) -> None:
 def test_escape_takes_back_a_no_that_has_not_been_sent(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([WRITE, text("Well.")], RELEASER)
-        async with started(host, expert="releaser", query="Go") as screen:
-            await asked(screen)
+        async with run_app(host, expert="releaser", query="Go") as screen:
+            await wait_for_approval(screen)
             await screen.press("n")
             await screen.sees("why not?")
             await screen.press("escape")
@@ -87,7 +87,7 @@ def test_a_call_is_decided_differently_in_a_branch_where_it_is_shown_whole(bench
         job = await host.run("releaser", "Go", job_id="out")
         assert job.asking is not None
         await host.answer("no", question_id=job.asking.id)
-        async with started(host, size=(100, 30)) as screen:
+        async with run_app(host, size=(100, 30)) as screen:
             await screen.looks_into("out")
             await screen.sees("asks")
             await screen.press("home", "a")
@@ -105,7 +105,7 @@ def test_a_branch_is_left_by_escape_and_enter_alone_begins_none(bench: Bench) ->
     async def person() -> None:
         host = bench.host([tool("askUser", {"question": "Tea?"}), text("Served.")], expert("guest", ask=True))
         await host.run("guest", "Serve", job_id="inn")
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             await screen.looks_into("inn")
             await screen.sees("Step 1 (")
             await screen.press("b")

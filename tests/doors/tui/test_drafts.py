@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hosting import Bench, expert, wait_for
-from starting import Screen, started
+from starting import Screen, run_app
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.host import Host
@@ -30,7 +30,7 @@ def typed(screen: Screen) -> str:
 def test_a_draft_is_never_sent_with_an_answer_and_comes_back_after_it(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([ASK, text("Well.", delay_ms=1000)], GUEST)
-        async with started(host, expert="guest", query="Paint") as screen:
+        async with run_app(host, expert="guest", query="Paint") as screen:
             await screen.sees("at work")
             await screen.type("hello")
             await screen.sees("guest asks: Which colour?", "your draft comes back after it")
@@ -48,7 +48,7 @@ def test_a_draft_is_never_sent_with_an_answer_and_comes_back_after_it(bench: Ben
 def test_what_is_typed_without_a_pause_while_a_question_appears_stays_in_the_draft(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([ASK, text("Well.")], GUEST)
-        async with started(host, expert="guest", query="Paint") as screen:
+        async with run_app(host, expert="guest", query="Paint") as screen:
             await screen.sees("at work")
             while "guest asks" not in screen.text():
                 await screen.type("z")
@@ -70,7 +70,7 @@ def test_a_draft_waits_while_a_call_is_decided_and_is_no_reason_for_a_no(
 ) -> None:
     async def person() -> None:
         host = bench.host([WRITE, text("Well.")], RELEASER)
-        async with started(host, expert="releaser", query="Go") as screen:
+        async with run_app(host, expert="releaser", query="Go") as screen:
             await screen.sees("at work")
             await screen.type("hello")
             await screen.sees("Tab, then y yes", "│ hello")
@@ -94,7 +94,7 @@ def test_a_draft_waits_while_a_call_is_decided_and_is_no_reason_for_a_no(
 def test_a_reason_that_was_taken_back_is_sent_with_nothing(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([WRITE, text("Well.")], RELEASER)
-        async with started(host, expert="releaser", query="Go") as screen:
+        async with run_app(host, expert="releaser", query="Go") as screen:
             await screen.sees("y yes")
             await screen.sees_no("Tab, then")
             await screen.press("n")
@@ -114,7 +114,7 @@ def test_of_the_keys_of_a_question_there_is_one_instruction(bench: Bench, is_ope
         options = {"job_id": "out"} if is_opened else {"expert": "releaser", "query": "Go"}
         if is_opened:
             await host.run("releaser", "Go", job_id="out")
-        async with started(host, **options) as screen:
+        async with run_app(host, **options) as screen:
             await screen.sees("y yes", "1 every call of", "so far: 1 step")
             seen = await screen.sees_no("Tab, then")
             for words in ("y yes", "n no"):
@@ -132,7 +132,7 @@ def test_of_the_keys_of_a_question_there_is_one_instruction(bench: Bench, is_ope
 def test_a_call_that_asks_takes_the_keys_again_when_its_tab_is_shown_again(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([WRITE, text("Well.")], RELEASER)
-        async with started(host, expert="releaser", query="Go") as screen:
+        async with run_app(host, expert="releaser", query="Go") as screen:
             await screen.sees("y yes")
             await screen.sees_no("Tab, then")
             await screen.press("ctrl+t")

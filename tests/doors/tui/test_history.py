@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosting import Bench, expert, wait_for
 from long_jobs import LONG, long_job
-from starting import started
+from starting import run_app
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.doors.shared.log_view import places_in
@@ -20,7 +20,7 @@ def test_jobs_are_listed_newest_first_filtered_by_typing_and_opened(bench: Bench
         host = bench.host([text("Old pond.")], WRITER, CRITIC)
         await host.run("writer", "A haiku about ponds", job_id="pond")
         await host.run("critic", "Is it good?", job_id="good")
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             await screen.sees("writer")
             await screen.press("f2")
             shown = await screen.sees("writer - 1 step (pond) (", "critic - 1 step (good) (")
@@ -38,7 +38,7 @@ def test_a_job_is_branched_from_one_of_its_checkpoints(bench: Bench) -> None:
         script = [turn(tool("todo", {"newTodos": ["look"]}), text="I look."), text("Old pond."), text("Another pond.")]
         host = bench.host(script, WRITER)
         await host.run("writer", "A haiku", job_id="pond")
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             await screen.looks_into("pond")
             await screen.sees("Step 1 (pond-1-", "Step 2 (pond-1-", "b branches")
             await screen.press("up", "b")
@@ -57,7 +57,7 @@ def test_what_a_query_says_is_text_and_escape_goes_back(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Hm.")], WRITER)
         await host.run("writer", "[bold]\x1b[31mred[/bold]\nand more", job_id="pond")
-        async with started(host, size=(120, 24)) as screen:
+        async with run_app(host, size=(120, 24)) as screen:
             await screen.press("f2")
             shown = await screen.sees("(pond)", "[bold]")
             assert "\x1b" not in shown
@@ -81,7 +81,7 @@ def test_a_job_is_looked_into_run_by_run(bench: Bench) -> None:
         host = bench.host(script, expert("lead", delegates=("helper",)), expert("helper"))
         await host.run("lead", "Go", job_id="team")
         await host.continue_job("lead", "More", job_id="team", resume_from=_steps(await host.jobs.logs("team"))[0])
-        async with started(host, size=(120, 30)) as screen:
+        async with run_app(host, size=(120, 30)) as screen:
             await screen.looks_into("team")
             await screen.sees("team  Runs  Checkpoints  Events", "Step 1 (team-2-")
             await screen.press("shift+tab")
@@ -108,7 +108,7 @@ def test_a_checkpoint_shows_the_messages_that_the_model_sees_and_what_is_new_in_
         script = [turn(tool("todo", {"newTodos": ["look"]}), text="I look."), text("Old [b]pond[/b].\x1b[31m")]
         host = bench.host(script, WRITER)
         await host.run("writer", "A haiku", job_id="pond")
-        async with started(host, size=(100, 40)) as screen:
+        async with run_app(host, size=(100, 40)) as screen:
             await screen.press("f2")
             await screen.sees("(pond)")
             await screen.press("tab", "end", "enter")
@@ -131,7 +131,7 @@ def test_an_old_question_is_answered_differently_in_a_branch(bench: Bench) -> No
         host = bench.host(script, expert("guest", ask=True))
         await host.run("guest", "Serve", job_id="inn")
         await host.answer("Yes", job_id="inn")
-        async with started(host, size=(100, 30), notices=True) as screen:
+        async with run_app(host, size=(100, 30), notices=True) as screen:
             await screen.looks_into("inn")
             await screen.sees("asks")
             await screen.press("end", "a")
@@ -158,7 +158,7 @@ def test_what_a_delegate_asked_is_not_answered_again_and_that_is_said(bench: Ben
         job = await host.run("lead", "Go", job_id="inn")
         assert job.asking is not None
         await host.answer("yes", question_id=job.asking.id)
-        async with started(host, size=(100, 30), notices=True) as screen:
+        async with run_app(host, size=(100, 30), notices=True) as screen:
             await screen.looks_into("inn")
             shown = await screen.sees("asks", "hand#2")
             rows = [line for line in shown.splitlines() if "Step " in line]
@@ -176,7 +176,7 @@ def test_what_can_be_done_stands_in_the_palette_and_in_the_help_which_goes_back_
     async def person() -> None:
         host = bench.host([text("Old pond.")], WRITER)
         await host.run("writer", "A haiku", job_id="pond")
-        async with started(host, size=(100, 50)) as screen:
+        async with run_app(host, size=(100, 50)) as screen:
             await screen.looks_into("pond")
             await screen.sees("Step 1 (")
             await screen.press("f1")
@@ -199,7 +199,7 @@ def test_the_inbox_lists_what_waits_and_opens_it(bench: Bench) -> None:
         host = bench.host(script, *(expert(key, ask=True) for key in keys))
         for key in keys:
             await host.run(key, "Serve")
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             await screen.press("f3")
             await screen.sees("guest0?", "guest10?")
             await screen.press("end")
@@ -214,7 +214,7 @@ def test_the_inbox_lists_what_waits_and_opens_it(bench: Bench) -> None:
 def test_a_long_job_is_listed_from_its_end_scrolled_and_resized(bench: Bench) -> None:
     async def person() -> None:
         await long_job(bench, 600)
-        async with started(bench.host([text("Hm.")], LONG)) as screen:
+        async with run_app(bench.host([text("Hm.")], LONG)) as screen:
             await screen.looks_into("long")
             await screen.sees("❯ Step 600 (long-1-", "completed")
             await screen.press("4", "2")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hosting import Bench, expert, recording, wait_for
-from starting import Screen, started
+from starting import Screen, run_app
 
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
@@ -38,7 +38,7 @@ def test_the_files_of_a_step_between_checkpoints_and_until_now_are_shown_line_by
     async def person() -> None:
         host = await drafted(bench)
         (bench.workspace / "notes.txt").write_text("mine too\n")
-        async with started(host, size=(100, 40)) as screen:
+        async with run_app(host, size=(100, 40)) as screen:
             await at_checkpoints(screen)
             await screen.press("1", "m")
             await screen.sees("● Step 1 (")
@@ -62,7 +62,7 @@ def test_a_rewind_shows_its_plan_changes_the_files_when_a_person_agrees_and_is_u
 
     async def person() -> None:
         host = await drafted(bench)
-        async with started(host, size=(100, 40), given=" --storage s") as screen:
+        async with run_app(host, size=(100, 40), given=" --storage s") as screen:
             await at_checkpoints(screen)
             await screen.press("1", "r")
             await screen.sees("Change these files in", "changed  +1 −1", "+first")
@@ -88,7 +88,7 @@ def test_a_rewind_shows_its_plan_changes_the_files_when_a_person_agrees_and_is_u
 def test_a_rewind_stands_at_once_among_the_rows_of_the_job_and_in_its_tab(bench: Bench) -> None:
     async def person() -> None:
         host = await drafted(bench)
-        async with started(host, size=(100, 40), job_id="pond") as screen:
+        async with run_app(host, size=(100, 40), job_id="pond") as screen:
             await screen.sees("Done.", "✓ completed")
             await at_checkpoints(screen)
             await screen.press("1", "enter")
@@ -112,7 +112,7 @@ def test_files_that_changed_after_the_plan_was_shown_are_not_overwritten(bench: 
 
     async def person() -> None:
         host = await drafted(bench)
-        async with started(host, size=(100, 40)) as screen:
+        async with run_app(host, size=(100, 40)) as screen:
             await at_checkpoints(screen)
             await screen.press("1", "r")
             await screen.sees("Change these files in")
@@ -127,7 +127,7 @@ def test_files_that_changed_after_the_plan_was_shown_are_not_overwritten(bench: 
 def test_a_branch_with_files_begins_with_those_of_then(bench: Bench) -> None:
     async def person() -> None:
         host = await drafted(bench)
-        async with started(host, size=(100, 40)) as screen:
+        async with run_app(host, size=(100, 40)) as screen:
             await at_checkpoints(screen)
             await screen.press("1", "f")
             await screen.sees("Change these files in")
@@ -146,7 +146,7 @@ def test_without_snapshots_it_is_said_how_to_have_them(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Done.")], WRITER)
         await host.run("writer", "A haiku", job_id="pond")
-        async with started(host, size=(100, 30), notices=True) as screen:
+        async with run_app(host, size=(100, 30), notices=True) as screen:
             await screen.looks_into("pond")
             await screen.sees("Step 1 (")
             for key in ("d", "r"):
@@ -172,7 +172,7 @@ def test_ids_and_command_lines_are_copied_and_a_job_and_a_checkpoint_are_exporte
     async def person() -> None:
         host = bench.host([text("Done.")], WRITER)
         await host.run("writer", "A haiku", job_id="pond")
-        async with started(host, size=(110, 40), notices=True, given=" --config x.toml") as screen:
+        async with run_app(host, size=(110, 40), notices=True, given=" --config x.toml") as screen:
             await screen.looks_into("pond")
             await screen.sees("Step 1 (")
             await screen.press("home", "y")

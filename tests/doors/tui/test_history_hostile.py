@@ -11,7 +11,7 @@ from hosting import Bench, expert, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_jobs import LONG, long_job
-from starting import started
+from starting import run_app
 
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.doors.shared.log_view import entries_of, steps_of
@@ -75,11 +75,11 @@ def test_of_ten_thousand_checkpoints_only_those_that_are_seen_are_made(
     made: list[str] = []
     line_of = job_screen.step_line
 
-    def counted(row, *rest, **named):  # type: ignore[no-untyped-def]
+    def counted_line(row, *rest, **named):  # type: ignore[no-untyped-def]
         made.append(row.latest.id)
         return line_of(row, *rest, **named)
 
-    monkeypatch.setattr(job_screen, "step_line", counted)
+    monkeypatch.setattr(job_screen, "step_line", counted_line)
     many = log_of(*(step(seq) for seq in range(1, 10_001)))
 
     async def logs(job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
@@ -88,7 +88,7 @@ def test_of_ten_thousand_checkpoints_only_those_that_are_seen_are_made(
     async def person() -> None:
         host = bench.host([text("Hm.")], expert("e"))
         await host.run("e", "Go", job_id="j")
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             monkeypatch.setattr(host.jobs, "logs", logs)
             await screen.looks_into("j")
             await screen.sees("❯ Step 10000 (j-1-10000)")
@@ -106,7 +106,7 @@ def test_what_a_model_and_a_tool_say_is_text_in_every_screen(bench: Bench) -> No
         script = [turn(tool("nosuch", {"a": EVIL}), text=EVIL + "x" * 300_000, thinking=EVIL), text(EVIL)]
         host = bench.host(script, expert("solo", description=EVIL))
         await host.run("solo", EVIL, job_id="evil")
-        async with started(host, size=(100, 60)) as screen:
+        async with run_app(host, size=(100, 60)) as screen:
             await screen.press("f2")
             await screen.sees("(evil)")
             seen: list[str] = []
@@ -155,7 +155,7 @@ def test_the_checkpoints_of_a_long_job_are_seen_before_its_runs_are_folded(bench
             folded.append("after it was seen")
             return await tree(job_id)
 
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             host.jobs.tree = slow  # type: ignore[method-assign]
             await screen.looks_into("long")
             await screen.sees("❯ Step 300 (")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from hosting import Bench, expert, wait_for
-from starting import started
+from starting import run_app
 from terminal import Terminal, reply
 
 from perstack.doors.shared.next_steps import of_checkpoint
@@ -31,7 +31,7 @@ async def _team(bench: Bench) -> Host:
 
 def test_a_step_is_one_row_and_the_coordinators_latest_is_chosen(bench: Bench) -> None:
     async def person() -> None:
-        async with started(await _team(bench), size=(100, 24)) as screen:
+        async with run_app(await _team(bench), size=(100, 24)) as screen:
             await screen.looks_into("team")
             rows = _rows(await screen.sees("❯ Step 2 (team-1-", "Step 2 (team-2-"))
             assert [row.split(" (")[0].removeprefix("❯ ") for row in rows] == ["Step 1", "Step 2"] * 2
@@ -42,7 +42,7 @@ def test_a_step_is_one_row_and_the_coordinators_latest_is_chosen(bench: Bench) -
 
 def test_at_a_delegates_checkpoint_no_branch_is_offered_and_b_says_why(bench: Bench) -> None:
     async def person() -> None:
-        async with started(await _team(bench), size=(100, 24), notices=True) as screen:
+        async with run_app(await _team(bench), size=(100, 24), notices=True) as screen:
             await screen.looks_into("team")
             await screen.sees("❯ Step 2 (team-1-", "b branches")
             await screen.press("down")
@@ -70,7 +70,7 @@ def test_a_question_and_what_came_of_it_are_one_row_where_both_can_be_taken_up_a
         )
         await host.run("guest", "Serve", job_id="inn")
         await host.answer("Yes", job_id="inn")
-        async with started(host, size=(120, 24)) as screen:
+        async with run_app(host, size=(120, 24)) as screen:
             await screen.looks_into("inn")
             rows = _rows(await screen.sees("❯ Step 2 (inn-1-", "asks"))
             assert len(rows) == 2
@@ -116,7 +116,7 @@ def test_every_command_that_is_offered_at_a_delegates_checkpoint_works(terminal:
 
 
 async def _shown_commands(host: Host, job_id: str) -> str:
-    async with started(host, size=(110, 40)) as screen:
+    async with run_app(host, size=(110, 40)) as screen:
         await screen.looks_into(job_id)
         await screen.press("k")
         return await screen.sees("Command lines", "perstack export")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from damaging import reseal
 from hosting import Bench, expert, recording, wait_for
-from starting import started
+from starting import run_app
 
 from perstack.doors.tui.screens import history
 from perstack.host import Host
@@ -51,7 +51,7 @@ def test_a_damaged_job_is_marked_and_what_can_be_read_of_it_is_listed_with_why_t
     async def person() -> None:
         host = await ponds(bench, "bad", "good")
         damage(bench, "bad")
-        async with started(host, size=SIZE) as screen:
+        async with run_app(host, size=SIZE) as screen:
             await screen.press("f2")
             await screen.sees("writer - 2 steps (good)", "(bad)", "damaged")
             await screen.type("bad")
@@ -70,7 +70,7 @@ def test_a_job_of_which_nothing_reads_is_one_row_beside_the_others(bench: Bench,
         host = await ponds(bench, "good", "bad")
         log_of(bench, "bad").write_bytes(log)
         (log_of(bench, "bad").parents[2] / "job.json").unlink()
-        async with started(host, size=SIZE) as screen:
+        async with run_app(host, size=SIZE) as screen:
             await screen.press("f2")
             seen = await screen.sees("writer - 2 steps (good)", "(bad)", "damaged")
             assert seen.count("(bad)") == 1
@@ -88,7 +88,7 @@ def test_a_checkpoint_that_does_not_read_says_why_and_stays_so(bench: Bench) -> 
     async def person() -> None:
         host = await ponds(bench, "newer")
         write_as_a_newer_version(bench, "newer")
-        async with started(host, size=SIZE) as screen:
+        async with run_app(host, size=SIZE) as screen:
             await screen.press("f2")
             await screen.sees("(newer)", "damaged")
             await screen.press("tab")
@@ -105,7 +105,7 @@ def test_a_job_that_was_deleted_while_it_was_shown_is_said_not_to_be_there_and_c
 ) -> None:
     async def person() -> None:
         host = await ponds(bench, "gone")
-        async with started(host, size=SIZE) as screen:
+        async with run_app(host, size=SIZE) as screen:
             await screen.looks_into("gone")
             await screen.sees("❯ Step 2 (gone-1-")
             await host.jobs.delete("gone")
@@ -129,7 +129,7 @@ def test_jobs_that_are_further_back_are_read_while_the_newest_are_looked_at(
 
     async def person() -> None:
         host = await ponds(bench, *(f"j{number}" for number in range(7)))
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             await screen.press("f2")
             await screen.sees("(j6)", "(j5)", "(j2)", "(j1)")
             await screen.type("j1")
@@ -144,7 +144,7 @@ def test_jobs_that_are_further_back_are_read_while_the_newest_are_looked_at(
 
 def test_several_comparisons_say_which_key_goes_to_the_next(bench: Bench) -> None:
     async def person() -> None:
-        async with started(await ponds(bench, "pond"), size=SIZE) as screen:
+        async with run_app(await ponds(bench, "pond"), size=SIZE) as screen:
             await screen.looks_into("pond")
             await screen.press("1", "d")
             await screen.sees("of step 1", "from there until now", "Tab other comparison")
@@ -154,7 +154,7 @@ def test_several_comparisons_say_which_key_goes_to_the_next(bench: Bench) -> Non
 
 def test_no_notice_covers_what_a_rewind_would_change(bench: Bench) -> None:
     async def person() -> None:
-        async with started(await ponds(bench, "pond"), size=SIZE, notices=True) as screen:
+        async with run_app(await ponds(bench, "pond"), size=SIZE, notices=True) as screen:
             (bench.workspace / "a").write_text("b\n")
             await screen.looks_into("pond")
             await screen.sees("❯ Step 2 (pond-1-")

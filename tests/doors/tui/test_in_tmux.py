@@ -10,7 +10,7 @@ from pathlib import Path
 
 import memory_workers
 import pytest
-from processes import until
+from processes import wait_until
 from terminal import Terminal, reply
 from tmux import PERSTACK, Tmux, tmux
 
@@ -169,7 +169,7 @@ def test_what_takes_long_to_interrupt_is_left_at_once_by_a_second_key_and_can_be
     with window(terminal) as win:
         before = win.state()
         win.type(f"{START} writer 'A story'; echo exit $?")
-        until((terminal.workspace / "began").exists, "the call to begin")
+        wait_until((terminal.workspace / "began").exists, "the call to begin")
         win.press("C-q")
         win.sees("1 Job is at work", "keep waiting")
         win.press("i", "i")
@@ -190,7 +190,7 @@ def test_after_a_signal_the_terminal_is_as_it_was_and_the_job_can_be_resumed(
         win.sees("Once", "at work")
         os.kill(pid_of(terminal.workspace), number)
         win.sees("$ ")
-        until(lambda: "Once" not in win.screen(), "the other screen to be left")
+        wait_until(lambda: "Once" not in win.screen(), "the other screen to be left")
         assert win.state() == before
         terminal.script(writer=[reply("Well, the end.")])
         win.type(f"clear; {PERSTACK} resume; echo exit $?")
@@ -203,7 +203,7 @@ def test_what_crashed_is_shown_as_interrupted_and_resumed_by_a_key(terminal: Ter
     terminal.project(TOML, writer=[reply("I wait.", waits), reply("Well, the end.")])
     with window(terminal) as win:
         win.type(f"{START} writer 'A story'")
-        until((terminal.workspace / "began").exists, "the call to begin")
+        wait_until((terminal.workspace / "began").exists, "the call to begin")
         os.kill(pid_of(terminal.workspace), signal.SIGKILL)
         win.sees("$ ")
         gate.touch()
@@ -222,7 +222,7 @@ def test_a_job_that_another_process_drives_is_followed_as_it_goes(terminal: Term
     terminal.project(TOML, writer=[reply("I wait.", waits), reply("Well, the end.")])
     with window(terminal) as win:
         win.type(f"{PERSTACK} run writer 'A story' --provider scripted --job-id other > out.jsonl &")
-        until(terminal.log_of("other-1").exists, "the Job to begin")
+        wait_until(terminal.log_of("other-1").exists, "the Job to begin")
         win.type(f"clear; {START} --job other")
         win.sees("I wait.", "○ exec", "another process drives it")
         gate.touch()
@@ -298,11 +298,11 @@ def test_a_program_that_was_stopped_is_drawn_again_and_takes_each_key_once(
         at_first = threads(pid)
         for _ in range(2):
             os.kill(pid, stop)
-            until(lambda: "State:\tT" in Path(f"/proc/{pid}/status").read_text(), "it to be stopped")
+            wait_until(lambda: "State:\tT" in Path(f"/proc/{pid}/status").read_text(), "it to be stopped")
             win.sees("Stopped")
             win.type("clear; fg")
             win.sees("perstack   1 writer", "╭──", "what should writer do?", "╰──", " new", "^Q quit")
-        until(lambda: threads(pid) <= at_first, "no second thread to read the keys")
+        wait_until(lambda: threads(pid) <= at_first, "no second thread to read the keys")
         win.type("A haiku")
         win.sees("❯ A haiku", "Well.", "✓ completed")
         win.press("C-q")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hosting import Bench, expert, wait_for
-from starting import started
+from starting import run_app
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.testing.scripted import text, tool
@@ -21,7 +21,7 @@ def test_what_waits_is_listed_with_what_it_is_and_what_others_answer_leaves_it(b
         host, other = (bench.host(SCRIPT, GUEST, RELEASER) for _ in range(2))
         for number in range(30):
             await other.run("guest" if number % 3 else "releaser", "Go", job_id=f"j{number:02}")
-        async with started(host, size=(120, 24)) as screen:
+        async with run_app(host, size=(120, 24)) as screen:
             await screen.press("f3")
             await screen.sees("❯ ? releaser", "approve writeTextFile out.txt", "Tea or coffee?", "j00 ")
             await screen.press("down", "down")
@@ -51,7 +51,7 @@ def test_on_a_narrow_screen_the_inbox_has_room_for_what_is_asked(bench: Bench) -
     async def person() -> None:
         host = bench.host(SCRIPT, GUEST)
         await host.run("guest", "Go")
-        async with started(host, size=(40, 10)) as screen:
+        async with run_app(host, size=(40, 10)) as screen:
             await screen.press("f3")
             await screen.sees("❯ ? guest", "Tea or", "just now")
 
@@ -62,7 +62,7 @@ def test_an_answer_that_comes_second_is_said_to_have_been_too_late(bench: Bench)
     async def person() -> None:
         host, other = (bench.host(SCRIPT, GUEST) for _ in range(2))
         await other.run("guest", "Go", job_id="tea")
-        async with started(host, job_id="tea") as screen:
+        async with run_app(host, job_id="tea") as screen:
             await screen.sees("guest asks: Tea or coffee?", "? waits for you")
             await other.answer("Tea", job_id="tea")
             await screen.type("Coffee")

@@ -9,7 +9,7 @@ import pytest
 from hosting import Bench, expert, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
-from starting import Screen, at_once, started
+from starting import Screen, at_once, run_app
 from terminal import Terminal, reply
 from textual import events
 from textual._xterm_parser import XTermParser
@@ -101,7 +101,7 @@ def test_what_is_typed_before_the_first_frame_is_chosen_and_sent_as_if_it_were_t
 def test_enter_is_about_what_was_typed_before_it_and_takes_nothing_of_what_follows(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Well.")], WRITER, expert("critic", description="Says what is wrong"))
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             await screen.sees("Choose an Expert")
             at_once(screen, "w", "r", "down", "up", "enter", *"Go", "enter", *"and")
             await screen.sees("1 writer ✓", "❯ Go", "Well.", "│ and ")
@@ -116,23 +116,23 @@ def test_enter_is_about_what_was_typed_before_it_and_takes_nothing_of_what_follo
 )
 def test_what_is_pasted_is_what_is_typed(bench: Bench, pasted: str, kept: str) -> None:
     async def person() -> None:
-        async with started(bench.host([text("Well.")], WRITER), expert="writer") as screen:
+        async with run_app(bench.host([text("Well.")], WRITER), expert="writer") as screen:
             await screen.sees("what should writer do?")
             await screen.paste(pasted)
-            await screen.until(lambda _: _composer(screen).text == kept, f"{kept!r} in {_composer(screen).text!r}")
+            await screen.wait_until(lambda _: _composer(screen).text == kept, f"{kept!r} in {_composer(screen).text!r}")
 
     wait_for(person())
 
 
 def test_a_text_that_is_too_long_to_show_is_refused_with_what_to_do(bench: Bench) -> None:
     async def person() -> None:
-        async with started(bench.host([text("Well.")], WRITER), expert="writer", notices=True) as screen:
+        async with run_app(bench.host([text("Well.")], WRITER), expert="writer", notices=True) as screen:
             await screen.sees("what should writer do?")
             await screen.paste("x" * 100_001)
             await screen.sees("100,001 characters", "name a file with @")
             assert not _composer(screen).text
             await screen.paste("x" * 100_000)
-            await screen.until(lambda _: len(_composer(screen).text) == 100_000, "the text")
+            await screen.wait_until(lambda _: len(_composer(screen).text) == 100_000, "the text")
 
     wait_for(person())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hosting import Bench, expert, wait_for
-from starting import started
+from starting import run_app
 
 from perstack.config.load import load_usable
 from perstack.config.trust import TrustStore
@@ -17,7 +17,7 @@ WRITER = expert("writer", description="Writes haiku")
 
 def test_the_palette_finds_an_action_by_its_name_and_does_it(bench: Bench) -> None:
     async def person() -> None:
-        async with started(bench.host([text("Hm.")], WRITER)) as screen:
+        async with run_app(bench.host([text("Hm.")], WRITER)) as screen:
             await screen.press("ctrl+p")
             await screen.sees("Help  F1", "Show every open question")
             await screen.type("inbox")
@@ -34,7 +34,7 @@ def test_the_inbox_opens_the_job_that_asks_where_it_is_answered(bench: Bench) ->
     async def person() -> None:
         host = bench.host([tool("askUser", {"question": "Tea or coffee?"}), text("Served.")], GUEST)
         await host.run("guest", "Serve", job_id="tea")
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             await screen.press("f3")
             await screen.sees("guest", "Tea or coffee?")
             await screen.press("enter")
@@ -54,7 +54,7 @@ def test_everything_is_unfolded_and_folded_by_one_key(bench: Bench) -> None:
 
     async def person() -> None:
         host = bench.host(script, expert("lead", delegates=("helper",)), expert("helper"))
-        async with started(host, expert="lead", query="Go") as screen:
+        async with run_app(host, expert="lead", query="Go") as screen:
             await screen.sees("▸ ✓ helper#2", "All done.")
             assert "A part." not in screen.text()
             await screen.press("ctrl+o")
@@ -74,7 +74,7 @@ def test_what_a_changed_definition_executes_is_used_when_a_person_agrees(bench: 
     async def person() -> None:
         host = bench.host([text("Hm.")], WRITER)
         live = ReloadedProject(load_usable(file), TrustStore(bench.workspace / "trust"))
-        async with started(host, app=StartApp(host, live)) as screen:
+        async with run_app(host, app=StartApp(host, live)) as screen:
             await screen.sees("Writes haiku")
             file.write_text(plain.replace("haiku", "verse") + skill)
             await screen.sees("evil-server", "F9 uses it", "Writes haiku")
@@ -88,7 +88,7 @@ def test_what_a_changed_definition_executes_is_used_when_a_person_agrees(bench: 
 
 def test_the_line_of_keys_fits_the_window_after_each_resize(bench: Bench) -> None:
     async def person() -> None:
-        async with started(bench.host([text("Hm.")], WRITER)) as screen:
+        async with run_app(bench.host([text("Hm.")], WRITER)) as screen:
             await screen.sees("Enter send", "^Q quit")
             for width, shown in ((60, False), (120, True), (60, False)):
                 await screen.resized(width, 24)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from hosting import Bench, expert, wait_for
-from starting import started
+from starting import run_app
 
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.crashing_storage import CrashingStorage
@@ -37,7 +37,7 @@ def test_while_it_waits_to_leave_it_says_so_and_nothing_else_is_begun(bench: Ben
             return held[0]
 
         host = bench.host([text("Slow words", delay_ms=60_000)], WRITER, wrap=hold)
-        async with started(host, expert="writer", query="A haiku") as screen:
+        async with run_app(host, expert="writer", query="A haiku") as screen:
             await screen.sees("Slow", "● at work")
             held[0].answers.clear()
             await screen.press("ctrl+q")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hosting import Bench, expert, wait_for
-from plain_person import begun
-from starting import Screen, started
+from plain_person import begin_person
+from starting import Screen, run_app
 from typing_extensions import override
 
 from perstack.host import Host
@@ -45,7 +45,7 @@ async def _say(screen: Screen, words: str) -> None:
 def test_the_line_says_the_model_and_a_typed_one_is_used_from_the_next_run_on(bench: Bench) -> None:
     async def person() -> None:
         host = _host(bench, text("First."), text("Second."), text("Third."))
-        async with started(host, expert="writer", notices=True) as screen:
+        async with run_app(host, expert="writer", notices=True) as screen:
             await screen.sees(" new  ·  larch-small")
             await _say(screen, "One")
             await screen.sees("First.", "✓ completed  ·  larch-small")
@@ -69,7 +69,7 @@ def test_the_line_says_the_model_and_a_typed_one_is_used_from_the_next_run_on(be
 def test_a_name_that_is_nearly_a_known_one_is_warned_of_and_still_used(bench: Bench) -> None:
     async def person() -> None:
         host = _host(bench)
-        async with started(host, expert="writer", notices=True) as screen:
+        async with run_app(host, expert="writer", notices=True) as screen:
             await screen.sees("what should writer do?")
             await _say(screen, "/model larch-smal")
             await screen.sees("`larch-smal` is not a known model", "`larch-small`?")
@@ -90,7 +90,7 @@ def test_a_name_that_is_nearly_a_known_one_is_warned_of_and_still_used(bench: Be
 def test_typing_filters_and_a_name_of_no_list_is_taken(bench: Bench) -> None:
     async def person() -> None:
         host = _host(bench)
-        async with started(host, expert="writer", size=(100, 24)) as screen:
+        async with run_app(host, expert="writer", size=(100, 24)) as screen:
             await _say(screen, "/model")
             shown = await screen.sees("larch-large", "oak-")
             assert "\x1b" not in shown
@@ -111,7 +111,7 @@ def test_typing_filters_and_a_name_of_no_list_is_taken(bench: Bench) -> None:
 def test_a_model_chosen_while_a_job_is_at_work_is_the_next_runs(bench: Bench) -> None:
     async def person() -> None:
         host = _host(bench, turn(text="Slowly.", delay_ms=1000))
-        async with started(host, expert="writer", query="One") as screen:
+        async with run_app(host, expert="writer", query="One") as screen:
             await screen.sees("● at work  ·  larch-small")
             await _say(screen, "/model larch-large")
             await screen.sees("larch-small → larch-large")
@@ -125,7 +125,7 @@ def test_a_model_chosen_while_a_job_is_at_work_is_the_next_runs(bench: Bench) ->
 
 def test_without_an_expert_there_is_no_model_to_choose(bench: Bench) -> None:
     async def person() -> None:
-        async with started(_host(bench), notices=True) as screen:
+        async with run_app(_host(bench), notices=True) as screen:
             await screen.sees("Choose an Expert")
             await screen.press("f4")
             await screen.sees("Choose an Expert first")
@@ -136,7 +136,7 @@ def test_without_an_expert_there_is_no_model_to_choose(bench: Bench) -> None:
 def test_the_program_without_a_screen_lists_the_models_and_uses_a_typed_one(bench: Bench) -> None:
     async def person() -> None:
         host = _host(bench, text("First."), text("Second."), text("Third."))
-        async with begun(host) as one:
+        async with begin_person(host) as one:
             await one.types("/model", "Choose an Expert first: its definition names the model.")
             await one.types("writer", "> what should writer do?")
             await one.types("One", "First.", "completed: 1 step")

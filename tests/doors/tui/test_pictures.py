@@ -19,7 +19,7 @@ import pytest
 from hosting import Bench, wait_for
 from pages import ROOT
 from scenes import SCENES, Still, program_of
-from starting import started
+from starting import run_app
 from textual.screen import Screen
 
 from perstack.doors.tui import screens
@@ -81,14 +81,14 @@ def test_a_screen_looks_as_it_did(
     (bench.workspace / "notes.md").write_text("# Notes\n\nversion 1\n")
 
     kept = (ROOT / "docs/pictures" if name in IN_DOCS and size == SMALL else HERE) / f"{name}{SUFFIXES[size]}.svg"
-    before = said(kept.read_text()) if kept.exists() and not KEEPS else None
+    before = drawn_text(kept.read_text()) if kept.exists() and not KEEPS else None
 
     async def person() -> tuple[str, str]:
         app = program_of(name, bench, clock)
-        async with started(app.host, size=size, app=app) as screen:
+        async with run_app(app.host, size=size, app=app) as screen:
             await SCENES[name].scene(screen)
             assert type(app.screen).__name__ == SCENES[name].shows
-            return await screen.pictured(plain, before, said)
+            return await screen.pictured(plain, before, drawn_text)
 
     seen, found = wait_for(person(), 60)
     if KEEPS:
@@ -96,13 +96,13 @@ def test_a_screen_looks_as_it_did(
         kept.write_text(found)
         print(f"──── {name} ────\n{seen}")
     assert kept.exists(), f"{kept} is missing: PERSTACK_KEEP_SCREENS=1 writes it"
-    assert said(found) == said(kept.read_text()), f"it looks like this now:\n{seen}"
+    assert drawn_text(found) == drawn_text(kept.read_text()), f"it looks like this now:\n{seen}"
 
 
 def test_every_screen_has_a_picture() -> None:
     for module in pkgutil.iter_modules(screens.__path__):
         import_module(f"{screens.__name__}.{module.name}")
-    ours = {one for one in _below(Screen) if one.__module__.startswith(screens.__name__)}
+    ours = {one for one in _subclasses(Screen) if one.__module__.startswith(screens.__name__)}
     shown = {one.__name__ for one in ours if not one.__subclasses__()}
     assert shown | {"Screen", "CommandPalette"} == {one.shows for one in SCENES.values()}
 
@@ -120,10 +120,10 @@ def test_without_colours_a_picture_has_greys_only() -> None:
     assert [one for one in colours if one not in window and not one[:2] == one[2:4] == one[4:]] == []
 
 
-def _below(kind: type[Screen[object]]) -> Iterator[type[Screen[object]]]:
+def _subclasses(kind: type[Screen[object]]) -> Iterator[type[Screen[object]]]:
     for one in kind.__subclasses__():
         yield one
-        yield from _below(one)
+        yield from _subclasses(one)
 
 
 def plain(svg: str) -> str:
@@ -136,6 +136,6 @@ def plain(svg: str) -> str:
     return "".join(f"{line.rstrip()}\n" for line in svg.splitlines())
 
 
-def said(svg: str) -> str:
+def drawn_text(svg: str) -> str:
     """What stands in a picture."""
     return "\n".join(re.findall(r"<text [^>]*>([^<]*)</text>", svg))

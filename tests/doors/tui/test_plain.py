@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hosting import Bench, expert, wait_for
-from plain_person import begun
+from plain_person import begin_person
 from terminal import Terminal, reply
 from tmux import PERSTACK, tmux
 
@@ -30,7 +30,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe [red]not markup[/red]\r\x08\
 def test_an_expert_is_chosen_by_number_name_or_words_and_a_follow_up_is_the_next_run(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Old pond.\nA frog."), text("Another.")], GUEST, WRITER)
-        async with begun(host) as one:
+        async with begin_person(host) as one:
             await one.sees("1. guest: Asks first", "2. writer: Writes haiku")
             await one.types("nobody", "no Expert has these words")
             await one.types("3", "no Expert has these words")
@@ -73,10 +73,10 @@ def test_what_the_model_says_comes_line_by_line_and_each_line_once(bench: Bench)
 def test_while_a_job_is_at_work_enter_says_what_it_does_and_nothing_is_sent(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Slow words", delay_ms=60_000)], WRITER)
-        async with begun(host, expert="writer", query="Go") as one:
+        async with begin_person(host, expert="writer", query="Go") as one:
             await one.sees("query: Go")
             await one.types("hello?", "not sent", "Ctrl-C interrupts it")
-            await one.until(lambda: one.types("", "at work"), "writer#1: the model writes")
+            await one.repeat_until(lambda: one.types("", "at work"), "writer#1: the model writes")
         (job,) = (await host.jobs.list()).jobs
         assert len(job.runs) == 1
 
@@ -85,7 +85,7 @@ def test_while_a_job_is_at_work_enter_says_what_it_does_and_nothing_is_sent(benc
 
 def test_what_is_stopped_before_it_begins_has_ended(bench: Bench) -> None:
     async def person() -> None:
-        async with begun(bench.host([text("A.")], WRITER), expert="writer") as one:
+        async with begin_person(bench.host([text("A.")], WRITER), expert="writer") as one:
             one.program.room.session.send("Go")
             await one.program.leave()
             assert one.program.left.is_set()
@@ -101,7 +101,7 @@ def test_a_delegates_lines_bear_its_name(bench: Bench) -> None:
 
     async def person() -> None:
         host = bench.host(script, expert("lead", delegates=("helper",)), expert("helper"))
-        async with begun(host, expert="lead", query="Go") as one:
+        async with begin_person(host, expert="lead", query="Go") as one:
             seen = (await one.sees("completed: ")).splitlines()
             assert {"  helper#2 A part.", "  helper#3 A part.", "  All done.", "helper#3 completed"} <= set(seen)
 
@@ -118,7 +118,7 @@ def test_questions_and_approvals_are_answered_in_place_with_all_of_the_change(be
 
     async def person() -> None:
         host = bench.host(script, GUEST, RELEASER)
-        async with begun(host, expert="guest", query="Serve") as one:
+        async with begin_person(host, expert="guest", query="Serve") as one:
             await one.sees("guest asks: Which?", "  2. Coffee", "> type a number")
             assert one.dropped == 1
             await one.types("2", "  Served.", "completed")
@@ -139,7 +139,7 @@ def test_questions_and_approvals_are_answered_in_place_with_all_of_the_change(be
 def test_ctrl_c_interrupts_which_is_recorded_enter_resumes_and_quit_asks(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Slow words", delay_ms=60_000)], WRITER)
-        async with begun(host, expert="writer", query="A haiku") as one:
+        async with begin_person(host, expert="writer", query="A haiku") as one:
             await one.sees("query: A haiku")
             one.program.interrupt()
             await one.sees("stopped: by interrupt", "> Enter resumes")
@@ -164,7 +164,7 @@ def test_a_job_in_the_background_says_when_it_waits_and_is_shown_again(bench: Be
     }
 
     async def person() -> None:
-        async with begun(bench.host(script, GUEST, WRITER), expert="guest", query="Serve") as one:
+        async with begin_person(bench.host(script, GUEST, WRITER), expert="guest", query="Serve") as one:
             seen = await one.types("/new", "Choose", "Job 1, guest: waits for you; /job 1 shows it")
             assert "Which?" not in seen
             await one.types("/jobs", "1. guest: waits for you", "2. new: new, shown")
@@ -181,7 +181,7 @@ def test_past_jobs_are_listed_found_opened_and_branched(bench: Bench) -> None:
         await host.run("guest", "Serve", job_id="tea")
         await host.answer("Tea", job_id="tea")
         await host.run("guest", "Serve again", job_id="open")
-        async with begun(host) as one:
+        async with begin_person(host) as one:
             await one.types("/history serve", "1. guest - 1 step (open)", "2. guest - 2 steps (tea)")
             await one.types("/history nothing", "no Job has these words")
             await one.types("/inbox", "1. guest: Which?", "/open NUMBER")
@@ -209,7 +209,7 @@ def test_past_jobs_are_listed_found_opened_and_branched(bench: Bench) -> None:
 def test_who_leaves_sees_how_each_job_stands_and_nothing_to_type(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Slow words", delay_ms=60_000)], WRITER)
-        async with begun(host, expert="writer", query="A haiku") as one:
+        async with begin_person(host, expert="writer", query="A haiku") as one:
             await one.sees("query: A haiku")
             await one.types("/new", "Choose")
             await one.types("writer", "what should writer do?")
@@ -225,7 +225,7 @@ def test_who_leaves_sees_how_each_job_stands_and_nothing_to_type(bench: Bench) -
 def test_what_a_model_says_is_text_and_never_looks_like_a_line_of_the_program(bench: Bench) -> None:
     async def person() -> None:
         script = [turn(tool("nosuch", {"a": EVIL}), text=EVIL, thinking=EVIL), text(EVIL)]
-        async with begun(bench.host(script, WRITER), expert="writer", query="Go") as one:
+        async with begin_person(bench.host(script, WRITER), expert="writer", query="Go") as one:
             seen = await one.sees("completed")
             assert "[red]not markup[/red]" in seen
             assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", seen)
@@ -237,7 +237,7 @@ def test_what_a_model_says_is_text_and_never_looks_like_a_line_of_the_program(be
 
 def test_every_command_is_in_the_help_and_on_the_page(bench: Bench) -> None:
     async def person() -> None:
-        async with begun(bench.host([text("A.")], WRITER)) as one:
+        async with begin_person(bench.host([text("A.")], WRITER)) as one:
             seen = await one.types("/help", *(f"/{command.name}" for command in COMMANDS))
             assert "Ctrl-C interrupts" in seen
             await one.types("/nosuch", "there is no /nosuch")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from hosting import Bench, expert, wait_for
-from starting import Screen, started
+from starting import Screen, run_app
 
 from perstack.doors.tui.view.items import MessageItem, NoteItem
 from perstack.doors.tui.view.search import MAX_MATCHES, Matches, search
@@ -27,13 +27,13 @@ async def _up(screen: Screen) -> None:
 def test_what_came_while_one_looked_further_up_is_counted_and_one_key_leads_there(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text(POEM), text(SHORT, delay_ms=700), text("Well.")], WRITER)
-        async with started(host, expert="writer", query="A poem") as screen:
+        async with run_app(host, expert="writer", query="A poem") as screen:
             await screen.sees("verse 60", "✓ completed")
             assert "↓" not in screen.text()
             await screen.type("More")
             await screen.press("enter")
             await _up(screen)
-            await screen.until(lambda seen: re.search(r"↓ 1[2-8] new lines", seen) is not None, "the new lines")
+            await screen.wait_until(lambda seen: re.search(r"↓ 1[2-8] new lines", seen) is not None, "the new lines")
             assert "again 12" not in screen.text()
             await screen.press("ctrl+end")
             await screen.sees("again 12", "completed 2 steps")
@@ -46,11 +46,11 @@ def test_a_click_on_the_count_leads_to_the_end_and_what_one_unfolds_is_not_new(b
     async def person() -> None:
         think = turn(tool("think", {"thought": "\n".join(f"thought {n}" for n in range(40))}), text=POEM)
         host = bench.host([think, text(SHORT, delay_ms=700)], WRITER)
-        async with started(host, expert="writer", query="A poem") as screen:
+        async with run_app(host, expert="writer", query="A poem") as screen:
             await screen.sees("verse 60")
             await screen.press("pageup")
             await screen.sees("new lines")
-            await screen.until(lambda _: not screen.app.pane.session.is_busy, "the end")
+            await screen.wait_until(lambda _: not screen.app.pane.session.is_busy, "the end")
             before = screen.app.pane.view.new_lines
             await screen.press("ctrl+o")
             assert screen.app.pane.view.new_lines == before
@@ -67,7 +67,7 @@ def test_a_click_on_the_count_leads_to_the_end_and_what_one_unfolds_is_not_new(b
 def test_a_text_that_is_sent_leads_to_the_end(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text(POEM), text("Well.")], WRITER)
-        async with started(host, expert="writer", query="A poem") as screen:
+        async with run_app(host, expert="writer", query="A poem") as screen:
             await screen.sees("verse 60", "✓ completed")
             await _up(screen)
             await screen.type("More")
@@ -82,7 +82,7 @@ def test_ctrl_f_finds_every_place_in_order_and_what_is_folded(bench: Bench) -> N
         (bench.workspace / "log.txt").write_text("\n".join(f"entry {number}" for number in range(1, 31)))
         read = turn(tool("readTextFile", {"path": "log.txt"}), text=POEM)
         host = bench.host([read, text("The end of the\nmatter. " + "long " * 14 + "\nbroken\nline")], WRITER)
-        async with started(host, expert="writer", query="A poem") as screen:
+        async with run_app(host, expert="writer", query="A poem") as screen:
             await screen.sees("✓ completed")
             await screen.press("ctrl+f")
             await screen.sees("find:", "Enter next", "Esc closes")
@@ -91,7 +91,7 @@ def test_ctrl_f_finds_every_place_in_order_and_what_is_folded(bench: Bench) -> N
             await screen.press("enter")
             first = (await screen.sees("of 11")).split(" of 11")[0].split()[-1]
             await screen.press("up")
-            await screen.until(lambda seen: f" {first} of 11" not in seen, "the one before")
+            await screen.wait_until(lambda seen: f" {first} of 11" not in seen, "the one before")
             for _ in range(7):
                 await screen.press("backspace")
             await screen.type("entry 29")

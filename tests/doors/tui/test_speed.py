@@ -9,7 +9,7 @@ import pytest
 from hosting import Bench, expert, wait_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starting import Screen, started
+from starting import Screen, run_app
 from textual.strip import Strip
 
 from perstack.core.runs.display_events import StreamText
@@ -65,7 +65,7 @@ def test_a_word_that_comes_draws_the_lines_that_it_changes_and_lays_nothing_out(
 ) -> None:
     async def person() -> None:
         first = "\n".join(f"line {number}" for number in range(60))  # so there is a scrollbar, and it is at the end
-        async with started(bench.host([text(first)], WRITER), expert="writer", query="A haiku") as screen:
+        async with run_app(bench.host([text(first)], WRITER), expert="writer", query="A haiku") as screen:
             await screen.sees("line 59", "✓ completed")
             heard(screen, "once ")
             await screen.sees("once")
@@ -86,7 +86,7 @@ def test_a_word_that_comes_draws_the_lines_that_it_changes_and_lays_nothing_out(
 def test_words_that_come_together_are_one_drawing(bench: Bench, counted: Counter[str]) -> None:
     async def person() -> None:
         said = "".join(words(2_000))
-        async with started(bench.host([text(said)], WRITER), expert="writer", query="A haiku") as screen:
+        async with run_app(bench.host([text(said)], WRITER), expert="writer", query="A haiku") as screen:
             await screen.sees("frog1999", "✓ completed")
             assert counted["updates"] < 40
 
@@ -131,12 +131,14 @@ def test_the_end_of_a_long_job_is_seen_before_it_is_checked_and_that_is_said(
         is_read = asyncio.Event()
         read = type(host.storage).read
 
-        async def held(storage: Storage, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        async def read_when_allowed(
+            storage: Storage, run: RunRef, after: int = 0, limit: int | None = None
+        ) -> list[bytes]:
             await is_read.wait()
             return await read(storage, run, after, limit)
 
-        monkeypatch.setattr(type(host.storage), "read", held)
-        async with started(host, job_id="long") as screen:
+        monkeypatch.setattr(type(host.storage), "read", read_when_allowed)
+        async with run_app(host, job_id="long") as screen:
             seen = await screen.sees("Last words.", "being read and checked")
             assert "completed" not in seen
             assert "step" not in seen
@@ -157,9 +159,9 @@ def test_what_is_damaged_is_said_after_the_end_was_seen_and_what_follows_it_is_n
         lines = log.read_bytes().split(b"\n")
         lines[20] = lines[20].replace(b"no tool", b"no fool")
         log.write_bytes(b"\n".join(lines))
-        async with started(bench.host([], WRITER), job_id="long") as screen:
+        async with run_app(bench.host([], WRITER), job_id="long") as screen:
             problem = "its content is not what its digest says"
-            await screen.until(lambda text: problem in " ".join(text.split()), problem)  # where lines end varies
+            await screen.wait_until(lambda text: problem in " ".join(text.split()), problem)  # where lines end varies
             assert "line 21" in " ".join(screen.text().split())
             assert "Last words." not in screen.text()
 

@@ -35,7 +35,7 @@ LOOKS = RenderContext(60, 0)
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066 [red]not markup[/red] \r\x08"
 
 
-def shown(transcript: Transcript, looks: RenderContext = LOOKS) -> list[str]:
+def shown_lines(transcript: Transcript, looks: RenderContext = LOOKS) -> list[str]:
     return [text_of(placed.line).rstrip() for placed in transcript.root.slice(0, transcript.root.height(looks), looks)]
 
 
@@ -60,12 +60,12 @@ def test_delegates_are_lanes_below_the_call_and_fold(bench: Bench) -> None:
         "helper": [turn(tool("think", {"thought": "hm"})), text("A part.")],
     }
     transcript = folded(run(bench, script, expert("lead", delegates=("helper",)), expert("helper")))
-    seen = shown(transcript)
+    seen = shown_lines(transcript)
     assert [line.split("  ")[0] for line in seen if "helper" in line] == ["▸ ✓ helper#2 one", "▸ ✓ helper#3 two"]
     assert not any("A part." in line for line in seen)
     first = next(node for node in transcript.root.foldable() if isinstance(node, RunBranch))
     first.fold()
-    seen = shown(transcript)
+    seen = shown_lines(transcript)
     lane = [re.sub(r" +\d+ ms$", "", line) for line in seen if line.startswith("│")]  # a call may take that long
     assert lane == ["│ ● think hm", "│", "│   A part.", "│"]
     assert seen[-2:] == ["  All done.", ""]
@@ -87,7 +87,9 @@ def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_aske
     others = [event for event in events if event not in at_work]
     asks = next(at for at, event in enumerate(others) if event.type == "requestApproval")
     transcript, wide = folded([*others[:asks], at_work[0], others[asks]]), RenderContext(80, 0)
-    assert "│   └ needs your approval when the other delegates have stopped (writeTextFile)" in shown(transcript, wide)
+    assert "│   └ needs your approval when the other delegates have stopped (writeTextFile)" in shown_lines(
+        transcript, wide
+    )
     lines: list[str] = []
     printer, live = _printer(lines), JobActivity()
     for event in [*others[:asks], at_work[0], others[asks]]:
@@ -98,7 +100,7 @@ def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_aske
     ]
     for event in [*at_work[1:], *others[asks + 1 :]]:
         transcript.take(event)
-    assert "│   └ needs your approval (writeTextFile)" in shown(transcript, wide)
+    assert "│   └ needs your approval (writeTextFile)" in shown_lines(transcript, wide)
 
 
 def test_what_a_delegate_asks_waits_for_no_others_where_they_only_wait_for_it(bench: Bench) -> None:
@@ -115,8 +117,8 @@ def test_what_a_delegate_asks_waits_for_no_others_where_they_only_wait_for_it(be
     printer = _printer(lines)
     for event in events:
         printer.heard(event, transcript.take(event), transcript.live)
-        assert "when the other delegates" not in "\n".join(shown(transcript, RenderContext(100, 0)))
-    assert "│ │   └ needs your approval (writeTextFile)" in shown(transcript, RenderContext(100, 0))
+        assert "when the other delegates" not in "\n".join(shown_lines(transcript, RenderContext(100, 0)))
+    assert "│ │   └ needs your approval (writeTextFile)" in shown_lines(transcript, RenderContext(100, 0))
     assert "waits" not in "\n".join(lines)
 
 
@@ -138,7 +140,7 @@ def test_what_is_stored_replaces_what_was_streamed_and_is_shown_once(bench: Benc
         transcript.take(event)
         if event.type == "streamText":
             assert any(isinstance(item, Stream) for item in transcript.root.items)
-    assert sum("A word" in line for line in shown(transcript)) == 1
+    assert sum("A word" in line for line in shown_lines(transcript)) == 1
     assert not any(isinstance(item, Stream) for item in transcript.root.items)
 
 
@@ -160,7 +162,7 @@ def test_what_had_come_when_a_person_stopped_it_stays_to_be_read(bench: Bench) -
         await asyncio.wait({job})
 
     wait_for(work())
-    seen = shown(folded(found))
+    seen = shown_lines(folded(found))
     begun, stopped = (line.strip() for line in seen if "Once" in line or "stopped" in line)
     assert begun == "Once …"
     assert stopped.startswith("! stopped by interrupt")
@@ -170,7 +172,7 @@ def test_the_same_log_comes_to_the_same_lines_without_what_was_only_streamed(ben
     script = [turn(tool("todo", {"newTodos": ["a"]}), text="I look.", thinking="Hm."), text("Done.")]
     events = run(bench, script, expert("solo"))
     stored = [event for event in events if hasattr(event, "step_number") and not event.type.startswith("stream")]
-    assert shown(folded(stored)) == shown(folded(events))
+    assert shown_lines(folded(stored)) == shown_lines(folded(events))
 
 
 def test_any_part_of_the_lines_is_that_part_of_the_whole(bench: Bench) -> None:
@@ -181,7 +183,7 @@ def test_any_part_of_the_lines_is_that_part_of_the_whole(bench: Bench) -> None:
     transcript = folded(run(bench, script, expert("lead", delegates=("helper",)), expert("helper")))
     for node in transcript.root.foldable():
         node.fold()
-    whole = shown(transcript)
+    whole = shown_lines(transcript)
     for first in range(len(whole)):
         for last in range(first, len(whole) + 1):
             part = [text_of(one.line).rstrip() for one in transcript.root.slice(first, last, LOOKS)]
@@ -215,7 +217,7 @@ def test_escapes_and_markup_are_text_in_every_item(bench: Bench) -> None:
     for node in transcript.root.foldable():
         node.is_open = True
         node.changed()
-    seen = "\n".join(shown(transcript))
+    seen = "\n".join(shown_lines(transcript))
     assert "[red]not markup[/red]" in seen
     assert not any(bad in seen for bad in ("\x1b", "\x07", "\x9b", "\u202e", "\u2066", "\r", "\x08"))
 

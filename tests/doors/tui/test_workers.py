@@ -6,8 +6,8 @@ import asyncio
 
 from fleet import Fleet, until_driven
 from hosting import Bench, expert, wait_for
-from plain_person import begun
-from starting import started
+from plain_person import begin_person
+from starting import run_app
 from working import Engine
 
 from perstack.host import Host
@@ -27,7 +27,7 @@ def test_an_answer_leaves_the_job_to_a_worker_and_its_tab_follows_it(bench: Benc
         engine = Engine()
         host, of_worker = with_workers(bench, engine)
         job = await host.submit("guest", "Serve", job_id="tea")
-        async with started(host, job_id=job.id) as screen:
+        async with run_app(host, job_id=job.id) as screen:
             await screen.sees("❯ Serve", "queued", "for a worker", "… waits for a worker", "Esc stops looking")
             async with engine.at_work(of_worker):
                 await screen.sees("guest asks: Tea?", "2. No", "? waits for you")
@@ -47,7 +47,7 @@ def test_without_a_worker_it_waits_escape_stops_looking_and_enter_follows_it_aga
         engine = Engine()
         host, of_worker = with_workers(bench, engine)
         await of_worker.run("guest", "Serve", job_id="tea")
-        async with started(host, job_id="tea") as screen:
+        async with run_app(host, job_id="tea") as screen:
             await screen.sees("guest asks: Tea?")
             await screen.type("1")
             await screen.press("enter")
@@ -70,7 +70,7 @@ def test_with_drive_an_answer_is_driven_here(bench: Bench) -> None:
         host = bench.host(ASKS, GUEST, dispatcher=Engine().dispatcher)
         await host.run("guest", "Serve", job_id="tea")
         await host.submit("guest", "Serve me too", job_id="late")
-        async with started(host, job_id="tea", drives=True) as screen:
+        async with run_app(host, job_id="tea", drives=True) as screen:
             await screen.sees("guest asks: Tea?")
             await screen.type("1")
             await screen.press("enter")
@@ -87,7 +87,7 @@ def test_a_queued_job_is_seen_as_such_in_the_history(bench: Bench) -> None:
     async def person() -> None:
         host, _ = with_workers(bench, Engine())
         await host.submit("guest", "Serve", job_id="tea")
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             await screen.press("f2")
             await screen.sees("guest - 0 steps (tea) (", "queued")
             await screen.press("tab")
@@ -113,7 +113,7 @@ def test_a_tab_says_where_the_job_is_though_a_delegate_of_it_waits_for_a_worker(
         async with fleet.at_work("one", concurrency=1, drain=0.1) as (one,):
             await host.submit("boss", "Go", job_id="job")
             await until_driven(host, "job-2")
-            async with started(host, job_id="job", size=(100, 30)) as screen:
+            async with run_app(host, job_id="job", size=(100, 30)) as screen:
                 seen = await screen.sees("helper#2", "helper#3", "another process drives it; Esc stops looking")
                 assert "waits for a worker" not in seen
                 one.worker.leave()
@@ -132,7 +132,7 @@ def test_a_job_that_another_process_drives_is_left_and_followed_again(bench: Ben
         other = bench.host([text("Slow words.", delay_ms=60_000)], GUEST)
         host = bench.host([], GUEST)
         driving = asyncio.create_task(other.run("guest", "Serve", job_id="tea"))
-        async with started(host) as screen:
+        async with run_app(host) as screen:
             async with asyncio.timeout(20):
                 while not (await host.jobs.list()).jobs:
                     await asyncio.sleep(0.01)  # a poll, bounded above
@@ -153,7 +153,7 @@ def test_line_by_line_an_answer_is_queued_and_what_the_worker_does_comes_once(be
         engine = Engine()
         host, of_worker = with_workers(bench, engine)
         await host.submit("guest", "Serve", job_id="tea")
-        async with begun(host, job_id="tea") as one:
+        async with begin_person(host, job_id="tea") as one:
             await one.sees("query: Serve", "queued: for a worker")
             await one.types("hello?", "not sent: waits for a worker; Ctrl-C stops looking", "waits for a worker")
             one.program.interrupt()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hosting import OPENED, Bench, expert, opened, wait_for
+from hosting import OPENED, Bench, expert, open_storage, wait_for
 
 from perstack.core.definitions.project import Audit, Project
 from perstack.core.definitions.settings import Overrides
@@ -46,7 +46,7 @@ def test_an_event_that_was_kept_though_its_write_failed_has_a_record_after_the_n
     away = tmp_path_factory.mktemp("away")
 
     async def work() -> None:
-        failing = anchored(bench, away, FailsAfter(opened(bench.storage, bench.workspace)))
+        failing = anchored(bench, away, FailsAfter(open_storage(bench.storage, bench.workspace)))
         with pytest.raises(StorageError):
             await failing.run("a", "q", job_id="job")
         following = anchored(bench, away, bench.storage)

@@ -90,7 +90,7 @@ def everything(workspace: Path) -> list[Report]:
     return wait_for(work())
 
 
-def found(workspace: Path) -> list[str]:
+def finding_messages(workspace: Path) -> list[str]:
     return [finding.message for report in everything(workspace) for finding in report.findings]
 
 
@@ -108,11 +108,11 @@ def test_no_byte_of_any_line_can_be_changed_but_for_how_many_were_written_togeth
                 for changed in (bytes([line[at] ^ 1]), b"", b"\n", line[at : at + 1] * 2):
                     other = line[:at] + changed + line[at + 1 :]
                     if other != line and len(changed) < 2:
-                        assert not _holds(head, other), (path, head.seq + 1, at)
+                        assert not _is_sealed(head, other), (path, head.seq + 1, at)
             _, head = check(head, line)
 
 
-def _holds(head: Head, line: bytes) -> bool:
+def _is_sealed(head: Head, line: bytes) -> bool:
     try:
         check(head, line)
     except BrokenSeal:
@@ -143,7 +143,7 @@ def test_an_event_that_was_changed_with_the_chain_made_anew_is_found_by_a_head_k
             findings = verified(copy, of).findings
             assert any("anew" in one.message or "rewritten" in one.message for one in findings), (path, seq, findings)
         path.write_bytes(whole)
-    assert found(copy) == []
+    assert finding_messages(copy) == []
 
 
 def test_a_log_that_was_cut_anywhere_is_found(copy: Path) -> None:
@@ -190,7 +190,7 @@ def test_every_value_of_every_cache_is_compared(copy: Path) -> None:
             path.write_bytes(nonsense)
             assert verified(copy, of).findings, (path.relative_to(state), nonsense)
         path.write_bytes(whole)
-    assert found(copy) == []
+    assert finding_messages(copy) == []
 
 
 def test_every_value_of_a_tasks_entry_is_compared(copy: Path) -> None:
@@ -205,7 +205,7 @@ def test_every_value_of_a_tasks_entry_is_compared(copy: Path) -> None:
     path.write_bytes(whole.replace(last, b"%d %b %b" % (int(seq) + 1, name, entry)))
     assert verified(copy, "chore").findings
     path.write_bytes(whole)
-    assert found(copy) == []
+    assert finding_messages(copy) == []
 
 
 def test_every_file_that_is_removed_is_a_finding_or_named_as_not_checked(copy: Path) -> None:
@@ -221,7 +221,7 @@ def test_every_file_that_is_removed_is_a_finding_or_named_as_not_checked(copy: P
         if path.name not in harmless and path.parent.name != "checkpoints":
             assert says, path
         path.write_bytes(data)
-    assert found(copy) == []
+    assert finding_messages(copy) == []
 
 
 def test_every_folder_that_is_removed_is_survived(copy: Path) -> None:
@@ -231,12 +231,12 @@ def test_every_folder_that_is_removed_is_survived(copy: Path) -> None:
         path.rename(kept)
         everything(copy)
         kept.rename(path)
-    assert found(copy) == []
+    assert finding_messages(copy) == []
 
 
 def test_a_task_whose_folder_was_removed_is_named_and_its_id_not_used_again(copy: Path) -> None:
     rmtree(copy / "perstack" / "tasks" / "chore")
-    assert any("a task of this id had events" in message for message in found(copy))
+    assert any("a task of this id had events" in message for message in finding_messages(copy))
 
     async def work() -> None:
         async with host_in(copy) as host:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, opened, wait_for
+from hosting import Bench, expert, open_storage, wait_for
 
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.ignore_rules import rules_at
@@ -52,7 +52,7 @@ def walked(top: bytes) -> dict[bytes, Entry | None]:
     return found
 
 
-async def recorded(trees: Trees, tree: str) -> dict[bytes, Entry | None]:
+async def snapshot_entries(trees: Trees, tree: str) -> dict[bytes, Entry | None]:
     """The same of a snapshot, each content read again."""
     found: dict[bytes, Entry | None] = {}
     async for path, entry in trees.entries(tree):
@@ -152,7 +152,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(params=["file:state", "sqlite:state.db"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     (tmp_path / "store").mkdir()
-    storage = opened(str(request.param), tmp_path / "store")
+    storage = open_storage(str(request.param), tmp_path / "store")
     wait_for(storage.create_job("job"))
     yield storage
     wait_for(storage.close())
@@ -168,7 +168,7 @@ def test_after_any_edits_a_snapshot_is_what_another_walk_finds(folder: Path, sto
         for _ in range(15):
             for _ in range(vandal.chance.randrange(1, 12)):
                 vandal.act()
-            assert await recorded(Trees(storage, "job"), (await take()).tree) == walked(top)
+            assert await snapshot_entries(Trees(storage, "job"), (await take()).tree) == walked(top)
         again = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MOST))
         assert (await again()).tree == (await take()).tree
 
@@ -193,7 +193,7 @@ def test_beside_a_hostile_process_every_snapshot_is_whole_and_has_nothing_from_o
         takes = 0
         while time.monotonic() < until:
             taken = await asyncio.wait_for(take(), 20)
-            found = await recorded(trees, taken.tree)
+            found = await snapshot_entries(trees, taken.tree)
             takes += 1
             for entry in found.values():
                 if isinstance(entry, File):
@@ -201,7 +201,7 @@ def test_beside_a_hostile_process_every_snapshot_is_whole_and_has_nothing_from_o
         assert takes > 3
         hostile.kill()
         hostile.wait()
-        assert await recorded(trees, (await take()).tree) == walked(top)
+        assert await snapshot_entries(trees, (await take()).tree) == walked(top)
 
     try:
         wait_for(work())
@@ -222,7 +222,7 @@ def test_a_walk_that_was_cancelled_is_begun_anew_and_loses_nothing(folder: Path,
             await asyncio.sleep(delay)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        assert await recorded(Trees(storage, "job"), (await take()).tree) == walked(os.fsencode(folder))
+        assert await snapshot_entries(Trees(storage, "job"), (await take()).tree) == walked(os.fsencode(folder))
 
     wait_for(work())
 
@@ -268,15 +268,15 @@ def test_what_is_never_recorded_is_not_even_under_another_name(folder: Path, sto
 
     async def work() -> None:
         take = partial(WorkspaceSnapshots(storage, "job", folder, (folder / "kept",)).take, SnapshotPolicy())
-        assert [*await recorded(Trees(storage, "job"), (await take()).tree)] == [b"plain"]
+        assert [*await snapshot_entries(Trees(storage, "job"), (await take()).tree)] == [b"plain"]
         again = partial(WorkspaceSnapshots(storage, "job", folder, (folder / "kept",)).take, SnapshotPolicy())
         os.link(folder / "kept" / "state", folder / "other")
         guarded = partial(
             WorkspaceSnapshots(storage, "job", folder, (folder / "kept", folder / "kept" / "state")).take,
             SnapshotPolicy(),
         )
-        assert [*await recorded(Trees(storage, "job"), (await again()).tree)] == [b"other", b"plain"]
-        assert [*await recorded(Trees(storage, "job"), (await guarded()).tree)] == [b"plain"]
+        assert [*await snapshot_entries(Trees(storage, "job"), (await again()).tree)] == [b"other", b"plain"]
+        assert [*await snapshot_entries(Trees(storage, "job"), (await guarded()).tree)] == [b"plain"]
 
     wait_for(work())
 

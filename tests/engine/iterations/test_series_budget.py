@@ -31,7 +31,7 @@ def shares(facts: list[StoredSeriesEvent]) -> list[Budget | None]:
     return [fact.budget for fact in facts if isinstance(fact, StartIteration)]
 
 
-def begun(host: Host, **more) -> tuple[SeriesState, list[StoredSeriesEvent]]:
+def begin_series(host: Host, **more) -> tuple[SeriesState, list[StoredSeriesEvent]]:
     facts: list[StoredSeriesEvent] = []
     series = host.iterations.begin("solo", "do it", series_id="it", on_fact=lambda fact, *_: facts.append(fact), **more)
     return wait_for(series, 60), facts
@@ -39,7 +39,7 @@ def begun(host: Host, **more) -> tuple[SeriesState, list[StoredSeriesEvent]]:
 
 def test_each_job_may_spend_what_is_left_and_the_series_pauses_when_it_is_used(bench: Bench) -> None:
     host = bench.host({"[[solo]]": [text("made", usage=(4_000, 1_000))]}, solo(max_tokens=30_000))
-    series, facts = begun(host)
+    series, facts = begin_series(host)
     done = len(series.done)
     assert (series.status, series.job_status, series.exceeded) == ("paused", "stoppedByBudget", "maxTokens")
     assert 2 <= done < 9
@@ -56,7 +56,7 @@ def test_each_job_may_spend_what_is_left_and_the_series_pauses_when_it_is_used(b
 
 def test_nothing_begins_when_nothing_is_left(bench: Bench) -> None:
     host = bench.host({"[[solo]]": [text("made", usage=(9_000, 1_000))]}, solo(max_tokens=20_000))
-    series, _ = begun(host)
+    series, _ = begin_series(host)
     assert (series.status, len(series.iterations), used(series)) == ("paused", 2, 20_000)
     assert series.message == "20,000 tokens for all iterations are used: 20,000"
     assert len(wait_for(host.jobs.list()).jobs) == 2
@@ -65,7 +65,7 @@ def test_nothing_begins_when_nothing_is_left(bench: Bench) -> None:
 def test_dollars_are_counted_as_tokens_are_and_a_jobs_own_budget_holds_if_it_is_lower(bench: Bench) -> None:
     script = {"[[solo]]": [text("made", usage=(4_000, 1_000))]}
     host = bench.host(script, solo(max_cost=0.1), prices=(PRICE,), max_cost=0.09)
-    series, facts = begun(host)
+    series, facts = begin_series(host)
     assert (series.exceeded, shares(facts)[1]) == ("maxCost", Budget(max_cost=0.086))
     assert [wait_for(host.job(f"it-i{number}")).budget for number in (1, 2, 3)] == [
         Budget(max_cost=0.09),
@@ -81,7 +81,7 @@ def test_an_expert_that_evaluates_spends_of_the_same_total_and_an_answer_of_no_u
         "[[judge]]": [text("no object", usage=(5_000, 500))],
     }
     host = bench.host(script, solo(JUDGE, max_tokens=40_000), expert("judge"))
-    series, _ = begun(host)
+    series, _ = begin_series(host)
     assert (series.status, used(series)) == ("failed", 6_600)
     again = wait_for(host.iterations.resume("it"))
     assert (again.status, used(again)) == ("failed", 12_100)
@@ -95,7 +95,7 @@ def test_an_expert_that_evaluates_spends_of_the_same_total_and_an_answer_of_no_u
 
 def test_what_nobody_reports_counts_as_what_was_reserved(bench: Bench) -> None:
     host = bench.host({"[[solo]]": [text("made", usage=(0, 0))]}, solo(max_tokens=40_000))
-    series, facts = begun(host)
+    series, facts = begin_series(host)
     assert series.status == "paused"
     first = series.iterations[0].assumed
     assert first is not None

@@ -23,7 +23,7 @@ class City(BaseModel):
 
     @field_validator("people")
     @classmethod
-    def _some(cls, people: int) -> int:
+    def _at_least_one(cls, people: int) -> int:
         if people < 1:
             raise ValueError("nobody lives there")
         return people

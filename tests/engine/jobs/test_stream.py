@@ -367,7 +367,7 @@ def test_errors_are_those_of_run_and_a_failing_model_finishes_the_stream(bench: 
 def test_two_streams_of_a_host_are_read_at_the_same_time(bench: Bench) -> None:
     host = bench.host(ASKS, expert("a", ask=True))
 
-    async def one(job_id: str) -> list[str]:
+    async def stream_of(job_id: str) -> list[str]:
         seen: list[str] = []
         async for event in host.stream("a", "q", job_id=job_id):
             if isinstance(event, Question):
@@ -378,7 +378,7 @@ def test_two_streams_of_a_host_are_read_at_the_same_time(bench: Bench) -> None:
         return seen
 
     async def work() -> None:
-        assert await asyncio.gather(one("first"), one("second")) == [["first"], ["second"]]
+        assert await asyncio.gather(stream_of("first"), stream_of("second")) == [["first"], ["second"]]
 
     wait_for(work())
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, opened, sampled, until_it_crashes, wait_for
+from hosting import Bench, Seen, crashing, expert, open_storage, sampled, until_it_crashes, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions
@@ -91,7 +91,7 @@ def test_a_job_that_a_worker_drives_to_its_end_while_it_is_verified_verifies(
     async def work() -> None:
         async with bench.host([], *EXPERTS, dispatcher=InMemoryDispatcher()) as host:
             job = await host.submit("lead", "go")
-        storage = opened(bench.storage, bench.workspace)
+        storage = open_storage(bench.storage, bench.workspace)
         read, drives = storage.summary, iter(["once"])
 
         async def overtaken(job_id: str) -> bytes | None:

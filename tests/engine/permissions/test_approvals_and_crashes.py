@@ -60,7 +60,7 @@ def test_killed_at_any_write_each_approved_call_has_run_once_and_no_other(tmp_pa
     for number, point in enumerate(sampled(crash_points(appends))):
         bench = fresh(str(number))
         wait_for(live(bench, point))
-        lost = _begun(bench)
+        lost = _files_of_open_calls(bench)
         wait_for(live(bench, None))
         written = {name: (bench.workspace / name).read_text().count("x") for name in NAMES}
         # a call that has begun, and not yet had its effect when the process dies, is the one thing that nobody knows
@@ -77,7 +77,7 @@ def test_killed_at_any_write_each_approved_call_has_run_once_and_no_other(tmp_pa
         assert wait_for(host.audit.verify("job")).ok, point
 
 
-def _begun(bench: Bench) -> list[str]:
+def _files_of_open_calls(bench: Bench) -> list[str]:
     """The files of calls that have begun and have no result, which died before they were written to."""
 
     async def look() -> list[str]:

@@ -12,7 +12,7 @@ from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
 from perstack.testing.scripted import text, tool
 
 
-def stopped(bench: Bench, rules: Permissions | None, *turns, **more) -> JobSummary:
+def run_one_step(bench: Bench, rules: Permissions | None, *turns, **more) -> JobSummary:
     """A Job `job` that was interrupted by its step limit after its first step."""
     host = hosted(bench, [tool("todo", {"newTodos": ["t"]}), *turns], rules=rules, max_steps=1, **more)
     job = wait_for(host.run("a", "q", job_id="job"))
@@ -20,7 +20,7 @@ def stopped(bench: Bench, rules: Permissions | None, *turns, **more) -> JobSumma
     return job
 
 
-def resumed(bench: Bench, rules: Permissions | None, *turns, seen: Seen | None = None, **more) -> JobSummary:
+def resume_job(bench: Bench, rules: Permissions | None, *turns, seen: Seen | None = None, **more) -> JobSummary:
     host = hosted(bench, [tool("todo", {"newTodos": ["t"]}), *turns], rules=rules, **more)
     return wait_for(host.resume("job", max_steps=9, on_event=seen))
 
@@ -28,8 +28,8 @@ def resumed(bench: Bench, rules: Permissions | None, *turns, seen: Seen | None =
 def test_a_resumed_run_keeps_its_rules_though_the_file_has_none_any_more(bench: Bench) -> None:
     files(bench, "a.txt")
     seen, turns = Seen(), (append("a.txt"), text("ok"))
-    stopped(bench, Permissions(deny=("appendTextFile",)), *turns)
-    resumed(bench, None, *turns, seen=seen)
+    run_one_step(bench, Permissions(deny=("appendTextFile",)), *turns)
+    resume_job(bench, None, *turns, seen=seen)
     assert "denies this call" in results(seen)[0]
     assert not seen.of("resumeRun")[0].permissions
 
@@ -37,8 +37,8 @@ def test_a_resumed_run_keeps_its_rules_though_the_file_has_none_any_more(bench: 
 def test_a_resumed_run_is_held_to_a_file_that_has_become_stricter(bench: Bench) -> None:
     files(bench, "a.txt")
     seen, turns = Seen(), (append("a.txt"), text("ok"))
-    stopped(bench, None, *turns)
-    resumed(bench, Permissions(deny=("appendTextFile",)), *turns, seen=seen)
+    run_one_step(bench, None, *turns)
+    resume_job(bench, Permissions(deny=("appendTextFile",)), *turns, seen=seen)
     assert "denies this call" in results(seen)[0]
     assert len(seen.of("resumeRun")[0].permissions) == 1
 
@@ -87,8 +87,8 @@ def test_only_what_is_named_is_widened_and_who_did_it_is_recorded(bench: Bench) 
     rules = Permissions(default="deny", deny=("deleteFile", "appendTextFile(b.txt)"))
     turns = (append("a.txt"), append("b.txt"), tool("deleteFile", {"path": "a.txt"}), text("ok"))
     seen, widening = Seen(), Widening(source="wide.toml", allow=("appendTextFile",))
-    stopped(bench, rules, *turns)
-    resumed(bench, rules, *turns, seen=seen, widening=widening, widened_by=ME)
+    run_one_step(bench, rules, *turns)
+    resume_job(bench, rules, *turns, seen=seen, widening=widening, widened_by=ME)
     assert (bench.workspace / "a.txt").read_text() == "x\n"
     assert [("denies this call" in one) for one in results(seen)] == [False, True, True]
     (event,) = seen.of("widenPermissions")

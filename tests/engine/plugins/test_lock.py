@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hosting import OPENED, Seen, results, wait_for
-from locking import ONE, PLUGIN, Late, did, listed, offer, skill
+from locking import ONE, PLUGIN, Late, did, offer, skill, tool_entry
 from terminal import Terminal, reply
 
 from perstack.core.definitions.settings import Overrides
@@ -41,16 +41,16 @@ def _skill_events(seen: Seen) -> list[str]:
     return [event.type for event in seen.events if event.type.startswith("skill")]
 
 
-def _offered(provider: ScriptedProvider, step: int, name: str = "mine") -> list[str]:
+def _offered_names(provider: ScriptedProvider, step: int, name: str = "mine") -> list[str]:
     return [spec.name for spec in provider.requests[step].tools if spec.skill_name == name]
 
 
 def test_a_locked_server_is_not_started_when_none_of_its_tools_is_called(tmp_path: Path) -> None:
-    offer(tmp_path, listed("walk"))
+    offer(tmp_path, tool_entry("walk"))
     _locked(tmp_path, ONE + skill("a", "mine", tmp_path))
     provider, seen = ScriptedProvider([text("ok")]), Seen()
     assert wait_for(_host(tmp_path, provider).run("a", "q", on_event=seen)).status == "completed"
-    assert _offered(provider, 0) == ["walk"]
+    assert _offered_names(provider, 0) == ["walk"]
     assert "Mind the file." in provider.requests[0].instruction
     assert did(tmp_path) == ["start"], "by the install"
     assert _skill_events(seen) == []
@@ -58,7 +58,7 @@ def test_a_locked_server_is_not_started_when_none_of_its_tools_is_called(tmp_pat
 
 def test_a_locked_run_does_not_import_the_sdk(tmp_path: Path) -> None:
     terminal, folder = Terminal(tmp_path), tmp_path
-    offer(folder, listed("walk"))
+    offer(folder, tool_entry("walk"))
     terminal.project(ONE + skill("a", "mine", folder), a=[reply("ok")])
     assert terminal.call("install").code == 0
     code = (
@@ -72,7 +72,7 @@ def test_a_locked_run_does_not_import_the_sdk(tmp_path: Path) -> None:
 
 
 def test_the_first_calls_connect_once_and_show_it(tmp_path: Path) -> None:
-    offer(tmp_path, listed("walk"), listed("dig"))
+    offer(tmp_path, tool_entry("walk"), tool_entry("dig"))
     _locked(tmp_path, ONE + skill("a", "mine", tmp_path))
     provider, seen = ScriptedProvider([turn(tool("walk"), tool("dig")), text("ok")]), Seen()
     wait_for(_host(tmp_path, provider).run("a", "q", on_event=seen))
@@ -80,20 +80,20 @@ def test_the_first_calls_connect_once_and_show_it(tmp_path: Path) -> None:
     assert did(tmp_path)[:2] == ["start", "start"]
     assert len(did(tmp_path)) == 4
     assert _skill_events(seen) == ["skillStarting", "skillConnected", "skillDisconnected"]
-    assert _offered(provider, 0) == _offered(provider, 1) == ["dig", "walk"]
+    assert _offered_names(provider, 0) == _offered_names(provider, 1) == ["dig", "walk"]
 
 
 def test_tools_that_have_changed_are_named_and_offered_from_the_next_generation_on(tmp_path: Path) -> None:
-    offer(tmp_path, listed("walk"), listed("dig"), listed("rest"))
+    offer(tmp_path, tool_entry("walk"), tool_entry("dig"), tool_entry("rest"))
     _locked(tmp_path, ONE + skill("a", "mine", tmp_path))
-    offer(tmp_path, listed("walk"), listed("dig", depth="integer"), listed("swim"))
+    offer(tmp_path, tool_entry("walk"), tool_entry("dig", depth="integer"), tool_entry("swim"))
     provider, seen = ScriptedProvider([turn(tool("rest"), tool("walk")), text("ok")]), Seen()
     wait_for(_host(tmp_path, provider).run("a", "q", on_event=seen))
     assert [event.message for event in seen.of("skillStderr")] == [
         "perstack.lock is out of date for skill mine: install the skills again (missing: rest; new: swim; changed: dig)"
     ]
-    assert _offered(provider, 0) == ["dig", "rest", "walk"]
-    assert sorted(_offered(provider, 1)) == ["dig", "swim", "walk"]
+    assert _offered_names(provider, 0) == ["dig", "rest", "walk"]
+    assert sorted(_offered_names(provider, 1)) == ["dig", "swim", "walk"]
     (gone,) = [event for event in seen.of("finishToolCall") if event.tool_name == "rest"]
     assert gone.is_error
     assert "call rest" not in did(tmp_path)
@@ -108,7 +108,7 @@ def test_a_server_that_cannot_be_reached_is_told_to_the_model(tmp_path: Path) ->
     job = wait_for(_host(tmp_path, provider, late).run("a", "q", on_event=seen))
     assert (job.status, late.asked, late.closed) == ("completed", 1, 1)
     assert results(seen) == [late.problem] * 2
-    assert _offered(provider, 1) == []
+    assert _offered_names(provider, 1) == []
     assert _skill_events(seen) == ["skillStarting", "skillDisconnected"]
 
 
@@ -129,14 +129,14 @@ def test_a_definition_that_has_changed_is_not_taken_from_the_lock(tmp_path: Path
     late.toolset = Toolset((ToolSpec(name="swim"),))
     provider = ScriptedProvider([text("ok")])
     wait_for(_host(tmp_path, provider, late).run("a", "q", on_event=seen))
-    assert _offered(provider, 0) == ["swim"]
+    assert _offered_names(provider, 0) == ["swim"]
     assert [event.message for event in seen.of("skillStderr")] == [
         "perstack.lock is out of date for skill mine: install the skills again (its definition has changed)"
     ]
 
 
 def test_a_missing_variable_is_named_before_anything_starts(tmp_path: Path) -> None:
-    offer(tmp_path, listed("walk"))
+    offer(tmp_path, tool_entry("walk"))
     toml = ONE + skill("a", "mine", tmp_path, requiredEnv=["TOKEN"])
     (tmp_path / "perstack.toml").write_text(toml)
     host = _host(tmp_path, [], TOKEN="s3cret-token")

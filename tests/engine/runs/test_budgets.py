@@ -38,7 +38,7 @@ def thoughts(usage: tuple[int, int] = (1000, 100)):
     return reply
 
 
-def counted(seen: Seen) -> tuple[int, float]:
+def tokens_and_dollars(seen: Seen) -> tuple[int, float]:
     """Tokens and dollars of all replies."""
     usages = [event.usage for event in seen.of("finishGeneration")]
     return sum(one.total_tokens for one in usages), round(sum(one.cost_usd or 0 for one in usages), 9)
@@ -49,7 +49,7 @@ def test_a_job_ends_where_its_next_call_could_cross_the_budget_and_goes_on_with_
     host = bench.host(thoughts(), expert("a"), prices=(PRICE,), max_cost=0.05)
     job = wait_for(host.run("a", "q", on_event=seen))
     assert (job.status, job.lifecycle, job.pause_reason) == ("stoppedByBudget", "paused", "checkpoint")
-    _, spent = counted(seen)
+    _, spent = tokens_and_dollars(seen)
     assert 0.045 <= spent <= 0.05
     assert seen.of("startRun")[0].limits.budget == Budget(max_cost=0.05)
     (stop,) = seen.of("stopRunByExceededBudget")
@@ -59,7 +59,7 @@ def test_a_job_ends_where_its_next_call_could_cross_the_budget_and_goes_on_with_
     host = bench.host(thoughts(), expert("a"), prices=(PRICE,), max_cost=0.08)
     again = wait_for(host.resume(job.id, on_event=more))
     assert again.status == "stoppedByBudget"
-    assert 0.07 <= spent + counted(more)[1] <= 0.08
+    assert 0.07 <= spent + tokens_and_dollars(more)[1] <= 0.08
     (resumed,) = more.of("resumeRun")
     assert (resumed.reason, resumed.limits.budget, resumed.by.door) == ("budget", Budget(max_cost=0.08), "python")
     assert wait_for(host.audit.replay(job.id)).findings == ()
@@ -70,7 +70,7 @@ def test_a_budget_of_tokens_needs_no_price(bench: Bench) -> None:
     seen = Seen()
     job = wait_for(bench.host(thoughts(), expert("a"), max_tokens=30_000).run("a", "q", on_event=seen))
     assert job.status == "stoppedByBudget"
-    assert 27_000 <= counted(seen)[0] <= 30_000
+    assert 27_000 <= tokens_and_dollars(seen)[0] <= 30_000
 
 
 def test_without_a_budget_nothing_is_reserved_and_no_limit_is_sent(bench: Bench) -> None:
@@ -98,7 +98,7 @@ def test_the_length_of_a_reply_is_lowered_to_what_fits_and_one_that_it_cuts_shor
     provider, seen = ScriptedProvider(long), Seen()
     job = wait_for(bench.host(provider, expert("a"), max_tokens=12_000).run("a", "q", on_event=seen))
     assert job.status == "stoppedByBudget"
-    assert counted(seen)[0] <= 12_000
+    assert tokens_and_dollars(seen)[0] <= 12_000
     assert provider.requests[0].max_tokens == seen.of("startGeneration")[0].max_tokens
     assert not seen.of("errorRun")
     done = wait_for(bench.host([text("whole", usage=(500, 3000))], expert("a"), max_tokens=40_000).resume(job.id))
@@ -205,7 +205,7 @@ def test_the_budget_is_that_of_all_runs_together(bench: Bench) -> None:
     host = bench.host(reply, expert("boss", delegates=("w",)), expert("w"), max_tokens=150_000, max_steps=0)
     job = wait_for(host.run("boss", "q", on_event=seen))
     assert job.status == "stoppedByBudget"
-    assert 135_000 <= counted(seen)[0] <= 150_000
+    assert 135_000 <= tokens_and_dollars(seen)[0] <= 150_000
     assert {run.status for run in job.runs} == {"stoppedByBudget"}
     assert wait_for(host.audit.replay(job.id)).findings == ()
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from hosting import Bench, Seen, crashing, expert, results, sampled, wait_for
 from kits import with_kit
-from long_runs import SmallModel, is_summary, shown
+from long_runs import SmallModel, is_summary, texts_in
 
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget
@@ -53,15 +53,15 @@ def test_older_turns_become_a_summary_and_the_task_and_the_todos_stay(bench: Ben
     assert 2 <= len(compactions(seen)) <= 12
     assert max(model.sent) <= WINDOW
     last = [one for one in provider.requests if not is_summary(one)][-1]
-    assert "count the stars" in shown(last)
-    assert "Notes: it went on." in shown(last)
-    assert "the last thing" in shown(last)
+    assert "count the stars" in texts_in(last)
+    assert "Notes: it went on." in texts_in(last)
+    assert "the last thing" in texts_in(last)
     event = compactions(seen)[0]
     assert event.model == "scripted/scripted"
     assert event.tokens_after < event.tokens_before <= WINDOW
     asked = next(one for one in provider.requests if is_summary(one))
-    assert "count the stars" in shown(asked)
-    assert "thought 3" in shown(asked)
+    assert "count the stars" in texts_in(asked)
+    assert "thought 3" in texts_in(asked)
     check_sound(host, job.id)
 
 
@@ -70,7 +70,7 @@ def test_the_first_query_of_a_continued_job_is_not_summarised(bench: Bench) -> N
     host = bench.host(provider, expert("a", context_window=WINDOW))
     wait_for(host.run("a", "the first wish", job_id="job"))
     wait_for(host.continue_job("a", "the second wish", job_id="job"))
-    last = shown([one for one in provider.requests if not is_summary(one)][-1])
+    last = texts_in([one for one in provider.requests if not is_summary(one)][-1])
     assert ("the first wish" in last, "the second wish" in last) == (True, True)
     check_sound(host, "job")
 
@@ -331,7 +331,7 @@ def test_the_result_of_a_tool_that_is_pinned_stays_as_it_is(bench: Bench) -> Non
     job = wait_for(host.run("a", "q"))
     assert job.status == "completed"
     last = [one for one in provider.requests if not is_summary(one)][-1]
-    assert "step one, step two " * 40 in shown(last)
+    assert "step one, step two " * 40 in texts_in(last)
 
 
 def test_a_branch_from_before_a_compaction_sees_all_again_and_leaves_nothing_out(bench: Bench) -> None:

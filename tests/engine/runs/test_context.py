@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hosting import Bench, Seen, expert, wait_for
-from long_runs import SmallModel, shown
+from long_runs import SmallModel, texts_in
 
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
@@ -48,11 +48,11 @@ def test_old_results_of_read_only_tools_shrink_all_at_once_and_seldom(bench: Ben
     first = events[0]
     assert len(first.results) >= 5
     after = next(one for one in provider.requests if one.step == first.step_number)
-    whole = shown(after)
+    whole = texts_in(after)
     assert "file 0 begins" in whole
     assert "file 0 ends" in whole
     assert f"blob:{first.results[0].blob}" in whole
-    latest = [shown(after).count(f"file {number} begins") for number in range(first.step_number - 1)]
+    latest = [texts_in(after).count(f"file {number} begins") for number in range(first.step_number - 1)]
     assert latest == [1] * len(latest)
     assert wait_for(host.audit.replay(job.id)).findings == ()
     assert wait_for(host.audit.verify(job.id)).findings == ()
@@ -76,13 +76,13 @@ def test_what_has_shrunk_is_read_whole_by_the_name_of_its_blob(bench: Bench) -> 
     found: list[str] = []
 
     def reply(request: GenerationRequest) -> TurnLike:
-        _, _, after = shown(request).partition("the whole text: blob:")
+        _, _, after = texts_in(request).partition("the whole text: blob:")
         if not after:
             return reading(14)(request)
         if not found:
             found.append(after.split(" ")[0])
             return turn(tool("readTextFile", {"path": f"blob:{found[0]}"}))
-        found.append(shown(request).split("file 0 begins")[-1])
+        found.append(texts_in(request).split("file 0 begins")[-1])
         return text("done")
 
     host = bench.host(SmallModel(reply, WINDOW), expert("a", context_window=WINDOW, keep_results=3))

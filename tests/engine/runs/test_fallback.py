@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hosting import OPENED, Bench, Seen, crashing, expert, opened, project_of, until_it_crashes, wait_for
+from hosting import OPENED, Bench, Seen, crashing, expert, open_storage, project_of, until_it_crashes, wait_for
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
@@ -42,7 +42,7 @@ def host(bench: Bench, *providers: ScriptedProvider, experts: tuple[Expert, ...]
     made = Host(
         project,
         workspace=bench.workspace,
-        storage=bench.storage if wrap is None else wrap(opened(bench.storage, bench.workspace)),
+        storage=bench.storage if wrap is None else wrap(open_storage(bench.storage, bench.workspace)),
         env={"PATH": "/usr/bin:/bin"},
         overrides=overrides,
         plugins=list(providers),
@@ -133,11 +133,11 @@ def test_after_five_minutes_the_first_model_is_tried_again_and_that_is_recorded(
 
 @pytest.mark.parametrize("point", crash_points(8), ids=str)
 def test_a_kill_at_any_write_goes_on_with_the_model_that_the_log_names(bench: Bench, point: CrashPoint) -> None:
-    def first() -> ScriptedProvider:
+    def overloaded_model() -> ScriptedProvider:
         return model("first", [fail(529, name="Overloaded", retry_after=0, repeat=True)])
 
     shown, seen = Seen(), Seen()
-    dying = host(bench, first(), model("second", [text("b")]), wrap=crashing(point))
+    dying = host(bench, overloaded_model(), model("second", [text("b")]), wrap=crashing(point))
 
     async def die() -> None:
         async with dying:
@@ -147,7 +147,7 @@ def test_a_kill_at_any_write_goes_on_with_the_model_that_the_log_names(bench: Be
         wait_for(die())
     if point == CrashPoint("before", 1):
         return  # nothing was begun
-    asked = first()
+    asked = overloaded_model()
     used = host(bench, asked, model("second", [text("b")]))
     job = wait_for(used.job("j"))
     if job.status != "completed":

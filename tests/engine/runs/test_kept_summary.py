@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from hosting import Bench, expert, wait_for
-from working import recorded
+from working import record_job
 
 from perstack.engine.log.run_session import JobSummaryFile
 from perstack.errors import Conflict
@@ -30,7 +30,7 @@ class Lost(CrashingStorage):
 def test_a_write_that_fails_as_the_job_ends_keeps_nobody_waiting(tmp_path: Path) -> None:
     async def work() -> None:
         bench = Bench(tmp_path, "file:perstack")
-        await recorded(bench, "job")
+        await record_job(bench, "job")
         async with bench.host([text("done")], expert("a")) as host:
             storage = Lost(host.storage)
             kept = JobSummaryFile(storage, await host.jobs.load("job"))

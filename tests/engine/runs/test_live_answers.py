@@ -28,16 +28,16 @@ async def at_work(
     async with bench.host(turns, *team(), plugins=(gate.kit,), **more) as host:
         host.use(host.project.model_copy(update={"permissions": ASK_WRITE}))
         task = asyncio.create_task(host.run("boss", "q", job_id="job", on_event=seen))
-        yield host, task, await asks(host)
+        yield host, task, await wait_for_question(host)
 
 
-async def asks(host: Host) -> OpenQuestion:
+async def wait_for_question(host: Host) -> OpenQuestion:
     while not (asked := host.jobs.live_questions("job")):
         await asyncio.sleep(0.005)
     return asked[0]
 
 
-async def holds(host: Host) -> None:
+async def check_logs(host: Host) -> None:
     assert (await host.audit.replay("job")).ok
     assert (await host.audit.verify("job")).ok
 
@@ -57,7 +57,7 @@ def test_a_call_is_approved_while_another_delegate_is_at_work(bench: Bench) -> N
             assert "worked" not in results(seen)
             gate.may_end.set()
             assert (await task).status == "completed"
-            await holds(host)
+            await check_logs(host)
 
     wait_for(work())
 
@@ -68,13 +68,13 @@ def test_a_delegate_may_ask_again(bench: Bench) -> None:
         gate, seen = Gate(), Seen()
         async with at_work(bench, script(append("a.txt"), append("b.txt")), gate, seen) as (host, task, first):
             await host.jobs.answer_live("no", first.id, by=ME)
-            second = await asks(host)
+            second = await wait_for_question(host)
             assert [one.args["path"] for one in (first, second)] == ["a.txt", "b.txt"]
             await host.jobs.answer_live("yes", second.id, by=ME)
             gate.may_end.set()
             assert (await task).status == "completed"
             assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["", "x\n"]
-            await holds(host)
+            await check_logs(host)
 
     wait_for(work())
 
@@ -123,7 +123,7 @@ def test_the_job_is_asked_once_the_others_rest(bench: Bench) -> None:
             assert (job.status, job.asking) == ("stoppedByInteractiveTool", asking)
             assert host.jobs.live_questions("job") == ()
             assert (await host.answer("yes", question_id=asking.id, by=ME)).status == "completed"
-            await holds(host)
+            await check_logs(host)
 
     wait_for(work())
 
@@ -138,7 +138,7 @@ def test_a_delegate_of_a_delegate_is_answered_while_another_is_at_work(bench: Be
             await host.jobs.answer_live("yes", asking.id, by=ME)
             gate.may_end.set()
             assert (await task).status == "completed"
-            await holds(host)
+            await check_logs(host)
 
     wait_for(work())
 
@@ -159,7 +159,7 @@ def test_one_that_asks_alone_within_another_stops_the_job_when_the_last_worker_r
                 job = await host.answer("yes", question_id=job.asking.id, by=ME)
             assert (job.status, asked) == ("completed", 2)
             assert (bench.workspace / "a.txt").read_text() == "x\nx\n"
-            await holds(host)
+            await check_logs(host)
 
     wait_for(work())
 
@@ -178,7 +178,7 @@ def test_an_interrupted_job_asks_the_same_when_it_is_resumed(bench: Bench) -> No
             assert job.asking.tool_call_id == asking.tool_call_id
             assert (await host.answer("yes", question_id=job.asking.id, by=ME)).status == "completed"
             assert (bench.workspace / "a.txt").read_text() == "x\n"
-            await holds(host)
+            await check_logs(host)
 
     wait_for(work())
 
@@ -273,7 +273,7 @@ def test_killed_at_any_write_an_answered_call_runs_once_and_is_answered_once(tmp
         written = (bench.workspace / "a.txt").read_text().count("x")
         settled = [event for event in events if event.type == "resumeRun" and event.settled]
         assert written == 1 or (settled and written == 0), point  # it began, and died before its effect
-        wait_for(holds(host))
+        wait_for(check_logs(host))
 
 
 def _random_team(chance: Random) -> tuple[dict, tuple]:
@@ -281,7 +281,7 @@ def _random_team(chance: Random) -> tuple[dict, tuple]:
     turns: dict = {}
     experts = []
 
-    def one(key: str, depth: int) -> None:
+    def plan_expert(key: str, depth: int) -> None:
         below = [f"{key}{number}" for number in range(chance.randint(0, 3) if depth else 0)]
         said = [append(f"{chance.choice('ab')}.txt") for _ in range(chance.randint(0, 2))]
         said += [turn(*(tool(name, {"query": "go"}) for name in below))] if below else []
@@ -289,9 +289,9 @@ def _random_team(chance: Random) -> tuple[dict, tuple]:
         turns[f"[[{key}]]"] = [*said, text(key)]
         experts.append(expert(key, delegates=tuple(below)))
         for name in below:
-            one(name, depth - 1)
+            plan_expert(name, depth - 1)
 
-    one("x", 2)
+    plan_expert("x", 2)
     return turns, tuple(experts)
 
 
@@ -329,6 +329,6 @@ def test_whoever_asks_when_a_job_comes_to_its_end_and_each_is_answered_once(tmp_
             assert len(decided) == len({(one.run_id, one.tool_call_id) for one in decided}) == answers
             written = sum((bench.workspace / name).read_text().count("x") for name in ("a.txt", "b.txt"))
             assert written == sum(one.decision == "once" for one in decided)
-            await holds(host)
+            await check_logs(host)
 
     wait_for(work())

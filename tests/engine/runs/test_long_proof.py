@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hosting import Bench, Seen, expert, results, wait_for
-from long_runs import SmallModel, shown
+from long_runs import SmallModel, texts_in
 
 from perstack.core.definitions.models import Price
 from perstack.ports.provider import GenerationRequest
@@ -34,7 +34,7 @@ def at_work(request: GenerationRequest) -> TurnLike:
         return turn(tool("recallHistory", {"text": f"fact number {step - STEPS + 12}: word"}), usage=(0, 30))
     if step == STEPS - 1:
         return turn(tool("todo", {"completedTodos": [0]}))
-    found = [word for word in FACTS.values() if word in shown(request)]
+    found = [word for word in FACTS.values() if word in texts_in(request)]
     return turn(tool("attemptCompletion", {"result": f"found {' '.join(found)}"}))
 
 
@@ -42,9 +42,9 @@ def check(bench: Bench, reply, experts: tuple, run: str) -> None:
     def careful(request: GenerationRequest) -> TurnLike:
         if request.expert_key != "boss" and request.step == STEPS - 12:
             calls = [c for m in request.messages if m.type == "expertMessage" for c in m.tool_calls]
-            assert not any(word in shown(request) + str(calls) for word in FACTS.values())
-            assert "tell the ten facts" in shown(request)
-            assert "what was long ago" in shown(request)
+            assert not any(word in texts_in(request) + str(calls) for word in FACTS.values())
+            assert "tell the ten facts" in texts_in(request)
+            assert "what was long ago" in texts_in(request)
         return reply(request)
 
     seen, model = Seen(), SmallModel(careful, WINDOW)

@@ -18,13 +18,13 @@ from perstack.ports.provider import Generation, PriceList
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 
-def known(provider: str, model: str, usage: Usage) -> tuple[Usage, int | None]:
+def cost_and_window(provider: str, model: str, usage: Usage) -> tuple[Usage, int | None]:
     prices = Prices(load_plugins().providers)
     return wait_for(prices.cost_and_window(provider, model, Generation(ExpertMessage(), usage, "stop")))
 
 
 def test_a_known_model_has_a_cost_and_a_context_size() -> None:
-    usage, window = known("anthropic", "claude-sonnet-4-5", Usage.of(1000, 100, cached=500, cache_writes=100))
+    usage, window = cost_and_window("anthropic", "claude-sonnet-4-5", Usage.of(1000, 100, cached=500, cache_writes=100))
     # 400 sent at 3, 500 read from the cache at 0.3, 100 written to it at 3.75, 100 generated at 15 dollars a million
     assert usage.cost_usd == pytest.approx((400 * 3 + 500 * 0.3 + 100 * 3.75 + 100 * 15) / 1e6)
     assert window == 200_000
@@ -34,7 +34,7 @@ def test_a_known_model_has_a_cost_and_a_context_size() -> None:
     ("provider", "model"), [("scripted", "x"), ("local", "y"), ("openai", "no-such-model-of-theirs")]
 )
 def test_what_is_not_known_costs_nothing_and_says_nothing(provider: str, model: str) -> None:
-    usage, window = known(provider, model, Usage.of(5, 5))
+    usage, window = cost_and_window(provider, model, Usage.of(5, 5))
     assert (usage.cost_usd, window) == (None, None)
 
 

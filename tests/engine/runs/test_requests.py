@@ -44,7 +44,7 @@ def provider() -> ScriptedProvider:
     return ScriptedProvider({"a": SEARCHING, "helper": HELPING})
 
 
-def started(seen: Seen) -> dict[tuple[str, int, bool], Any]:
+def generation_starts(seen: Seen) -> dict[tuple[str, int, bool], Any]:
     return {(one.run_id, one.step_number, one.final): one for one in seen.of("startGeneration")}
 
 
@@ -64,7 +64,7 @@ def test_the_digests_are_those_of_what_the_provider_was_handed(bench: Bench) -> 
     again = ScriptedProvider({"a": [*SEARCHING, tool("deleteMuseum9"), text("more")], "helper": HELPING})
     host = bench.host(again, *searching(), plugins=(City(),))
     assert wait_for(host.continue_job("a", "go on", job_id="job", on_event=seen)).status == "completed"
-    events, asked = started(seen), [*model.requests, *again.requests]
+    events, asked = generation_starts(seen), [*model.requests, *again.requests]
     assert len(asked) > len(events) >= 13, "a second try is the same request"
     for request in asked:
         event = events[request.run_id, request.step, not request.allow_tools]
@@ -87,11 +87,11 @@ def test_tools_are_kept_once_and_before_the_event_that_names_them(bench: Bench) 
     storage, named = host.storage, []
     keep = storage.put_blob
 
-    async def counted(job_id: str, data: bytes) -> str:
+    async def counted_put(job_id: str, data: bytes) -> str:
         put.append(data)
         return await keep(job_id, data)
 
-    storage.put_blob = counted  # type: ignore[method-assign]
+    storage.put_blob = counted_put  # type: ignore[method-assign]
 
     def on_event(event, _: bytes) -> None:
         if event.type == "startGeneration":
@@ -202,10 +202,10 @@ def test_verify_finds_missing_tools_on_a_storage_without_files(tmp_path: Path) -
     async def gone(job_id: str, sha256: str) -> bytes:
         raise NotFound("no blob")
 
-    async def changed(job_id: str, sha256: str) -> bytes:
+    async def changed_blob(job_id: str, sha256: str) -> bytes:
         return form([])
 
-    for blob, words in ((gone, "are not there"), (changed, "were changed")):
+    for blob, words in ((gone, "are not there"), (changed_blob, "were changed")):
         host.storage.blob = blob  # type: ignore[method-assign]
         for report in checked(host):
             assert words in report.findings[0].message

@@ -42,7 +42,7 @@ class Limited:
         self._seen = now
         if self._bucket < 1:
             self.sent_away += 1
-            return ANTHROPIC.refused(429, "slow down", **{"retry-after": "1"})
+            return ANTHROPIC.error_reply(429, "slow down", **{"retry-after": "1"})
         self._bucket -= 1
         self.answered.append((now, asked.body.decode().rpartition("query-")[2][:3]))
         return HERE
@@ -122,7 +122,7 @@ def test_what_an_endpoint_sends_away_waits_in_order_and_no_run_fails(tmp_path: P
 
 
 def test_an_hour_that_one_job_is_asked_to_wait_stops_that_job_and_no_other(tmp_path: Path) -> None:
-    replies = iter([ANTHROPIC.refused(429, "your quota is used up", **{"retry-after": "3600"})])
+    replies = iter([ANTHROPIC.error_reply(429, "your quota is used up", **{"retry-after": "3600"})])
 
     async def scenario() -> list[Any]:
         async with FakeEndpoint(choose=lambda asked: next(replies, HERE)) as endpoint, asyncio.timeout(60):
@@ -155,7 +155,7 @@ async def _line(answers: list[float], limits: ProviderLimits, runs: int) -> tupl
     entered: list[int] = []
     moments: list[float] = []
 
-    async def one(number: int) -> None:
+    async def take_turn(number: int) -> None:
         with ticket_for(provider, "p", limits, lambda waiting: None) as place:
             await place.enter(1)
             entered.append(number)
@@ -165,7 +165,7 @@ async def _line(answers: list[float], limits: ProviderLimits, runs: int) -> tupl
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         for number in range(runs):
-            group.create_task(one(number))
+            group.create_task(take_turn(number))
     return entered, moments
 
 
@@ -216,7 +216,7 @@ def test_after_failures_in_a_row_nothing_is_sent_and_the_error_and_a_notice_say_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scenario() -> tuple[list[Any], int]:
-        async with FakeEndpoint(ANTHROPIC.refused(503, "down for work")) as endpoint, asyncio.timeout(60):
+        async with FakeEndpoint(ANTHROPIC.error_reply(503, "down for work")) as endpoint, asyncio.timeout(60):
             async with _down(endpoint.url, tmp_path / "x") as used:
                 jobs = [await used.run("a", "q") for _ in range(MAX_FAILURES + 2)]
             return jobs, len(endpoint.asked)
@@ -258,11 +258,11 @@ def test_whoever_waits_in_line_is_shown_it_and_is_cancelled_at_once_and_its_time
 
 
 def test_endpoints_are_the_same_by_address_and_key_and_neither_is_in_what_names_them() -> None:
-    def named(url: str, key: str) -> str:
+    def endpoint_id(url: str, key: str) -> str:
         return ANTHROPIC.provider(url, {"ANTHROPIC_API_KEY": key}).endpoint_id
 
-    one = named("https://a.example", KEY)
-    assert one == named("https://a.example", KEY)
-    assert len({one, named("https://b.example", KEY), named("https://a.example", KEY + "2")}) == 3
+    one = endpoint_id("https://a.example", KEY)
+    assert one == endpoint_id("https://a.example", KEY)
+    assert len({one, endpoint_id("https://b.example", KEY), endpoint_id("https://a.example", KEY + "2")}) == 3
     assert KEY not in one
     assert KEY[:8] not in one

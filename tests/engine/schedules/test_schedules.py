@@ -39,7 +39,7 @@ async def jobs_of(host: Host) -> list[JobSummary]:
     return sorted((await host.jobs.list(limit=500)).jobs, key=lambda job: job.id)
 
 
-async def seen(bench: Bench, host: Host) -> Host:
+async def see_schedule(bench: Bench, host: Host) -> Host:
     """A schedule that was seen for the first time a minute ago."""
     await host.schedules.once()
     bench.clock.move(MINUTE)
@@ -48,7 +48,7 @@ async def seen(bench: Bench, host: Host) -> Host:
 
 def test_an_occurrence_is_a_job_with_its_name_as_a_label(bench: Bench) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench))
+        host = await see_schedule(bench, host_of(bench))
         (done,) = await host.schedules.once()
         assert done.did == "started"
         (job,) = await jobs_of(host)
@@ -66,7 +66,7 @@ def test_an_occurrence_is_a_job_with_its_name_as_a_label(bench: Bench) -> None:
 
 def test_the_scheduler_looks_after_them_and_a_look_at_jobs_does_not(bench: Bench) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench))
+        host = await see_schedule(bench, host_of(bench))
         (done,) = await host.scheduler.once()
         assert (done.did, done.schedule) == ("started", "s")
 
@@ -75,7 +75,7 @@ def test_the_scheduler_looks_after_them_and_a_look_at_jobs_does_not(bench: Bench
 
 def test_whoever_looks_at_once_starts_each_once(bench: Bench) -> None:
     async def work() -> None:
-        hosts = [await seen(bench, host_of(bench)) for _ in range(3)]
+        hosts = [await see_schedule(bench, host_of(bench)) for _ in range(3)]
         for _ in range(6):
             await asyncio.gather(*(host.schedules.once() for host in hosts for _ in range(2)))
             bench.clock.move(MINUTE)
@@ -112,7 +112,7 @@ def dying(host: Host, at: str) -> Schedules:
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_a_process_that_dies_between_the_decision_and_the_job_loses_and_doubles_nothing(bench: Bench, at: str) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench, every_minute(cron="0 * * * *")))
+        host = await see_schedule(bench, host_of(bench, every_minute(cron="0 * * * *")))
         bench.clock.move(60 * MINUTE)
         with pytest.raises(asyncio.CancelledError):
             await dying(host, at).process_due("s")
@@ -134,7 +134,7 @@ def test_a_process_that_dies_between_the_decision_and_the_job_loses_and_doubles_
 def test_a_job_that_was_interrupted_is_resumed(bench: Bench) -> None:
     async def work() -> None:
         script = [tool("todo", {"newTodos": ["t"]}), turn(text="done", delay_ms=500)]
-        host = await seen(bench, host_of(bench, script=script))
+        host = await see_schedule(bench, host_of(bench, script=script))
         begun = asyncio.Event()
 
         class Stopping(JobLauncher):
@@ -158,7 +158,7 @@ def test_a_job_that_was_interrupted_is_resumed(bench: Bench) -> None:
 
 def test_one_that_waits_for_a_person_lets_the_next_begin(bench: Bench) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench, script=lambda _: tool("askUser", {"question": "sure?"})))
+        host = await see_schedule(bench, host_of(bench, script=lambda _: tool("askUser", {"question": "sure?"})))
         (done,) = await host.schedules.once()
         assert done.question is not None
         bench.clock.move(MINUTE)
@@ -170,7 +170,7 @@ def test_one_that_waits_for_a_person_lets_the_next_begin(bench: Bench) -> None:
 
 def test_what_keeps_a_job_from_starting_is_said_and_the_occurrence_stays_due(bench: Bench) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench, every_minute(), every_minute("t", expert="nobody")))
+        host = await see_schedule(bench, host_of(bench, every_minute(), every_minute("t", expert="nobody")))
         await host.schedules.once()
         bench.clock.move(MINUTE)
         done = {one.schedule: one for one in await host.schedules.once()}
@@ -197,7 +197,7 @@ def test_what_is_wrong_in_a_schedule_made_in_python_is_said(bench: Bench) -> Non
 
 def test_a_log_that_somebody_has_edited_ends_its_schedule_alone(bench: Bench) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench, every_minute(), every_minute("t")))
+        host = await see_schedule(bench, host_of(bench, every_minute(), every_minute("t")))
         await host.schedules.once()
         edit(bench.workspace, bench.storage, b'"schedule":"s"', b'"schedule":"x"')
         bench.clock.move(MINUTE)
@@ -212,7 +212,7 @@ def test_a_log_that_somebody_has_edited_ends_its_schedule_alone(bench: Bench) ->
 
 def test_a_forged_event_does_not_have_another_job_driven(bench: Bench) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench))
+        host = await see_schedule(bench, host_of(bench))
         space = host.storage.space("schedules")
         lines = await space.read(LOG)
         head = Head(len(lines), open_line(lines[-1]).hash)
@@ -228,7 +228,7 @@ def test_a_forged_event_does_not_have_another_job_driven(bench: Bench) -> None:
 
 def test_an_entry_that_is_not_of_the_log_is_not_believed(bench: Bench) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench))
+        host = await see_schedule(bench, host_of(bench))
         await host.schedules.once()
         space = host.storage.space("schedules")
         found = await space.entry("s")
@@ -266,7 +266,7 @@ class Queueing:
 
 def test_whoever_queues_jobs_for_others_may_be_handed_in(bench: Bench) -> None:
     async def work() -> None:
-        host = await seen(bench, host_of(bench))
+        host = await see_schedule(bench, host_of(bench))
         queue = Queueing(host)
         several = [Schedules(host._source, host.jobs, queue) for _ in range(3)]
         for _ in range(3):
@@ -281,7 +281,7 @@ def test_whoever_queues_jobs_for_others_may_be_handed_in(bench: Bench) -> None:
 def test_where_a_dispatcher_was_named_their_jobs_are_queued_for_workers(bench: Bench) -> None:
     async def work() -> None:
         dispatcher = InMemoryDispatcher()
-        host = await seen(bench, host_of(bench, dispatcher=dispatcher))
+        host = await see_schedule(bench, host_of(bench, dispatcher=dispatcher))
         (done,) = await host.schedules.once()
         (job,) = await jobs_of(host)
         assert (done.did, job.status, job.labels) == ("started", "queued", {"schedule": "s"})
@@ -305,7 +305,7 @@ def test_a_submitter_that_dies_leaves_one_order(bench: Bench, at: str) -> None:
     async def work() -> None:
         dispatcher = InMemoryDispatcher()
         hourly = every_minute(cron="0 * * * *")
-        host = await seen(bench, host_of(bench, hourly, dispatcher=dispatcher))
+        host = await see_schedule(bench, host_of(bench, hourly, dispatcher=dispatcher))
         bench.clock.move(60 * MINUTE)
         with pytest.raises(asyncio.CancelledError):
             await Schedules(host._source, host.jobs, Dying(host, at, queue=True)).process_due("s")

@@ -83,11 +83,11 @@ async def at_once(hosts: Sequence[Host], works: Sequence[Work]) -> list[object]:
     return list(done)
 
 
-def refused(done: Sequence[object]) -> list[BaseException]:
+def refusals(done: Sequence[object]) -> list[BaseException]:
     return [one for one in done if isinstance(one, BaseException)]
 
 
-async def begun(host: Host, task_id: str) -> None:
+async def begin_task(host: Host, task_id: str) -> None:
     """A task of an Expert, which is due."""
     await host.tasks.create(task_id, agent_id="payer", start=True)
     await host.tasks.pause(task_id, "scheduled_wait", resume_at=1)
@@ -96,7 +96,7 @@ async def begun(host: Host, task_id: str) -> None:
 async def interrupted(till: Till, task_id: str) -> str:
     """Its Job is interrupted before it has done anything."""
     host = till.host([text("late", delay_ms=60_000)])
-    await begun(host, task_id)
+    await begin_task(host, task_id)
     looking = asyncio.ensure_future(host.scheduler.once())
     while (job_id := (await host.tasks.get(task_id)).job_id) is None or not await host.events(f"{job_id}-1"):
         await asyncio.sleep(0.001)
@@ -109,7 +109,7 @@ async def interrupted(till: Till, task_id: str) -> str:
 async def asking(till: Till, task_id: str) -> str:
     """Its Job waits for an answer."""
     host = till.host(asks_and_pays(task_id))
-    await begun(host, task_id)
+    await begin_task(host, task_id)
     await host.scheduler.once()
     job_id = (await host.tasks.get(task_id)).job_id
     assert job_id is not None
@@ -131,12 +131,12 @@ def test_of_a_job(bench: Bench, pair: tuple[str, str]) -> None:
             question = (await hosts[0].job(job_id)).asking
             works = on_job(job_id, question.id if question is not None else None)
             done = await at_once(hosts, [works[name] for name in in_turn(pair, number)])
-            if asks and len(refused(done)) == 2:
+            if asks and len(refusals(done)) == 2:
                 # the other had the lease just to see that there is nothing to resume: a person answers again
                 done[0] = await works["answer"](hosts[0])
-            assert len(refused(done)) <= 1, done
+            assert len(refusals(done)) <= 1, done
             if "run-due" not in pair:
-                assert refused(done), "one of the two had nothing to do"
+                assert refusals(done), "one of the two had nothing to do"
             await hosts[0].scheduler.once()  # what became of the Job is for its task to know
             assert till.paid.count(task_id) == 1
             assert (await hosts[0].job(job_id)).status == "completed"
@@ -163,10 +163,10 @@ def test_of_a_task(bench: Bench, pair: tuple[str, str]) -> None:
                 await hosts[0].tasks.answer(task_id, "yes")
             works = on_task(task_id)
             done = await at_once(hosts, [works[name] for name in in_turn(pair, number)])
-            for error in refused(done):
+            for error in refusals(done):
                 assert isinstance(error, Conflict | NotAllowed), error
             if pair[0] == pair[1] != "run-due":
-                assert len(refused(done)) == 1
+                assert len(refusals(done)) == 1
             await hosts[0].scheduler.once()  # an answer alone makes it due
             kinds = [event.type for event in await hosts[0].tasks.history(task_id)]
             assert kinds.count("resumeTask") == 1
@@ -197,7 +197,7 @@ def test_of_iterations_and_jobs_that_waited_for_a_rate(bench: Bench, pair: tuple
             assert all(not isinstance(one, BaseException) or isinstance(one, Conflict | UsageError) for one in done)
 
         works: dict[str, Work] = {"run-due": lambda host: host.scheduler.once(), "resume": resume}
-        assert not refused(await at_once(hosts, [works[name] for name in pair]))
+        assert not refusals(await at_once(hosts, [works[name] for name in pair]))
         assert (await hosts[0].job(job.id)).status == "completed"
         kinds = [line.event.type for line in await hosts[0].events(f"{job.id}-1")]
         assert (kinds.count("resumeRun"), kinds.count("finishGeneration")) == (1, 1)

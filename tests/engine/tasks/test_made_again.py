@@ -24,16 +24,16 @@ class Interrupted(CrashingStorage):
         self.meanwhile: list[Callable[[], Awaitable[None]]] = []
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        await self._first()
+        await self._do_meanwhile()
         await super().append(run, expected_seq, records)
 
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        await self._first()
+        await self._do_meanwhile()
         await super().put_entry(job_id, seq, entry, synced=synced, expected=expected)
 
-    async def _first(self) -> None:
+    async def _do_meanwhile(self) -> None:
         if self.meanwhile:
             await self.meanwhile.pop(0)()
 

@@ -34,7 +34,7 @@ async def held_by_the_dead(host: Host, engine: Engine, job_id: str) -> Claim:
 
 async def said_of(at_work: AtWork, job_id: str) -> tuple[str, str]:
     """What a worker says of it in the end."""
-    await at_work.when(lambda: any(one.job == job_id for one in at_work.of("ended", "refused", "again")))
+    await at_work.wait_until(lambda: any(one.job == job_id for one in at_work.of("ended", "refused", "again")))
     (news,) = [one for one in at_work.news if one.job == job_id]
     return news.event, news.text
 
@@ -70,12 +70,12 @@ def test_a_worker_of_another_storage_takes_no_order_away(bench: Bench, tmp_path:
         await engine.dispatcher.submit(replace(order, run_id="there-2"))
         for has_had_orders in (False, True):
             async with engine.at_work(host_of(other, engine), f"other-{has_had_orders}") as at_work:
-                await at_work.until("refused", 3)
+                await at_work.wait_for_report("refused", 3)
                 assert {one.text.rpartition("; ")[2] for one in at_work.of("refused")} == {"that is another storage's"}
                 await at_work.host.submit("a", "q", job_id=f"own-{has_had_orders}")
-                assert (await at_work.until("ended")).facts["status"] == "completed"
+                assert (await at_work.wait_for_report("ended")).facts["status"] == "completed"
         async with engine.at_work(host) as at_work:
-            await at_work.until("ended", 3)
+            await at_work.wait_for_report("ended", 3)
             came = {(one.job, one.facts.get("run")): one.facts["came"] for one in at_work.of("ended")}
         assert came == {("deleted", None): "deleted", ("there", None): "stopped", ("there", "there-2"): "stopped"}
         assert await engine.is_empty()
@@ -91,8 +91,8 @@ def test_an_order_without_a_storage_waits_and_of_a_delegate_is_removed(bench: Be
         await engine.submit("job")
         await engine.submit("job", run_id="job-2")
         async with engine.at_work(host_of(bench, engine)) as at_work:
-            assert "was it deleted, or is that another storage?" in (await at_work.until("refused")).text
-            assert (await at_work.until("ended")).facts["run"] == "job-2"
+            assert "was it deleted, or is that another storage?" in (await at_work.wait_for_report("refused")).text
+            assert (await at_work.wait_for_report("ended")).facts["run"] == "job-2"
 
     wait_for(work())
 

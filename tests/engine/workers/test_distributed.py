@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from approving import ASK_WRITE, append, files
-from fleet import Fleet, check_whole, ended, until_driven, until_empty
+from fleet import Fleet, check_whole, until_driven, until_empty, wait_for_end
 from hosting import Bench, expert, wait_for
 from working import AtWork
 
@@ -34,7 +34,7 @@ def test_delegates_are_driven_by_whichever_worker_has_a_place(bench: Bench) -> N
         async with fleet.at_work("one", "two", concurrency=2) as workers:
             host = workers[0].host
             await host.submit("boss", "q", job_id="job")
-            job = await ended(host, "job")
+            job = await wait_for_end(host, "job")
             assert (job.status, job.text, job.total_steps, len(job.runs)) == ("completed", "All done.", 10, 5)
             assert job.usage.total_tokens == 110 + 220 + 4 * (55 + 66)
             await check_whole(host, job)
@@ -60,7 +60,7 @@ def test_one_worker_with_one_place_does_a_whole_tree(bench: Bench) -> None:
             await one.host.submit("boss", "q", job_id="job")
             await one.host.submit("boss", "q", job_id="other")
             for job_id in ("job", "other"):
-                job = await ended(one.host, job_id)
+                job = await wait_for_end(one.host, job_id)
                 assert (job.status, job.text, job.total_steps) == ("completed", "joined", 10)
                 numbers = {run.id for run in job.runs}
                 assert numbers >= {f"{job_id}-{n}" for n in (1, 2, 3, 20_001, 20_002, 30_001, 30_002)}
@@ -88,7 +88,7 @@ def test_the_steps_of_the_whole_tree_are_bounded_and_all_are_used(bench: Bench, 
         async with fleet.at_work("one", "two", concurrency=2) as workers:
             host = workers[0].host
             await host.submit("boss", "q", job_id="job")
-            job = await ended(host, "job")
+            job = await wait_for_end(host, "job")
             assert (job.status, job.total_steps) == ("completed" if most == 9 else "stoppedByMaxSteps", most)
             await check_whole(host, job)
             if most < 9:
@@ -108,7 +108,7 @@ def test_the_budget_of_the_whole_tree_is_never_exceeded_and_reached_by_larger_sh
         async with fleet.at_work("one", "two", concurrency=2) as workers:
             host = workers[0].host
             await host.submit("boss", "q", job_id="job")
-            job = await ended(host, "job")
+            job = await wait_for_end(host, "job")
             assert (job.status, job.text, job.total_steps) == ("completed", "All done.", 10)
             assert job.usage.total_tokens == 110 + 220 + 4 * (55 + 66)
             shares = [
@@ -134,7 +134,7 @@ def test_a_budget_that_the_delegates_use_up_stops_the_job_once_nothing_is_left(b
         async with fleet.at_work("one", "two", concurrency=2) as workers:
             host = workers[0].host
             await host.submit("boss", "q", job_id="job")
-            job = await ended(host, "job")
+            job = await wait_for_end(host, "job")
             assert job.status == "stoppedByBudget"
             assert job.exceeded is not None
             assert "12,000" in job.exceeded
@@ -158,7 +158,7 @@ def test_a_delegate_whose_expert_has_used_its_own_budget_has_failed_and_the_job_
         async with fleet.at_work("one", "two", concurrency=2) as workers:
             host = workers[0].host
             await host.submit("boss", "q", job_id="job")
-            job = await ended(host, "job")
+            job = await wait_for_end(host, "job")
             assert (job.status, job.text) == ("completed", "E")
             assert job.usage_by_expert["greedy"].total_tokens <= 6_000
             results = [line.event for line in await host.events("job-1") if line.event.type == "finishToolCall"]
@@ -195,11 +195,11 @@ async def _approve_both(bench: Bench, fleet: Fleet, *, runs: int) -> None:
         host = workers[0].host
         await host.submit("boss", "q", job_id="job")
         for _ in range(2):
-            job = await ended(host, "job")
+            job = await wait_for_end(host, "job")
             assert (job.status, job.pause_reason) == ("stoppedByInteractiveTool", "human_approval")
             assert job.asking is not None
             await host.answer("yes", question_id=job.asking.id)
-        job = await ended(host, "job")
+        job = await wait_for_end(host, "job")
         assert (job.status, job.text, len(job.runs)) == ("completed", "E", runs)
         assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["x\n", "x\n"]
         await check_whole(host, job)
@@ -252,7 +252,7 @@ def test_a_worker_that_leaves_leaves_job_and_delegates_to_others(bench: Bench) -
                 leaves.worker.leave()
                 async with asyncio.timeout(10):
                     await leaves.task
-            job = await ended(rest.host, "job")
+            job = await wait_for_end(rest.host, "job")
             assert (job.status, job.total_steps, len(job.runs)) == ("completed", 2 + 4 * 21, 5)
             assert not rest.of("lost", "poison")
             await check_whole(rest.host, job)
@@ -276,7 +276,7 @@ def test_an_order_that_is_lost_is_given_again(bench: Bench, monkeypatch: pytest.
         monkeypatch.setattr("perstack.testing.in_memory_dispatcher.InMemoryDispatcher.submit", losing)
         async with fleet.at_work("one", concurrency=2) as (one,):
             await one.host.submit("boss", "q", job_id="job")
-            job = await ended(one.host, "job")
+            job = await wait_for_end(one.host, "job")
             assert (job.status, len(lost)) == ("completed", 4)
             await check_whole(one.host, job)
 

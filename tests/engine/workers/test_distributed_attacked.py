@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from approving import ASK_WRITE, append, files
-from fleet import Fleet, abandoned, check_whole, ended, left, until_empty
+from fleet import Fleet, abandoned, check_whole, leftovers, until_empty, wait_for_end
 from hosting import Bench, expert, wait_for
 from mortal import Death, Fate, Life
 
@@ -52,14 +52,14 @@ def test_of_a_deleted_job_nothing_is_left_though_a_delegate_of_it_is_driven(benc
                 await fleet.host().jobs.delete("job")
             assert not fleet.engine.orders.waiting
             await until_empty(fleet.engine)
-            assert await left(rest.host) == []
+            assert await leftovers(rest.host) == []
             assert not await rest.host.storage.has_job("job")
             (said,) = rest.of("ended")
             assert (said.level, said.facts["came"]) == ("warning", "deleted")
             assert said.text.startswith(f"delegate {said.facts['run']} stopped after")
             assert said.text.endswith("has no such Job any more")
             await rest.host.submit("boss", "q", job_id="other")  # the worker is as before
-            await rest.until("taken", 2)
+            await rest.wait_for_report("taken", 2)
             await fleet.host().cancel("other")
 
     wait_for(work(), 60)
@@ -78,7 +78,7 @@ def test_a_deletion_withdraws_the_orders_of_delegates_that_no_summary_knows(benc
             assert {order.run_id for order in fleet.engine.orders.waiting.values()} >= {"job-3", "job-4"}
             await host.jobs.delete("job")
             assert not fleet.engine.orders.waiting
-            assert await left(host) == []
+            assert await leftovers(host) == []
 
     wait_for(work())
 
@@ -103,10 +103,10 @@ def test_a_delegate_that_ends_every_worker_fails_and_nothing_else_does(bench: Be
             for number in range(3):
                 await die_once_it_generates(fleet, host, number, concurrency=4)
             async with fleet.at_work("last", concurrency=4) as (last,):
-                poison = await last.until("poison", seconds=60)
+                poison = await last.wait_for_report("poison", seconds=60)
                 assert (poison.level, poison.facts["run"]) == ("error", "job-2")
                 for job_id, said in (("job", "All done."), ("other", "Calm.")):
-                    job = await ended(host, job_id, 60)
+                    job = await wait_for_end(host, job_id, 60)
                     assert (job.status, job.text) == ("completed", said)
                     await check_whole(host, job)
                 assert len(last.of("poison")) == 1, last.news
@@ -114,7 +114,7 @@ def test_a_delegate_that_ends_every_worker_fails_and_nothing_else_does(bench: Be
                 (failed,) = [one for one in results if one.is_error]
                 assert failed.contents[0].text.startswith("Delegation failed: 3 workers in a row ended or fell silent")
                 await until_empty(fleet.engine)
-            assert await left(host) == []
+            assert await leftovers(host) == []
 
     wait_for(work(), 200)  # on S3 each lease takes its time
 
@@ -130,7 +130,7 @@ def test_of_a_job_and_the_delegate_that_it_waits_for_only_the_one_that_ends_work
             for number in range(3):
                 await die_once_it_generates(fleet, host, number, concurrency=1)
             async with fleet.at_work("last", concurrency=1) as (last,):
-                job = await ended(host, "job")
+                job = await wait_for_end(host, "job")
                 assert (job.status, job.text) == ("completed", "All done.")
                 assert [one.facts["run"] for one in last.of("poison")] == ["job-2"]
                 await check_whole(host, job)
@@ -188,7 +188,7 @@ def test_an_answer_that_comes_while_no_worker_is_there_is_taken_up_by_the_next(b
         host = fleet.host()
         async with fleet.at_work("first", concurrency=2):
             await host.submit("boss", "q", job_id="job")
-            job = await ended(host, "job")
+            job = await wait_for_end(host, "job")
             assert job.asking is not None
         answered = await host.answer("yes", question_id=job.asking.id)
         assert answered.status == "queued"
@@ -196,11 +196,11 @@ def test_an_answer_that_comes_while_no_worker_is_there_is_taken_up_by_the_next(b
             await host.answer("no", question_id=job.asking.id)
         assert not await host.jobs.queue.requeue_lost()
         async with fleet.at_work("next", concurrency=1):
-            job = await ended(host, "job")
+            job = await wait_for_end(host, "job")
             assert (job.status, job.text, len(job.runs)) == ("completed", "E", 3)
             assert (bench.workspace / "a.txt").read_text() == "x\n"
             await check_whole(host, job)
             await until_empty(fleet.engine)
-        assert await left(host) == []
+        assert await leftovers(host) == []
 
     wait_for(work(), 60)

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fleet import Fleet, abandoned, check_whole, left, until_empty
-from hosting import Bench, expert, opened, wait_for
+from fleet import Fleet, abandoned, check_whole, leftovers, until_empty
+from hosting import Bench, expert, open_storage, wait_for
 
 from perstack.core.definitions.project import Workspace
 from perstack.engine.audit.storage_admin import copy_storage
@@ -49,7 +49,7 @@ def test_nothing_is_taken_out_of_a_job_while_a_delegate_of_it_is_driven(fleet: F
             assert not [one for one in rest.of("again") if "run" in one.facts]
             await until_empty(fleet.engine)
             await host.jobs.delete("job")
-            assert await left(host) == []
+            assert await leftovers(host) == []
 
     wait_for(work(), 60)
 
@@ -63,12 +63,12 @@ def test_while_a_text_is_taken_out_of_a_delegate_that_waits_nobody_takes_it_up(f
             async with DelegateLeases(host.storage).lease_all_idle("job", "a redaction", ["job-5"]):
                 with pytest.raises(Conflict, match="driven by a redaction"):
                     await host.jobs.server.serve("job", worker="other", run_id="job-5")
-            assert "job-5" not in await left(host)
+            assert "job-5" not in await leftovers(host)
             await host.audit.redact("job-5-1", ["query"], reason="a secret")
             report = await host.audit.verify("job")
             assert report.ok, report
             await host.jobs.delete("job")
-            assert await left(host) == []
+            assert await leftovers(host) == []
 
     wait_for(work(), 60)
 
@@ -143,7 +143,7 @@ def test_a_job_is_not_copied_while_a_delegate_of_it_is_driven(fleet: Fleet, tmp_
     async def work() -> None:
         async with abandoned(fleet) as rest:
             (taken,) = rest.of("taken")
-            host, target = fleet.host(), opened("sqlite:copy.db", tmp_path)
+            host, target = fleet.host(), open_storage("sqlite:copy.db", tmp_path)
             (copied,) = [one async for one in copy_storage(host.storage, target)]
             assert (copied.state, copied.records) == ("left", 0)
             assert copied.problem.startswith(f"{taken.facts['run']}, a delegate of it, is being driven")

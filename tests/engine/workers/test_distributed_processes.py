@@ -50,11 +50,11 @@ def workers(cluster: Cluster, *names: str) -> Iterator[list[Process]]:
             for name in names
         ]
         for one in found:
-            one.until(lambda news, one=one: bool(one.of("ready")))  # type: ignore[misc]
+            one.wait_until(lambda news, one=one: bool(one.of("ready")))  # type: ignore[misc]
         yield found
 
 
-def taken(process: Process, *, run: bool) -> bool:
+def has_taken(process: Process, *, run: bool) -> bool:
     return any(("run" in news) is run for news in process.of("taken"))
 
 
@@ -107,15 +107,17 @@ def test_whichever_worker_ends_the_tree_is_whole_and_nothing_is_done_twice(
     with workers(team, *names) as all_:
         team.submit("job")
         team.until_effects(4)
-        driver = one_of(all_, lambda process: taken(process, run=False))
-        victim = driver if of_job else one_of([one for one in all_ if one is not driver], lambda p: taken(p, run=True))
+        driver = one_of(all_, lambda process: has_taken(process, run=False))
+        victim = (
+            driver if of_job else one_of([one for one in all_ if one is not driver], lambda p: has_taken(p, run=True))
+        )
         until_inside_of_a_call(team, names[all_.index(victim)])  # the driver of the Job drives a delegate as well
         victim.popen.send_signal(sign)
         others = [one for one in all_ if one is not victim]
         one_of(others if of_job else [driver], is_done, 90)
         if sign == signal.SIGSTOP:
             victim.popen.send_signal(signal.SIGCONT)
-            victim.until(lambda news: bool(victim.of("lost", "again", "ended")))
+            victim.wait_until(lambda news: bool(victim.of("lost", "again", "ended")))
     job = checked(team)
     assert (job.status, len(job.runs)) == ("completed", 1 + HELPERS)
     assert job.total_steps == 2 + HELPERS * (STEPS + 1)
@@ -145,7 +147,7 @@ def test_a_job_whose_worker_died_is_resumed_here_and_its_delegates_are_taken_bac
     with workers(team, *names) as all_:
         team.submit("job")
         team.until_effects(2)
-        driver = one_of(all_, lambda process: taken(process, run=False))
+        driver = one_of(all_, lambda process: has_taken(process, run=False))
         until_inside_of_a_call(team, names[all_.index(driver)])
         driver.popen.kill()
         driver.popen.wait()

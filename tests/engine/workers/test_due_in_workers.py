@@ -69,10 +69,10 @@ def test_what_is_due_takes_a_place_and_a_worker_with_labels_takes_its_own(bench:
         for number in range(3):
             await due_task(host, f"t{number}")
         async with engine.at_work(host, concurrency=1, labels={"expert": "b"}) as other:
-            await other.until("looked-after", 3)
+            await other.wait_for_report("looked-after", 3)
             assert (await engine.dispatcher.load()).queued == 3
             async with engine.at_work(host_of(bench, engine, LONG), concurrency=2, labels={"expert": "a"}) as at_work:
-                await at_work.until("taken", 2)
+                await at_work.wait_for_report("taken", 2)
                 await at_work.steps(2)
                 assert at_work.worker.counters.running == 2
                 there = {one.name: one for one in await engine.dispatcher.workers()}
@@ -118,7 +118,7 @@ def test_a_tasks_job_that_somebody_drove_before_is_queued_and_one_that_a_person_
             await at_work.steps(1)
             task = await slow.tasks.get("stopped")
             await slow.cancel(task.job_id or "")
-            await at_work.until("ended")
+            await at_work.wait_for_report("ended")
         assert await host_of(bench, engine, DONE).scheduler_of_worker.once() == ()
         assert (await slow.job(task.job_id or "")).status == "stoppedByInterrupt"
 
@@ -131,7 +131,7 @@ def test_a_tasks_job_that_pauses_for_a_rate_is_the_dispatchers_to_bring_again(be
         limited = host_of(bench, engine, [fail(429, "come back", retry_after=3600)])
         await due_task(limited)
         async with engine.at_work(limited) as at_work:
-            await at_work.until("again")
+            await at_work.wait_for_report("again")
             assert (await engine.dispatcher.load()).later == 1
             assert (await limited.tasks.get("fix")).status == "running"
 
@@ -171,7 +171,7 @@ def test_iterations_are_left_after_the_step_of_their_job_and_go_on_in_another_wo
         types = [line.event.type for line in await first.events("it-i1-1")]
         assert types[-2:] == ["finishStep", "stopRunByInterrupt"]
         async with engine.at_work(second, "second") as at_work:
-            assert (await at_work.until("ended")).facts["status"] == "completed"
+            assert (await at_work.wait_for_report("ended")).facts["status"] == "completed"
 
     wait_for(work())
 
@@ -186,7 +186,7 @@ def test_iterations_of_a_worker_that_died_are_taken_over_and_those_that_end_each
             """A worker that ends as it drives them, before any work of theirs."""
             hangs = host_of(bench, engine, [text("late", delay_ms=60_000)], MEASURED)
             async with engine.at_work(hangs, "dying") as dying:
-                await dying.until("taken")
+                await dying.wait_for_report("taken")
                 dying.task.cancel()
                 await asyncio.wait({dying.task})
             order = await engine.dispatcher.order("it")
@@ -195,7 +195,7 @@ def test_iterations_of_a_worker_that_died_are_taken_over_and_those_that_end_each
 
         assert [await killed() for _ in range(10)] == list(range(10))
         async with engine.at_work(host_of(bench, engine, DONE, MEASURED)) as at_work:
-            poison = await at_work.until("poison")
+            poison = await at_work.wait_for_report("poison")
             assert "fell silent" in str(poison.facts["error"])
             assert (await at_work.host.iterations.get("it")).status == "failed"
             assert await engine.is_empty()
@@ -212,7 +212,7 @@ def test_iterations_that_a_person_is_asked_about_hold_no_order(bench: Bench) -> 
         bench.clock.move(3_700_000)
         host = host_of(bench, engine, [tool("askUser", {"question": "Tea?"})], asking)
         async with engine.at_work(host) as at_work:
-            assert (await at_work.until("ended")).facts["status"] == "paused"
+            assert (await at_work.wait_for_report("ended")).facts["status"] == "paused"
             assert await engine.is_empty()
 
     wait_for(work())
@@ -227,7 +227,7 @@ def test_the_job_of_a_schedule_is_queued_by_a_worker_whose_dispatcher_nobody_nam
         await host.schedules.once()
         bench.clock.move(60_000)
         async with engine.at_work(host) as at_work:
-            job_id = (await at_work.until("ended")).job or ""
+            job_id = (await at_work.wait_for_report("ended")).job or ""
             job = await host.job(job_id)
             assert (job.labels, job.status) == ({"schedule": "s"}, "completed")
             assert job.queued is not None

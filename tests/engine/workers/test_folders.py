@@ -42,7 +42,7 @@ class Scene:
         await submitter.submit("a", "q", job_id=job_id)
         return submitter
 
-    def kept(self, root: int) -> list[str]:
+    def kept_folders(self, root: int) -> list[str]:
         return sorted(path.name for path in self.roots[root].iterdir() if path.is_dir())
 
 
@@ -59,18 +59,18 @@ def test_a_job_has_its_files_on_another_machine_and_leaves_none_where_it_was(sce
             await at_work.steps(1)
             assert (scene.roots[0] / "job" / "given.txt").read_text() == "from who submitted it"
             assert (scene.roots[0] / "job" / "made.txt").read_text() == "by the Job"
-        assert scene.kept(0) == []
+        assert scene.kept_folders(0) == []
         assert sorted(path.name for path in scene.here.iterdir()) == ["given.txt"]
         (scene.roots[1] / "job").mkdir(parents=True)
         (scene.roots[1] / ".perstack-workspaces").touch()
         (scene.roots[1] / "job" / "made.txt").write_text("of an earlier drive")
         second = scene.host()
         async with scene.engine.at_work(second, drive=_serve(second, scene.roots[1])) as at_work:
-            await at_work.until("ended")
+            await at_work.wait_for_report("ended")
             job = await second.job("job")
             assert (job.status, job.text) == ("completed", "Done.")
             assert "by the Job" in (await _read_back(second))
-        assert scene.kept(1) == []
+        assert scene.kept_folders(1) == []
 
     wait_for(work())
 
@@ -83,13 +83,13 @@ def test_a_step_that_is_cut_in_its_middle_continues_elsewhere_with_its_files(sce
             async with asyncio.timeout(20):
                 while not (scene.roots[0] / "job" / "made.txt").exists():
                     await asyncio.sleep(0.01)  # a poll of what a program does, bounded above
-        assert scene.kept(0) == []
+        assert scene.kept_folders(0) == []
         events = [line.event.type for line in await first.events("job-1")]
         assert events[-3:] == ["recordSnapshot", "stopRunByInterrupt", "queueRun"]
         assert ((await first.audit.verify("job")).findings, (await first.audit.replay("job")).findings) == ((), ())
         second = scene.host(CUT)
         async with scene.engine.at_work(second, drive=_serve(second, scene.roots[1])) as at_work:
-            await at_work.until("ended")
+            await at_work.wait_for_report("ended")
             assert (await second.job("job")).status == "completed"
             assert "half" in (await _read_back(second))
             assert ((await second.audit.verify("job")).findings, (await second.audit.replay("job")).findings) == (
@@ -151,13 +151,13 @@ def test_a_worker_without_folders_and_without_the_files_of_a_job_refuses_it_and_
         second = recording(elsewhere.host(script, expert("a"), dispatcher=scene.engine.dispatcher))
         before = [line.line for line in await first.events("job-1")]
         async with scene.engine.at_work(second) as at_work:
-            await at_work.until("refused")
+            await at_work.wait_for_report("refused")
             assert "the files of Job job are not in" in str(at_work.of("refused")[0].facts["error"])
         assert [line.line for line in await first.events("job-1")] == before
         done(there)
         third = recording(elsewhere.host(script, expert("a"), dispatcher=scene.engine.dispatcher))
         async with scene.engine.at_work(third, name="third") as at_work:
-            await at_work.until("ended")
+            await at_work.wait_for_report("ended")
             assert (await third.job("job")).status == "completed"
 
     wait_for(serve())
@@ -185,7 +185,7 @@ def test_a_job_whose_files_another_job_has_touched_in_a_shared_workspace_continu
                 (scene.here / name).write_text("of another Job")
         second = scene.host(script)
         async with scene.engine.at_work(second, name="second") as at_work:
-            await at_work.until("ended")
+            await at_work.wait_for_report("ended")
             assert (await second.job("job")).status == "completed"
 
     wait_for(serve())
@@ -204,8 +204,8 @@ def test_a_job_that_stops_leaves_no_folder(scene: Scene, how: str) -> None:
                     while not (scene.roots[0] / "job" / "made.txt").exists():
                         await asyncio.sleep(0.01)  # a poll of what a program does, bounded above
                 await host.jobs.cancel("job")
-            await at_work.until("ended")
-            assert scene.kept(0) == []
+            await at_work.wait_for_report("ended")
+            assert scene.kept_folders(0) == []
         assert "made.txt" in {one.path for one in (await host.files.diff("job")).files}
 
     wait_for(work(), 60)
@@ -222,8 +222,8 @@ def test_what_no_snapshot_has_stays(scene: Scene) -> None:
         await plain.submit("a", "q", job_id="plain")
         host = scene.host()
         async with scene.engine.at_work(host, drive=_serve(host, scene.roots[0])) as at_work:
-            await at_work.until("ended", 3)
-        assert scene.kept(0) == ["large", "plain"]
+            await at_work.wait_for_report("ended", 3)
+        assert scene.kept_folders(0) == ["large", "plain"]
         assert (scene.roots[0] / "plain" / "made.txt").read_text() == "by the Job"
 
     wait_for(work())
@@ -236,17 +236,17 @@ def test_a_worker_that_begins_removes_what_killed_ones_left_and_names_what_is_st
         folders = WorkerFolders(host.jobs, scene.roots[0])
         async with host:
             await folders.serve("job", worker="w")
-            assert scene.kept(0) == []
+            assert scene.kept_folders(0) == []
             shots = [line.event.id for line in await host.events("job-1") if line.event.type == "recordSnapshot"]
             await host.files.write_files(shots[-1], scene.roots[0] / "job", job_id="job")
             shutil.copytree(scene.roots[0] / "job", scene.roots[0] / "gone")
             shutil.copytree(scene.roots[0] / "job", scene.roots[0] / "no id")
             assert await folders.remove_leftovers() == ("gone", "no id")
-            assert scene.kept(0) == ["gone", "no id"]
+            assert scene.kept_folders(0) == ["gone", "no id"]
             (scene.roots[0] / "job").mkdir()
             (scene.roots[0] / "job" / "new.txt").write_text("in no snapshot")
             await folders.remove_leftovers()
-            assert scene.kept(0) == ["gone", "job", "no id"]
+            assert scene.kept_folders(0) == ["gone", "job", "no id"]
 
     wait_for(work())
 

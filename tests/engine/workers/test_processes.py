@@ -11,7 +11,7 @@ import pytest
 import warm
 from hosting import wait_for
 from postgres_server import PostgresServer
-from processes import until
+from processes import wait_until
 from terminal import Terminal, reply
 from worker_processes import TOML, Cluster, effect
 
@@ -25,8 +25,8 @@ def test_a_job_of_a_worker_that_dies_continues_elsewhere_within_ten_seconds_and_
     cluster.terminal.script(a=[*(effect(number, 0.3) for number in range(4)), reply("done")])
     cluster.submit("job")
     with cluster.worker(name="first") as first, cluster.worker(name="second") as second:
-        first.until(lambda news: bool(first.of("ready")))
-        second.until(lambda news: bool(second.of("ready")))
+        first.wait_until(lambda news: bool(first.of("ready")))
+        second.wait_until(lambda news: bool(second.of("ready")))
         cluster.until_effects(2)
         driver, other = (first, second) if first.of("taken") else (second, first)
         driver.popen.send_signal(sign)
@@ -37,7 +37,7 @@ def test_a_job_of_a_worker_that_dies_continues_elsewhere_within_ten_seconds_and_
         assert other.until_event("ended")["status"] == "completed"
         if sign == signal.SIGSTOP:
             driver.popen.send_signal(signal.SIGCONT)
-            driver.until(lambda news: bool(driver.of("lost", "again", "ended")))
+            driver.wait_until(lambda news: bool(driver.of("lost", "again", "ended")))
     assert sorted(cluster.effects) == ["0", "1", "2", "3"]
     assert cluster.status("job") == "completed"
 
@@ -90,7 +90,7 @@ def test_a_worker_whose_log_nobody_reads_drives_its_jobs_and_leaves_when_it_is_a
     try:
         os.close(theirs)
         cluster.submit("job", "later")
-        until(
+        wait_until(
             lambda: [cluster.status(job) for job in ("job", "later")] == ["completed"] * 2, "the Jobs to be completed"
         )
         process.terminate()
@@ -131,7 +131,7 @@ def test_workers_are_listed_and_a_second_signal_ends_one_at_once(cluster: Cluste
     cluster.submit("job")
     idle_worker = cluster.worker("--labels", "team=x", "--concurrency", "3", name="idle")
     with idle_worker as idle, cluster.worker(name="busy") as busy:
-        idle.until(lambda news: bool(idle.of("ready")))
+        idle.wait_until(lambda news: bool(idle.of("ready")))
         cluster.until_effects(1)
         listed = cluster.terminal.call("workers", "--json")
         assert listed.code == 0, listed.err

@@ -73,7 +73,7 @@ def a_team(root: Path) -> Machine:
     return here
 
 
-def whole(host: Host, job_id: str) -> None:
+def check_whole(host: Host, job_id: str) -> None:
     found = wait_for(host.audit.verify(job_id))
     assert (found.findings, wait_for(host.audit.replay(job_id)).findings) == ((), ())
 
@@ -103,7 +103,7 @@ def test_a_worker_that_has_none_of_the_skills_reads_and_runs_them(tmp_path: Path
     assert commas.endswith("Mind the commas.")
     assert str(csv) in commas
     assert "ran" in results(seen, "exec")[0]
-    whole(host, "job")
+    check_whole(host, "job")
 
 
 def test_what_a_program_did_to_a_laid_out_skill_is_not_what_the_next_job_gets(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from worker_processes import TOML, Cluster, effect
 FAILING = {"error": {"message": "no more", "status": 400}}
 
 
-def stored(cluster: Cluster, job_id: str) -> list[str]:
+def stored_lines(cluster: Cluster, job_id: str) -> list[str]:
     async def work() -> list[str]:
         async with cluster.host() as host:
             return [
@@ -35,7 +35,7 @@ def test_it_shows_each_event_once_and_exits_as_run_does(cluster: Cluster) -> Non
             rest, err = waiting.stdout.read(), waiting.stderr.read()
     assert waiting.returncode == 0
     assert "error" not in err
-    assert [line for line in (begun + rest).splitlines() if '"digest"' in line] == stored(cluster, "job")
+    assert [line for line in (begun + rest).splitlines() if '"digest"' in line] == stored_lines(cluster, "job")
     ran = cluster.terminal.call("run", "a", "q", "--job-id", "ran")
     kinds = [event["type"] for event in ran.events if "digest" in event]
     shown = [json.loads(line)["type"] for line in (begun + rest).splitlines()]
@@ -93,7 +93,7 @@ def test_ctrl_c_leaves_the_job_to_the_workers_and_says_how_to_see_it(cluster: Cl
         worker.until_event("ended", 2)
         out, _ = following.end()
     assert cluster.status("two") == cluster.status("job") == "completed"
-    assert out.splitlines() == stored(cluster, "job")
+    assert out.splitlines() == stored_lines(cluster, "job")
     assert sorted(cluster.effects) == ["1", "1", "2", "2"]
 
 
@@ -125,7 +125,7 @@ def test_it_outlives_the_worker_and_a_restart_of_the_server(terminal: Terminal) 
         with cluster.worker(name="second"):
             out, err = waiting.communicate(timeout=60)
         assert waiting.returncode == 0, err
-        assert [line for line in out.splitlines() if '"digest"' in line] == stored(cluster, "job")
+        assert [line for line in out.splitlines() if '"digest"' in line] == stored_lines(cluster, "job")
     finally:
         server.close()
 
@@ -142,4 +142,4 @@ def test_a_job_is_followed_from_the_worker_that_dies_to_the_one_that_takes_it_ov
         worker.until_event("ended")
     out, _ = following.end()
     assert following.process.returncode == 0
-    assert out.splitlines() == stored(cluster, "job")
+    assert out.splitlines() == stored_lines(cluster, "job")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hosting import Bench, crashing, expert, until_it_crashes, wait_for
-from working import Engine, queued, recorded
+from working import Engine, queued, record_job
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.jobs.summary import JobSummary
@@ -33,12 +33,12 @@ def test_jobs_are_driven_and_their_orders_are_gone(bench: Bench) -> None:
     async def work() -> None:
         engine = Engine()
         for number in range(3):
-            await recorded(bench, f"job-{number}")
+            await record_job(bench, f"job-{number}")
         await engine.submit("job-0", "job-1", "job-2")
         async with engine.at_work(
             bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), concurrency=2
         ) as at_work:
-            await at_work.until("ended", 3)
+            await at_work.wait_for_report("ended", 3)
             assert [(await at_work.host.job(f"job-{n}")).status for n in range(3)] == ["completed"] * 3
             assert await engine.is_empty()
             tally = at_work.worker.counters
@@ -52,13 +52,13 @@ def test_jobs_are_driven_and_their_orders_are_gone(bench: Bench) -> None:
 def test_a_question_holds_no_place_and_what_is_not_there_ends_nothing(bench: Bench) -> None:
     async def work() -> None:
         engine, guest = Engine(), expert("a", ask=True)
-        await recorded(bench, "asks", guest)
-        await recorded(bench, "asks-too", guest)
+        await record_job(bench, "asks", guest)
+        await record_job(bench, "asks-too", guest)
         await engine.submit("asks", "no-such-job", "asks-too")
         host = bench.host([tool("askUser", {"question": "Tea?"})], guest, dispatcher=engine.dispatcher)
         async with engine.at_work(host, concurrency=1) as at_work:
-            await at_work.until("ended", 2)
-            assert "was it deleted" in (await at_work.until("refused")).text
+            await at_work.wait_for_report("ended", 2)
+            assert "was it deleted" in (await at_work.wait_for_report("refused")).text
             assert {(await host.job(one)).question for one in ("asks", "asks-too")} == {"Tea?"}
             assert (await engine.dispatcher.load()).queued == 1
 
@@ -75,12 +75,12 @@ def test_a_worker_that_leaves_lets_the_step_in_hand_end_and_another_goes_on(benc
             assert leaving.worker.health.problem == "the worker is leaving"
             async with asyncio.timeout(5):
                 await leaving.task
-            assert (await leaving.until("again")).text.startswith("left for another worker")
+            assert (await leaving.wait_for_report("again")).text.startswith("left for another worker")
             types = [line.event.type for line in await first.events("job-1")]
         assert types[-3:] == ["finishStep", "stopRunByInterrupt", "queueRun"]
         second = bench.host(lambda request: text("Done."), expert("a"), dispatcher=engine.dispatcher)
         async with engine.at_work(second, "second") as at_work:
-            ended = await at_work.until("ended")
+            ended = await at_work.wait_for_report("ended")
         assert ended.facts["status"] == "completed"
         assert not at_work.of("lost", "poison")
         assert at_work.worker.counters.takeovers == 0
@@ -116,7 +116,7 @@ def test_a_job_that_this_worker_cannot_drive_waits_for_another(bench: Bench) -> 
             raise MissingCredential(f"no key: set SOME_KEY=sk-{'verysecret' * 2}")
 
         async with engine.at_work(without, "without", drive=resume) as refusing:
-            refused = await refusing.until("refused")
+            refused = await refusing.wait_for_report("refused")
             assert refused.level == "warning"
             assert "no key: set SOME_KEY=" in refused.text
             assert "verysecret" not in refused.text + str(refused.facts)
@@ -124,7 +124,7 @@ def test_a_job_that_this_worker_cannot_drive_waits_for_another(bench: Bench) -> 
             assert order is not None
             assert list(order.refused) == [refusing.worker.name]
             async with engine.at_work(other, "with") as at_work:
-                assert (await at_work.until("ended")).facts["status"] == "completed"
+                assert (await at_work.wait_for_report("ended")).facts["status"] == "completed"
         assert len(refusing.of("refused")) == 1
 
     wait_for(work())
@@ -157,7 +157,7 @@ async def _killed_over_it(bench: Bench, engine: Engine, name: str) -> int:
 
 async def _dead(engine: Engine, host: Host, drive: Drive, begun: asyncio.Event | None = None) -> int:
     async with engine.at_work(host, "dying", drive=drive) as dying:
-        await dying.until("taken")
+        await dying.wait_for_report("taken")
         if begun is not None:
             await begun.wait()
         dying.task.cancel()
@@ -178,7 +178,7 @@ def test_what_could_not_be_recorded_when_a_worker_was_ended_makes_no_traceback(
 
     async def work() -> None:
         engine = Engine()
-        await recorded(bench, "job")
+        await record_job(bench, "job")
         await engine.submit("job")
         await _dead(engine, bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), unrecorded)
         gc.collect()
@@ -192,7 +192,7 @@ def test_a_job_that_ends_three_workers_is_stopped(bench: Bench) -> None:
         engine = await queued(bench, "job")
         assert [await _killed_over_it(bench, engine, name) for name in ("w1", "w2", "w3")] == [0, 1, 2]
         async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), "last") as at_work:
-            poison = await at_work.until("poison")
+            poison = await at_work.wait_for_report("poison")
             job = await at_work.host.job("job")
             assert at_work.worker.counters.takeovers == 1
         assert poison.level == "error"
@@ -211,7 +211,7 @@ def test_a_job_does_not_answer_for_workers_that_were_silent_and_are_there_again(
         async with engine.dispatcher.seat("w2"):  # it was frozen, and has learnt that another has the Job
             host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
             async with engine.at_work(host, "last") as at_work:
-                assert (await at_work.until("ended")).facts["status"] == "completed"
+                assert (await at_work.wait_for_report("ended")).facts["status"] == "completed"
             assert not at_work.of("poison")
 
     wait_for(work())
@@ -232,7 +232,7 @@ def test_takeovers_count_no_more_once_something_was_done_though_the_order_was_gi
         assert order.takeovers == 3
         host = bench.host(lambda request: text("Done."), expert("a"), dispatcher=engine.dispatcher)
         async with engine.at_work(host, "last") as at_work:
-            assert (await at_work.until("ended")).facts["status"] == "completed"
+            assert (await at_work.wait_for_report("ended")).facts["status"] == "completed"
         assert not at_work.of("poison")
 
     wait_for(work())
@@ -244,7 +244,7 @@ def test_a_job_does_not_answer_for_workers_that_had_not_begun_to_drive_it_but_fo
         host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
         assert [await _killed(engine, host) for _ in range(10)] == [*range(10)]
         async with engine.at_work(host, "last") as at_work:
-            await at_work.until("poison")
+            await at_work.wait_for_report("poison")
         assert (await host.job("job")).status == "stoppedByError"
 
     wait_for(work())
@@ -255,7 +255,7 @@ def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench)
         engine = Engine()
         host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
         for job_id in ("first", "second"):
-            await recorded(bench, job_id)
+            await record_job(bench, job_id)
             types = [line.event.type for line in await host.jobs.events((await host.job(job_id)).coordinator_run_id)]
             await engine.submit(job_id, takeovers=2, events=count_progress(types))
         let = asyncio.Event()
@@ -265,11 +265,13 @@ def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench)
             return await host.jobs.server.serve(job_id, worker="w", **options)
 
         async with engine.at_work(host, drive=drive) as at_work:
-            waits = (await at_work.until("again")).job  # whichever comes later to it: both are looked into at once
+            waits = (
+                await at_work.wait_for_report("again")
+            ).job  # whichever comes later to it: both are looked into at once
             (driven,) = {"first", "second"} - {waits}
             assert [one.job for one in at_work.of("taken")] == [driven]
             let.set()
-            assert [(await at_work.until("ended", number)).job for number in (1, 2)] == [driven, waits]
+            assert [(await at_work.wait_for_report("ended", number)).job for number in (1, 2)] == [driven, waits]
         assert {(await host.job(job_id)).status for job_id in ("first", "second")} == {"completed"}
 
     wait_for(work())
@@ -292,7 +294,7 @@ def test_a_job_that_a_newer_version_has_written_to_waits_for_a_worker_of_that_ve
         host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
         written = await _written_by_a_newer_version(host, "job")
         async with engine.at_work(host) as at_work:
-            refused = await at_work.until("refused")
+            refused = await at_work.wait_for_report("refused")
             assert "a newer one has written it" in str(refused.facts["error"])
             order = await engine.dispatcher.order("job")
             assert order is not None
@@ -320,18 +322,18 @@ def test_a_takeover_after_work_counts_from_one(bench: Bench) -> None:
 def test_a_claim_that_is_lost_ends_the_drive_and_nothing_else(bench: Bench) -> None:
     async def work() -> None:
         engine = await queued(bench, "job")
-        await recorded(bench, "other")
+        await record_job(bench, "other")
         async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), drive=_hang) as at_work:
-            await at_work.until("taken")
+            await at_work.wait_for_report("taken")
             engine.orders.held["job"].seat = None
             async with engine.dispatcher.seat("quicker") as seat:
                 claim = await seat.claim()
                 assert claim is not None
                 assert claim.is_taken_over
-                await at_work.until("lost")
+                await at_work.wait_for_report("lost")
                 await seat.release(claim)
             await engine.submit("other")
-            await at_work.until("taken", 2)
+            await at_work.wait_for_report("taken", 2)
             at_work.task.cancel()
             await asyncio.wait({at_work.task})
 
@@ -356,9 +358,9 @@ def test_a_dispatcher_that_is_away_is_asked_again_and_that_is_said_once(bench: B
         async with engine.at_work(
             bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), dispatcher=away
         ) as at_work:
-            told = await at_work.until("unreachable")
+            told = await at_work.wait_for_report("unreachable")
             away.is_away = False
-            await at_work.until("ended")
+            await at_work.wait_for_report("ended")
         assert "secret-word-123" not in told.text
         assert [one.event for one in at_work.news][:3] == ["unreachable", "reachable", "ready"]
 
@@ -371,8 +373,8 @@ def test_a_job_that_another_process_drives_is_looked_at_again_soon(bench: Bench)
         other = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
         async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)) as at_work:
             async with other.storage.lease("job", "pid 1 on another machine"):
-                await at_work.until("again", 2)
-            assert (await at_work.until("ended")).facts["status"] == "completed"
+                await at_work.wait_for_report("again", 2)
+            assert (await at_work.wait_for_report("ended")).facts["status"] == "completed"
 
     wait_for(work())
 
@@ -381,16 +383,16 @@ def test_labels_and_priority_are_kept(bench: Bench) -> None:
     async def work() -> None:
         engine = Engine()
         for one in ("low", "high", "gpu"):
-            await recorded(bench, one)
+            await record_job(bench, one)
         await engine.submit("low", priority=1)
         await engine.submit("high", priority=2)
         await engine.submit("gpu", labels={"gpu": "yes"})
         host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
         async with engine.at_work(host, concurrency=1, labels={"gpu": "yes"}) as at_work:
-            await at_work.until("ended")
+            await at_work.wait_for_report("ended")
             assert (await engine.dispatcher.load()).queued == 2
         async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), concurrency=1) as other:
-            await other.until("ended", 2)
+            await other.wait_for_report("ended", 2)
         assert [one.job for one in at_work.of("taken") + other.of("taken")] == ["gpu", "high", "low"]
 
     wait_for(work())
@@ -401,12 +403,12 @@ def test_two_workers_share_fifty_jobs_and_each_is_driven_once(tmp_path: Path) ->
         bench, engine = Bench(tmp_path, "sqlite:perstack/state.db"), Engine()
         names = [f"job-{number}" for number in range(50)]
         for name in names:
-            await recorded(bench, name)
+            await record_job(bench, name)
         await engine.submit(*names)
         hosts = [bench.host(DONE, expert("a"), dispatcher=engine.dispatcher) for _ in range(2)]
         async with engine.at_work(hosts[0], "one") as one, engine.at_work(hosts[1], "two") as two:
             while len(one.of("ended")) + len(two.of("ended")) < 50:
-                await one.when(lambda: bool(one.of("ended")))
+                await one.wait_until(lambda: bool(one.of("ended")))
                 await asyncio.sleep(0.01)
             assert await engine.is_empty()
             for name in names:

@@ -277,7 +277,7 @@ def test_cancelling_twice_kills_at_once(tools: Any, workspace: Path) -> None:
 
 
 def test_a_call_can_be_cancelled_at_any_moment_of_its_start(tools: Any, workspace: Path) -> None:
-    def left() -> list[str]:
+    def processes_left() -> list[str]:
         return [pid for pid in running_with(f"PWD={workspace}\0".encode()) if is_running(int(pid))]
 
     async def play() -> None:
@@ -291,7 +291,7 @@ def test_a_call_can_be_cancelled_at_any_moment_of_its_start(tools: Any, workspac
                     await call
 
     asyncio.run(play())
-    assert wait_until(lambda: not left()), left()
+    assert wait_until(lambda: not processes_left()), processes_left()
 
 
 def test_closing_the_skill_ends_what_is_still_up(tools: Any, workspace: Path) -> None:

@@ -38,7 +38,7 @@ async def _generate(provider: Provider) -> None:
     assert (await provider.generate(request_of(BEDROCK), lambda delta: None)).reply.text == "Hello"
 
 
-def _asked(env: dict[str, str], **setting: Any) -> ReceivedRequest:
+def _request_with(env: dict[str, str], **setting: Any) -> ReceivedRequest:
     return using(BEDROCK, HELLO, act=_generate, env={**NOWHERE, **env}, **setting).asked[0]
 
 
@@ -89,28 +89,28 @@ def test_signatures_are_checked_as_awss_published_example_has_it() -> None:
 
 
 def test_keys_of_the_environment_sign_each_request() -> None:
-    asked = _asked({**REGION, **KEYS})
+    asked = _request_with({**REGION, **KEYS})
     assert _signer(asked) == (ID, "eu-west-1", "bedrock")
     assert "x-amz-security-token" not in asked.headers
     assert SECRET not in str(asked)
 
 
 def test_a_session_token_is_sent_and_signed() -> None:
-    asked = _asked({**REGION, **KEYS, "AWS_SESSION_TOKEN": SESSION})
+    asked = _request_with({**REGION, **KEYS, "AWS_SESSION_TOKEN": SESSION})
     assert _signer(asked) == (ID, "eu-west-1", "bedrock")
     assert asked.headers["x-amz-security-token"] == SESSION
 
 
 def test_headers_of_a_gateway_are_sent_and_those_of_aws_are_signed() -> None:
     headers = {"X-Team": "blue", "X-Amzn-Bedrock-GuardrailIdentifier": "g1"}
-    asked = _asked({**REGION, **KEYS}, headers=headers)
+    asked = _request_with({**REGION, **KEYS}, headers=headers)
     assert (asked.headers["x-team"], asked.headers["x-amzn-bedrock-guardrailidentifier"]) == ("blue", "g1")
     assert _signer(asked) == (ID, "eu-west-1", "bedrock")
     assert "x-amzn-bedrock-guardrailidentifier" in asked.headers["authorization"]
 
 
 def test_a_token_comes_before_keys() -> None:
-    asked = _asked({**REGION, **KEYS, "AWS_BEARER_TOKEN_BEDROCK": "a-token"})
+    asked = _request_with({**REGION, **KEYS, "AWS_BEARER_TOKEN_BEDROCK": "a-token"})
     assert asked.headers["authorization"] == "Bearer a-token"
 
 
@@ -147,7 +147,7 @@ aws_session_token = work-token
 def test_a_profile_of_awss_files_gives_keys_and_a_region(
     tmp_path: Path, env: dict[str, str], setting: dict[str, str], secret: str, signer: tuple[str, str]
 ) -> None:
-    asked = _asked({**_files(tmp_path, PROFILES, KEYS_OF_PROFILES), **env}, **setting)
+    asked = _request_with({**_files(tmp_path, PROFILES, KEYS_OF_PROFILES), **env}, **setting)
     assert _signer(asked, secret) == (*signer, "bedrock")
 
 
@@ -260,7 +260,7 @@ def test_files_that_give_no_credentials_are_told_of_on_one_line(tmp_path: Path, 
     ],
 )
 def test_credentials_that_aws_does_not_know_are_told_as_such_though_their_status_is_403(words: str) -> None:
-    error = error_of(BEDROCK, BEDROCK.refused(403, words))
+    error = error_of(BEDROCK, BEDROCK.error_reply(403, words))
     said = (
         f"provider amazon-bedrock refused the key in AWS_BEARER_TOKEN_BEDROCK, which is set in the environment: {words}"
     )
@@ -270,7 +270,7 @@ def test_credentials_that_aws_does_not_know_are_told_as_such_though_their_status
 
 def test_what_credentials_may_not_do_is_told_as_such() -> None:
     words = "User: arn:aws:iam::1:user/u is not authorized to perform: bedrock:InvokeModelWithResponseStream"
-    assert error_of(BEDROCK, BEDROCK.refused(403, words)).name == "Permission"
+    assert error_of(BEDROCK, BEDROCK.error_reply(403, words)).name == "Permission"
 
 
 def test_no_secret_stands_in_an_event_a_log_or_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -278,7 +278,7 @@ def test_no_secret_stands_in_an_event_a_log_or_an_error(tmp_path: Path, caplog: 
     env = {**NOWHERE, **REGION, **KEYS, "AWS_SESSION_TOKEN": SESSION}
 
     async def scenario() -> tuple[Seen, ReceivedRequest]:
-        async with asyncio.timeout(30), FakeEndpoint(BEDROCK.refused(400, f"you sent {SESSION}")) as endpoint:
+        async with asyncio.timeout(30), FakeEndpoint(BEDROCK.error_reply(400, f"you sent {SESSION}")) as endpoint:
             provider = ProviderSetting(provider_name="amazon-bedrock", setting=BEDROCK.config(endpoint.url).setting)
             project = project_of(expert("a")).model_copy(update={"model": BEDROCK.model, "provider": provider})
             host, seen = Host(project, workspace=tmp_path, env=env), Seen()

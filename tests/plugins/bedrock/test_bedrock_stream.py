@@ -44,7 +44,7 @@ def _decoded(*events: tuple[str, Any]) -> Generation:
     return BEDROCK.decode([event(*one) for one in events])[0]
 
 
-def _ended(*events: tuple[str, Any], stop: str = "end_turn") -> Generation:
+def _generation_of(*events: tuple[str, Any], stop: str = "end_turn") -> Generation:
     """With an end as every reply has it."""
     return _decoded(*events, ("messageStop", {"stopReason": stop}), ("metadata", {"usage": {}}))
 
@@ -100,7 +100,7 @@ def test_an_exception_within_the_stream_has_the_status_that_it_has_alone(wire: W
 def test_every_reason_to_stop_of_the_services_model_is_known() -> None:
     reasons = set(SERVICE.shape_for("StopReason").enum)
     broken = {reason for reason in reasons if reason.startswith("malformed_")}
-    found = {reason: _ended(_delta(0, text="a"), stop=reason).finish_reason for reason in reasons - broken}
+    found = {reason: _generation_of(_delta(0, text="a"), stop=reason).finish_reason for reason in reasons - broken}
     assert found == {
         "end_turn": "stop",
         "stop_sequence": "stop",
@@ -112,7 +112,7 @@ def test_every_reason_to_stop_of_the_services_model_is_known() -> None:
     }
     for reason in broken:
         with pytest.raises(ProviderError, match=reason) as caught:
-            _ended(_delta(0, text="a"), stop=reason)
+            _generation_of(_delta(0, text="a"), stop=reason)
         assert (caught.value.name, caught.value.is_retryable) == ("BadResponse", True)
 
 
@@ -177,7 +177,7 @@ def _back(*parts: Any) -> list[Any]:
 
 def test_hidden_thinking_is_put_together_and_sent_back_as_it_came() -> None:
     pieces = ({"redactedContent": "AAE="}, {"redactedContent": "AgM="})
-    reply = _ended(*(_delta(0, reasoningContent=one) for one in pieces), _delta(1, text="Yes.")).reply
+    reply = _generation_of(*(_delta(0, reasoningContent=one) for one in pieces), _delta(1, text="Yes.")).reply
     thought, said = reply.contents
     assert isinstance(thought, ThinkingPart)
     assert (thought.thinking, said) == ("", TextPart(text="Yes."))
@@ -186,9 +186,11 @@ def test_hidden_thinking_is_put_together_and_sent_back_as_it_came() -> None:
 
 
 def test_a_signature_without_words_is_kept_and_words_without_one_are_not_sent() -> None:
-    signed = _ended(_delta(0, reasoningContent={"signature": "s1"}), _delta(0, reasoningContent={"signature": "s2"}))
+    signed = _generation_of(
+        _delta(0, reasoningContent={"signature": "s1"}), _delta(0, reasoningContent={"signature": "s2"})
+    )
     assert _back(*signed.reply.contents) == [{"reasoningContent": {"reasoningText": {"text": "", "signature": "s1s2"}}}]
-    unsigned = _ended(_delta(0, reasoningContent={"text": "Hm."}), _delta(1, text="Yes.")).reply
+    unsigned = _generation_of(_delta(0, reasoningContent={"text": "Hm."}), _delta(1, text="Yes.")).reply
     assert unsigned.contents[0] == ThinkingPart(thinking="Hm.")
     assert _back(*unsigned.contents) == [{"text": "Yes."}]
 
@@ -203,7 +205,7 @@ def _call(index: int, *pieces: str, **more: Any) -> Iterable[tuple[str, Any]]:
 
 
 def test_a_call_without_arguments_or_with_broken_ones_is_still_a_call() -> None:
-    reply = _ended(*_call(0), *_call(1, '{"path": ', "}"), stop="tool_use").reply
+    reply = _generation_of(*_call(0), *_call(1, '{"path": ', "}"), stop="tool_use").reply
     assert reply.contents == (
         ToolCallPart(tool_call_id="c0", tool_name="read", args={}),
         ToolCallPart(tool_call_id="c1", tool_name="read", args={}, raw_args='{"path": }'),
@@ -211,12 +213,12 @@ def test_a_call_without_arguments_or_with_broken_ones_is_still_a_call() -> None:
 
 
 def test_what_bedrock_itself_called_is_no_call_of_ours() -> None:
-    generation = _ended(*_call(0, "{}", type="server_tool_use"), _delta(1, text="Found."))
+    generation = _generation_of(*_call(0, "{}", type="server_tool_use"), _delta(1, text="Found."))
     assert (generation.reply.contents, generation.finish_reason) == ((TextPart(text="Found."),), "stop")
 
 
 def test_calls_of_a_model_that_says_it_ended_its_turn_are_calls() -> None:
-    assert _ended(*_call(0, "{}")).finish_reason == "toolCalls"
+    assert _generation_of(*_call(0, "{}")).finish_reason == "toolCalls"
 
 
 def test_a_stream_without_its_usage_is_a_reply_if_it_ended() -> None:
@@ -225,7 +227,7 @@ def test_a_stream_without_its_usage_is_a_reply_if_it_ended() -> None:
 
 
 def test_events_that_are_not_known_are_passed_over() -> None:
-    generation = _ended(("messageStart", {"role": "assistant"}), ("later", {"a": 1}), _delta(0, text="Hi"))
+    generation = _generation_of(("messageStart", {"role": "assistant"}), ("later", {"a": 1}), _delta(0, text="Hi"))
     assert generation.reply.text == "Hi"
 
 

@@ -392,13 +392,13 @@ def test_nothing_is_left_when_the_host_is_killed(box: Box) -> None:
     try:
         assert host.stdout is not None
         assert host.stdout.readline() == b"up\n"
-        assert _until(lambda: len(_running(mark)) >= 2)
+        assert _becomes_true(lambda: len(_running(mark)) >= 2)
     finally:
         host.send_signal(signal.SIGKILL)
         host.wait()
         if host.stdout is not None:
             host.stdout.close()
-    assert _until(lambda: not _running(mark))
+    assert _becomes_true(lambda: not _running(mark))
 
 
 def _running(mark: str) -> list[str]:
@@ -413,7 +413,7 @@ def _running(mark: str) -> list[str]:
     return found
 
 
-def _until(is_so) -> bool:
+def _becomes_true(is_so) -> bool:
     """Whether it becomes so within ten seconds."""
     tick, until = threading.Event(), time.monotonic() + 10
     while not is_so():

@@ -199,10 +199,10 @@ def test_a_server_that_goes_on_is_not_touched_by_the_bomb_of_another(box: Box) -
 
 def test_an_experts_limit_is_an_error_before_anything_runs_where_it_cannot_be_kept() -> None:
     with pytest.raises(UsageError, match="only a sandbox can"):
-        wait_for(_refused())
+        wait_for(_check_refusal())
 
 
-async def _refused() -> None:
+async def _check_refusal() -> None:
     from perstack.engine.plugins.registry import load_plugins
     from perstack.engine.plugins.runtimes import check_policies
 

@@ -71,7 +71,7 @@ def words(view: FolderView, **env: str) -> list[str]:
     return made.decode().split("\0")[:-1]
 
 
-def placed(view: FolderView) -> list[tuple[str, str]]:
+def mounted_places(view: FolderView) -> list[tuple[str, str]]:
     """Of what is mounted where a person's folders are, the option and the place, in order."""
     found = words(view)
     options = ("--bind", "--ro-bind", "--tmpfs", "--bind-fd", "--ro-bind-fd")
@@ -92,7 +92,7 @@ def test_what_is_within_comes_after_what_is_around_it() -> None:
         held=("/w/.git",),
         anchored=("/w/x/perstack.toml",),
     )
-    assert sorted(placed(view)) == sorted(
+    assert sorted(mounted_places(view)) == sorted(
         [
             ("--bind", "/w"),
             ("--bind-fd", "/w/.git"),
@@ -104,12 +104,14 @@ def test_what_is_within_comes_after_what_is_around_it() -> None:
             ("--ro-bind-fd", "/w/x/perstack.toml"),
         ]
     )
-    depths = [path.count("/") for _, path in placed(view)]
+    depths = [path.count("/") for _, path in mounted_places(view)]
     assert depths == sorted(depths)
 
 
 def test_what_is_not_shown_is_not_mounted_over() -> None:
-    assert placed(FolderView(writable=("/w",), hidden=("/elsewhere/.env",), emptied=("/state",))) == [("--bind", "/w")]
+    assert mounted_places(FolderView(writable=("/w",), hidden=("/elsewhere/.env",), emptied=("/state",))) == [
+        ("--bind", "/w")
+    ]
 
 
 @given(name=st.text(max_size=6), value=st.text(max_size=6))

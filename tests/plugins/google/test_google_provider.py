@@ -18,7 +18,7 @@ from perstack_google.request import UNSIGNED, GoogleSettings
 
 
 def test_a_wrong_key_is_told_as_such_though_its_status_is_400() -> None:
-    error = error_of(GOOGLE, GOOGLE.refused(400, "API key not valid. Please pass a valid API key."))
+    error = error_of(GOOGLE, GOOGLE.error_reply(400, "API key not valid. Please pass a valid API key."))
     assert (error.name, error.status_code, error.is_retryable) == ("Authentication", 400, False)
 
 
@@ -30,7 +30,7 @@ def test_signatures_that_are_refused_are_left_out() -> None:
     async def act(provider: Provider) -> None:
         assert (await provider.generate(request, lambda delta: None)).reply.text == "Hello"
 
-    refused = GOOGLE.refused(400, "Corrupted thought signature.")
+    refused = GOOGLE.error_reply(400, "Corrupted thought signature.")
     asked = using(GOOGLE, refused, GOOGLE.reply(Said("Hello")), act=act).asked
     sent = [json.loads(one.body)["contents"][1]["parts"][0]["thoughtSignature"] for one in asked]
     assert sent == ["c2ln", UNSIGNED]

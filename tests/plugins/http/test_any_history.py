@@ -76,7 +76,7 @@ class Codec:
         return self.name
 
 
-def _same(kind: Any) -> Callable[[Any], None]:
+def _checker_of(kind: Any) -> Callable[[Any], None]:
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def check(body: Any) -> None:
@@ -117,25 +117,25 @@ CODECS = (
         "Messages",
         "claude-sonnet-5",
         lambda request, blobs: encode_anthropic(request, AnthropicSettings(), blobs),
-        _same(MessageCreateParamsStreaming),
+        _checker_of(MessageCreateParamsStreaming),
     ),
     Codec(
         "Responses",
         "gpt-5-mini",
         lambda request, blobs: encode_responses(request, Dialect(), blobs),
-        _same(ResponseCreateParamsStreaming),
+        _checker_of(ResponseCreateParamsStreaming),
     ),
     Codec(
         "Chat-Completions",
         "gpt-5-mini",
         lambda request, blobs: encode_chat(request, Dialect(), blobs),
-        _same(CompletionCreateParamsStreaming),
+        _checker_of(CompletionCreateParamsStreaming),
     ),
     Codec(
         "Chat-Completions-compatible",
         "any",
         lambda request, blobs: encode_chat(request, COMPATIBLE, blobs),
-        _same(CompletionCreateParamsStreaming),
+        _checker_of(CompletionCreateParamsStreaming),
     ),
     Codec(
         "generateContent",

@@ -45,7 +45,7 @@ def _client(base_url: str, read_seconds: float = 30) -> StreamClient:
     return StreamClient(Endpoint(base_url, {"authorization": f"Bearer {SECRET}"}, read_seconds))
 
 
-def _with(
+def _endpoint_with(
     *replies: PreparedReply, act: Callable[[FakeEndpoint, StreamClient], Awaitable[None]], read_seconds: float = 30
 ) -> FakeEndpoint:
     async def scenario() -> FakeEndpoint:
@@ -66,7 +66,7 @@ def _heard(*replies: PreparedReply) -> list[str]:
     async def act(endpoint: FakeEndpoint, client: StreamClient) -> None:
         await client.post("/v1/x", b"{}", heard)
 
-    _with(*replies, act=act)
+    _endpoint_with(*replies, act=act)
     return heard.data
 
 
@@ -75,7 +75,7 @@ def _error(*replies: PreparedReply, read_seconds: float = 30) -> ProviderError:
         await client.post("/v1/x", b"{}", Heard())
 
     with pytest.raises(ProviderError) as caught:
-        _with(*replies, act=act, read_seconds=read_seconds)
+        _endpoint_with(*replies, act=act, read_seconds=read_seconds)
     return caught.value
 
 
@@ -116,7 +116,7 @@ def test_a_connection_is_used_again_after_the_last_event() -> None:
         for _ in range(3):
             await client.post("/v1/x", b"{}", Heard())
 
-    assert _with(PreparedReply(events("end", "late")), act=act).connections == 1
+    assert _endpoint_with(PreparedReply(events("end", "late")), act=act).connections == 1
 
 
 def test_a_server_that_lingers_after_the_last_event_is_not_waited_for() -> None:
@@ -327,7 +327,7 @@ def test_many_generations_at_once_each_have_a_connection() -> None:
         await asyncio.gather(*(client.post("/v1/x", b"{}", one) for one in heard))
         assert all(one.data == ["one", "end"] for one in heard)
 
-    _with(PreparedReply(events("one", "end")), act=act)
+    _endpoint_with(PreparedReply(events("one", "end")), act=act)
 
 
 def test_a_proxy_never_sees_what_is_meant_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,23 +18,23 @@ from perstack.support.http.endpoint import (
 )
 
 
-def _chosen(setting: str | None = None, env: str | None = None) -> str:
+def _choose(setting: str | None = None, env: str | None = None) -> str:
     environment = {} if env is None else {"X_BASE_URL": env}
     return choose_base_url(EndpointSettings(base_url=setting), environment, "X_BASE_URL", "https://vendor.example")
 
 
 def test_the_setting_comes_before_the_environment_and_that_before_the_vendor() -> None:
-    assert _chosen("https://a.example/v1/", "https://b.example") == "https://a.example/v1"
-    assert _chosen(None, "https://b.example/") == "https://b.example"
-    assert _chosen() == "https://vendor.example"
-    assert _chosen(None, "") == "https://vendor.example"
+    assert _choose("https://a.example/v1/", "https://b.example") == "https://a.example/v1"
+    assert _choose(None, "https://b.example/") == "https://b.example"
+    assert _choose() == "https://vendor.example"
+    assert _choose(None, "") == "https://vendor.example"
 
 
 @pytest.mark.parametrize(
     "url", ["http://localhost:11434/v1", "http://127.0.0.1:1", "http://[::1]:8080", "http://127.9.9.9"]
 )
 def test_plain_http_is_allowed_to_this_machine(url: str) -> None:
-    assert _chosen(url) == url
+    assert _choose(url) == url
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_plain_http_is_allowed_to_this_machine(url: str) -> None:
 )
 def test_an_address_that_cannot_be_used_is_refused_by_who_wrote_it(url: str) -> None:
     with pytest.raises(DefinitionError, match="baseUrl"):
-        _chosen(url)
+        _choose(url)
     with pytest.raises(UsageError, match="X_BASE_URL"):
-        _chosen(None, url)
+        _choose(None, url)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def _until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) ->
 
 
 @contextmanager
-def _started(server: Server, wire: Wire, folder: Path) -> Iterator[str]:
+def _run_server(server: Server, wire: Wire, folder: Path) -> Iterator[str]:
     """Its address; its whole process group is ended after."""
     server.prepare(folder, wire)
     port, log = _free_port(), folder / "log"
@@ -209,7 +209,7 @@ def _started(server: Server, wire: Wire, folder: Path) -> Iterator[str]:
 )
 def test_text_a_tool_and_an_error_of_a_server_that_others_wrote(server: Server, wire: Wire, tmp_path: Path) -> None:
     wire = replace(wire, base=server.bases[wire.title])
-    with _started(server, wire, tmp_path) as url:
+    with _run_server(server, wire, tmp_path) as url:
         server.script(url, HELLO)
         job, seen = asyncio.run(run_at(wire, url, HELLO))
         assert (job.status, job.text) == ("completed", SAYS)

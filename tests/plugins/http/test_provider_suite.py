@@ -79,7 +79,7 @@ def test_any_splitting_of_a_stream_gives_the_same_reply(wire: Wire) -> None:
     assert len(whole[0].reply.tool_calls) == 2
 
     @given(st.lists(st.integers(min_value=0, max_value=len(stream)), max_size=40))
-    def same(places: list[int]) -> None:
+    def decodes_alike(places: list[int]) -> None:
         assert wire.decode(_split(stream, places)) == whole
 
-    same()
+    decodes_alike()

@@ -13,7 +13,7 @@ from typing import Any
 import anthropic.types as anthropic
 import pytest
 from google.genai import types as google
-from hosting import Seen, crashing, expert, opened, project_of, until_it_crashes
+from hosting import Seen, crashing, expert, open_storage, project_of, until_it_crashes
 from openai.types.responses import ResponseFunctionWebSearch
 from pydantic import TypeAdapter
 from responses_stream import events_of, message
@@ -88,14 +88,14 @@ def messages(*blocks: JsonObject, stop: str = "end_turn", searches: int = 0) -> 
     return PreparedReply(events(*(EVENT.validate_python(event).to_json(indent=None) for event in found)))
 
 
-def said(text: str) -> JsonObject:
+def text_part(text: str) -> JsonObject:
     return {"type": "text", "text": text}
 
 
 READS: JsonObject = {"type": "tool_use", "id": "c1", "name": READ, "input": {"path": "b"}}
 ANTHROPICS = Vendor(
     ANTHROPIC,
-    lambda: messages(said("I look."), USE, RESULT, said("Paris."), READS, stop="tool_use", searches=1),
+    lambda: messages(text_part("I look."), USE, RESULT, text_part("Paris."), READS, stop="tool_use", searches=1),
     offered={"type": "web_search_20250305", "name": "web_search", "max_uses": 3, "allowed_domains": ["example.com"]},
     sent_back=(USE, RESULT),
     cost_usd=0.01,
@@ -277,7 +277,7 @@ def taken_over(folder: Path, vendor: Wire, other: Wire, reply: PreparedReply) ->
 
     async def scenario() -> Any:
         async with (
-            FakeEndpoint(reply, vendor.refused(529, "overloaded")) as first,
+            FakeEndpoint(reply, vendor.error_reply(529, "overloaded")) as first,
             FakeEndpoint(other.reply(Said("Done."))) as second,
             asyncio.timeout(30),
         ):
@@ -314,7 +314,7 @@ def test_a_vendor_is_told_what_another_has_found_as_text(tmp_path: Path, vendor:
 
 @pytest.mark.parametrize("other", [OPENAI, GOOGLE, DEEPSEEK, BEDROCK], ids=str)
 def test_another_vendor_is_asked_to_continue_a_paused_reply(tmp_path: Path, other: Wire) -> None:
-    paused = messages(said("I look."), USE, stop="pause_turn")
+    paused = messages(text_part("I look."), USE, stop="pause_turn")
     body = taken_over(tmp_path, ANTHROPIC, other, paused)
     turns = body.get("messages") or body.get("input") or body["contents"]
     assert turns[-1]["role"] == "user"
@@ -325,7 +325,7 @@ def test_another_vendor_is_asked_to_continue_a_paused_reply(tmp_path: Path, othe
 def test_a_job_whose_process_died_sends_back_what_the_vendor_had_found(tmp_path: Path, vendor: Vendor) -> None:
     (tmp_path / "b").write_text("found in b")
     searcher = expert("a", provider_tools=("webSearch",))
-    dying = crashing(CrashPoint("after", 3))(opened("file:perstack", tmp_path))
+    dying = crashing(CrashPoint("after", 3))(open_storage("file:perstack", tmp_path))
 
     async def scenario() -> tuple[Job, Any]:
         replies = vendor.searches(), vendor.wire.reply(Said("Done."))
@@ -352,8 +352,8 @@ def test_a_job_whose_process_died_sends_back_what_the_vendor_had_found(tmp_path:
 
 def test_a_paused_reply_is_sent_back_and_goes_on(tmp_path: Path) -> None:
     searcher = expert("a", provider_tools=("webSearch",))
-    paused = messages(said("I look."), USE, stop="pause_turn")
-    goes_on = messages(RESULT, said("Paris."), searches=1)
+    paused = messages(text_part("I look."), USE, stop="pause_turn")
+    goes_on = messages(RESULT, text_part("Paris."), searches=1)
     job, seen, bodies = run(tmp_path, ANTHROPIC, searcher, paused, goes_on)
     assert (job.status, job.text, job.total_steps) == ("completed", "Paris.", 2)
     assert [event.finish_reason for event in seen.of("finishGeneration")] == ["paused", "stop"]
@@ -371,7 +371,7 @@ def test_a_paused_reply_is_sent_back_and_goes_on(tmp_path: Path) -> None:
 
 def test_a_vendor_that_pauses_for_ever_is_stopped_by_the_limit_of_steps(tmp_path: Path) -> None:
     searcher = expert("a", provider_tools=("webSearch",))
-    job, _, bodies = run(tmp_path, ANTHROPIC, searcher, messages(said("…"), stop="pause_turn"), max_steps=3)
+    job, _, bodies = run(tmp_path, ANTHROPIC, searcher, messages(text_part("…"), stop="pause_turn"), max_steps=3)
     assert (job.status, len(bodies)) == ("stoppedByMaxSteps", 3)
     job, _, _ = run(tmp_path, ANTHROPIC, searcher, messages(stop="pause_turn"))
     assert (job.status, job.total_steps) == ("stoppedByError", 1)
@@ -381,7 +381,7 @@ def test_blocks_of_uses_at_once_are_sent_back_in_their_order(tmp_path: Path) -> 
     second = {**USE, "id": "srvtoolu_2", "input": {"query": "Lyon"}}
     answer = {**RESULT, "tool_use_id": "srvtoolu_2", "content": []}
     blocks = (USE, second, answer, RESULT)
-    reply = messages(said("I look."), *blocks, READS, stop="tool_use", searches=2)
+    reply = messages(text_part("I look."), *blocks, READS, stop="tool_use", searches=2)
     searcher = expert("a", provider_tools=("webSearch",))
     _, seen, bodies = run(tmp_path, ANTHROPIC, searcher, reply, ANTHROPIC.reply(Said("Done.")))
     assert [(part.id, part.result) for part in uses(seen)] == [
@@ -410,7 +410,7 @@ def test_a_fetched_page_is_shown_with_the_beginning_of_its_text(tmp_path: Path) 
     page = {"type": "web_fetch_result", "url": PAGE, "content": document, "retrieved_at": None}
     result = {"type": "web_fetch_tool_result", "tool_use_id": "srvtoolu_1", "content": page}
     searcher = expert("a", provider_tools=("webFetch",))
-    _, seen, bodies = run(tmp_path, ANTHROPIC, searcher, messages(use, result, said("Big.")))
+    _, seen, bodies = run(tmp_path, ANTHROPIC, searcher, messages(use, result, text_part("Big.")))
     (part,) = uses(seen)
     assert part.tool_name == "webFetch"
     assert part.result.startswith(f"Paris {PAGE}\nParis is big")

@@ -78,7 +78,7 @@ def test_a_conversation_of_one_vendor_continues_with_another_and_back(tmp_path: 
         _run(
             tmp_path,
             (
-                (first, (first.reply(thought), first.refused(529, "busy"), first.reply(Said("Back.")))),
+                (first, (first.reply(thought), first.error_reply(529, "busy"), first.reply(Said("Back.")))),
                 (second, tuple(second.reply(Said(thinking="Mine.", calls=((one, "a"),))) for one in ("c2", "c3"))),
             ),
             lambda clock: clock.move(300_000),
@@ -105,10 +105,10 @@ def test_a_conversation_of_one_vendor_continues_with_another_and_back(tmp_path: 
 @pytest.mark.parametrize(
     ("replies", "reason"),
     [
-        ((ANTHROPIC.refused(429, "slow down", **{"retry-after": "0"}),), "rateLimit"),
-        ((ANTHROPIC.refused(529, "busy"),), "overloaded"),
-        ((ANTHROPIC.refused(500, "oops"),), "serverError"),
-        ((ANTHROPIC.refused(400, "Your credit balance is too low to access the Anthropic API."),), "quota"),
+        ((ANTHROPIC.error_reply(429, "slow down", **{"retry-after": "0"}),), "rateLimit"),
+        ((ANTHROPIC.error_reply(529, "busy"),), "overloaded"),
+        ((ANTHROPIC.error_reply(500, "oops"),), "serverError"),
+        ((ANTHROPIC.error_reply(400, "Your credit balance is too low to access the Anthropic API."),), "quota"),
         ((ANTHROPIC.reply(Said("I will not.", stop="refusal")),), "refusal"),
         ((PreparedReply(ANTHROPIC.reply(Said("I be")).chunks[:4], ending="cut"),), "unreachable"),
         ((PreparedReply(ANTHROPIC.reply(Said("I be")).chunks[:4], ending="hang"),), "timeout"),

@@ -89,7 +89,7 @@ def test_a_job_whose_process_was_killed_goes_on_with_its_reasoning_in_another(wi
     assert all(words in compact for words in wire.kept.values())
 
 
-def _shown(wire: Wire, row: str) -> bool:
+def _is_shown(wire: Wire, row: str) -> bool:
     """Whether docs/provider-matrix.md says that the model is shown the content itself."""
     cells = {cells[0]: cells[1:] for cells in rows(PAGE.read_text())}
     return cells[row][WIRES.index(wire)] != "as a line of text"
@@ -119,8 +119,8 @@ def test_files_that_tools_read_reach_the_model_and_are_kept_once(wire: Wire, ter
         (PDF, "application/pdf", "PDFs that a tool returns", 1),
     ):
         base64 = b64encode(content).decode()
-        assert sent.count(base64) == (times if _shown(wire, row) else 0)
-        if not _shown(wire, row):
+        assert sent.count(base64) == (times if _is_shown(wire, row) else 0)
+        if not _is_shown(wire, row):
             assert f"{kind}, {len(content)} bytes" in sent
         assert base64.encode() not in b"".join(seen.lines)
     (job,) = terminal.jobs().iterdir()
@@ -143,7 +143,7 @@ def test_files_that_an_mcp_server_returns_reach_the_model(wire: Wire, terminal: 
 
     sent = asyncio.run(scenario())
     files = ("Images that a tool returns", "PDFs that a tool returns")
-    assert sent.count(b64encode(b"bytes").decode()) == sum(_shown(wire, row) for row in files)
+    assert sent.count(b64encode(b"bytes").decode()) == sum(_is_shown(wire, row) for row in files)
     assert "audio/wav, 5 bytes" in sent, "which no vendor is sent"
 
 
@@ -193,7 +193,7 @@ def test_every_status_that_may_pass_is_tried_again_in_one_step(wire: Wire, termi
     statuses = (408, 409, 424, 429, 500, 502, 503, 504, 529)
     half = wire.reply(Said("Half a reply"))
     cut = PreparedReply(half.chunks[:4], headers=half.headers, ending="cut")
-    failing = [wire.refused(status, "later", **{"retry-after": "0"}) for status in statuses]
+    failing = [wire.error_reply(status, "later", **{"retry-after": "0"}) for status in statuses]
 
     async def scenario() -> tuple[Job, Seen]:
         async with FakeEndpoint(cut, *failing, wire.reply(DONE)) as endpoint:

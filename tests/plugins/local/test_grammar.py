@@ -128,11 +128,11 @@ def _bounds(sign: str) -> tuple[int, int | None]:
 
 
 def _unescaped(text: str) -> str:
-    def one(match: re.Match[str]) -> str:
+    def decoded_escape(match: re.Match[str]) -> str:
         code = match.group(1)
         return chr(int(code[1:], 16)) if code[0] == "x" else {"n": "\n", "r": "\r"}.get(code, code)
 
-    return re.sub(r"\\(x[0-9A-F]{2}|.)", one, text)
+    return re.sub(r"\\(x[0-9A-F]{2}|.)", decoded_escape, text)
 
 
 def _class(text: str) -> Class:
@@ -145,9 +145,9 @@ def _class(text: str) -> Class:
 class _Matcher:
     def __init__(self, grammar: Grammar, text: str) -> None:
         self._grammar, self._text = grammar, text
-        self.ends = cache(self._ends)
+        self.ends = cache(self._end_positions)
 
-    def _ends(self, node: Node, at: int) -> frozenset[int]:
+    def _end_positions(self, node: Node, at: int) -> frozenset[int]:
         match node:
             case Literal(text):
                 return frozenset({at + len(text)} if self._text.startswith(text, at) else ())

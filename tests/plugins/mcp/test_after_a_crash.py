@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import Seen, expert, opened, project_of, wait_for
+from hosting import Seen, expert, open_storage, project_of, wait_for
 from mcp_bed import Bed
 
 from perstack.core.definitions.settings import Overrides
@@ -68,7 +68,7 @@ def _host(bed: Bed, storage: str | Storage = "file:perstack") -> Host:
 
 def test_reading_and_repeatable_tools_are_run_again_and_one_with_an_effect_is_not(bed: Bed, repository: Path) -> None:
     async def crash() -> None:
-        async with _host(bed, DiesBeforeAResult(opened("file:perstack", bed.workspace))) as host:
+        async with _host(bed, DiesBeforeAResult(open_storage("file:perstack", bed.workspace))) as host:
             with pytest.raises(Crash):
                 await host.run("a", "q", job_id="job")
 

@@ -34,7 +34,7 @@ def _skill(era: str, name: str = "asking", **fields) -> McpStdioSkill:
     return McpStdioSkill(name=name, command=sys.executable, args=(str(ASKING), era), **fields)
 
 
-def _with(key: str, *skills: McpStdioSkill, **fields) -> Expert:
+def _expert_with(key: str, *skills: McpStdioSkill, **fields) -> Expert:
     return expert(key, **fields).model_copy(update={"skills": skills})
 
 
@@ -67,7 +67,7 @@ def _stderr(seen: Seen) -> list[str]:
 
 @ERAS
 def test_the_run_stops_with_the_question_and_the_same_call_gets_the_answer(bed: Bed, era: str) -> None:
-    script, one, seen = [tool("book"), text("booked")], _with("a", _skill(era)), Seen()
+    script, one, seen = [tool("book"), text("booked")], _expert_with("a", _skill(era)), Seen()
     job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
     assert (job.status, job.question) == ("stoppedByInteractiveTool", "you: where to?")
     assert job.asking is not None
@@ -82,7 +82,7 @@ def test_the_run_stops_with_the_question_and_the_same_call_gets_the_answer(bed: 
 
 def test_the_call_is_cancelled_before_the_question_is(bed: Bed) -> None:
     seen = Seen()
-    wait_for(_host(bed, [tool("book"), text("x")], _with("a", _skill("handshake"))).run("a", "q", on_event=seen))
+    wait_for(_host(bed, [tool("book"), text("x")], _expert_with("a", _skill("handshake"))).run("a", "q", on_event=seen))
     lines = _stderr(seen)
     before = lines[: lines.index("cancelled")]
     assert not [line for line in before if line.startswith("answered")], "it would act upon an answer"
@@ -90,7 +90,7 @@ def test_the_call_is_cancelled_before_the_question_is(bed: Bed) -> None:
 
 @ERAS
 def test_declined_is_told_to_the_server(bed: Bed, era: str) -> None:
-    script, one, seen = [tool("book"), text("ok")], _with("a", _skill(era)), Seen()
+    script, one, seen = [tool("book"), text("ok")], _expert_with("a", _skill(era)), Seen()
     wait_for(_host(bed, script, one).run("a", "q"))
     assert wait_for(_host(bed, script, one).answer("decline", on_event=seen)).status == "completed"
     assert results(seen) == ["decline null"]
@@ -99,14 +99,14 @@ def test_declined_is_told_to_the_server(bed: Bed, era: str) -> None:
 @ERAS
 def test_unattended_a_question_is_declined_at_once(bed: Bed, era: str) -> None:
     seen = Seen()
-    host = _host(bed, [tool("book"), text("ok")], _with("a", _skill(era)), unattended=True)
+    host = _host(bed, [tool("book"), text("ok")], _expert_with("a", _skill(era)), unattended=True)
     assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
     assert results(seen) == ["decline null"]
 
 
 @ERAS
 def test_a_tool_may_ask_twice_in_one_call(bed: Bed, era: str) -> None:
-    script, one, seen = [tool("trip"), text("ok")], _with("a", _skill(era)), Seen()
+    script, one, seen = [tool("trip"), text("ok")], _expert_with("a", _skill(era)), Seen()
     job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
     asked = []
     for answer in ('{"city": "Oslo"}', "3"):
@@ -118,7 +118,7 @@ def test_a_tool_may_ask_twice_in_one_call(bed: Bed, era: str) -> None:
 
 @ERAS
 def test_what_has_to_be_done_on_the_web_is_asked_with_its_address(bed: Bed, era: str) -> None:
-    script, one, seen = [tool("pay"), text("ok")], _with("a", _skill(era)), Seen()
+    script, one, seen = [tool("pay"), text("ok")], _expert_with("a", _skill(era)), Seen()
     job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
     assert job.question == "Please pay.\nhttps://pay.example.com/7"
     assert wait_for(_host(bed, script, one).answer("yes", on_event=seen)).status == "completed"
@@ -126,7 +126,7 @@ def test_what_has_to_be_done_on_the_web_is_asked_with_its_address(bed: Bed, era:
 
 
 def test_a_call_that_is_refused_until_something_is_done_on_the_web_is_made_again(bed: Bed) -> None:
-    script, one, seen = [tool("demand"), text("ok")], _with("a", _skill("handshake")), Seen()
+    script, one, seen = [tool("demand"), text("ok")], _expert_with("a", _skill("handshake")), Seen()
     job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
     assert job.question == "Please pay.\nhttps://pay.example.com/7"
     (bed.workspace / "paid").touch()
@@ -136,7 +136,7 @@ def test_a_call_that_is_refused_until_something_is_done_on_the_web_is_made_again
 
 @pytest.mark.parametrize(("said", "told"), [("yes", "demand: not paid"), ("no", "declined by the person")])
 def test_if_it_is_not_done_the_model_is_told(bed: Bed, said: str, told: str) -> None:
-    script, one, seen = [tool("demand"), text("ok")], _with("a", _skill("handshake")), Seen()
+    script, one, seen = [tool("demand"), text("ok")], _expert_with("a", _skill("handshake")), Seen()
     wait_for(_host(bed, script, one).run("a", "q"))
     assert wait_for(_host(bed, script, one).answer(said, on_event=seen)).status == "completed"
     assert told in results(seen)[0]
@@ -149,7 +149,7 @@ def test_delegates_that_share_a_server_ask_one_after_the_other(bed: Bed, era: st
         "[[a]]": [tool("book", {"who": "ann"}), text("a has booked")],
         "[[b]]": [tool("book", {"who": "bob"}), text("b has booked")],
     }
-    experts = (expert("boss", delegates=("a", "b")), _with("a", _skill(era)), _with("b", _skill(era)))
+    experts = (expert("boss", delegates=("a", "b")), _expert_with("a", _skill(era)), _expert_with("b", _skill(era)))
     seen, asked = Seen(), []
     job = wait_for(_host(bed, script, *experts).run("boss", "q", on_event=seen))
     for city in ("Rome", "Oslo"):
@@ -164,7 +164,7 @@ def test_delegates_that_share_a_server_ask_one_after_the_other(bed: Bed, era: st
 @ERAS
 def test_two_calls_of_one_reply_that_ask_at_once_each_get_their_own_answer(bed: Bed, era: str) -> None:
     script = [turn(tool("book", {"who": "ann"}), tool("book", {"who": "bob"})), text("ok")]
-    one, seen, said = _with("a", _skill(era)), Seen(), {"ann": "Rome", "bob": "Oslo"}
+    one, seen, said = _expert_with("a", _skill(era)), Seen(), {"ann": "Rome", "bob": "Oslo"}
     job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
     for _ in range(2):
         assert job.question is not None
@@ -210,7 +210,7 @@ def test_a_delegate_that_asks_while_another_works_gets_the_answer_in_its_call(be
         ],
     }
     base = McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL, pick=("exec",))
-    experts = (expert("boss", delegates=("a", "b")), _with("a", _skill("handshake")), _with("b", base))
+    experts = (expert("boss", delegates=("a", "b")), _expert_with("a", _skill("handshake")), _expert_with("b", base))
     seen = Seen()
 
     async def work() -> str | None:
@@ -235,7 +235,7 @@ def test_a_delegate_that_asks_while_another_works_gets_the_answer_in_its_call(be
 def test_a_server_that_acts_before_it_asks_a_person_who_is_present_acts_once(bed: Bed, asks: str) -> None:
     """The Job rests meanwhile, and may be answered from elsewhere; the server waits in this process."""
     script = {"[[boss]]": [tool("a", {"query": "x"}), text("done")], "[[a]]": [tool("charge"), text("done")]}
-    experts, seen = (expert("boss", delegates=("a",)), _with("a", _skill("handshake"))), Seen()
+    experts, seen = (expert("boss", delegates=("a",)), _expert_with("a", _skill("handshake"))), Seen()
 
     async def work() -> None:
         async with _host(bed, script, *experts, is_attended=True) as host:
@@ -256,7 +256,9 @@ def test_each_question_of_one_call_is_answered_within_it(bed: Bed) -> None:
     seen = Seen()
 
     async def work() -> None:
-        async with _host(bed, [tool("trip"), text("ok")], _with("a", _skill("handshake")), is_attended=True) as host:
+        async with _host(
+            bed, [tool("trip"), text("ok")], _expert_with("a", _skill("handshake")), is_attended=True
+        ) as host:
             job = await host.run("a", "q", on_event=seen)
             for answer in ('{"city": "Oslo"}', "3"):
                 assert job.asking is not None
@@ -276,7 +278,9 @@ def test_a_call_whose_server_ends_while_it_waits_is_reported_and_not_repeated(be
     seen = Seen()
 
     async def work() -> None:
-        async with _host(bed, [tool("charge"), text("ok")], _with("a", _skill("handshake")), is_attended=True) as host:
+        async with _host(
+            bed, [tool("charge"), text("ok")], _expert_with("a", _skill("handshake")), is_attended=True
+        ) as host:
             job = await host.run("a", "q", on_event=seen)
             for process in bed.processes():
                 if b"asking.py" in Path(f"/proc/{process}/cmdline").read_bytes():
@@ -294,7 +298,7 @@ def test_a_call_whose_server_ends_while_it_waits_is_reported_and_not_repeated(be
 
 @pytest.mark.parametrize("left", ["answered elsewhere", "continued", "closed", "forgotten"])
 def test_a_call_that_cannot_wait_any_longer_is_made_again(bed: Bed, left: str) -> None:
-    script, one, seen = [tool("charge"), text("done"), text("else")], _with("a", _skill("handshake")), Seen()
+    script, one, seen = [tool("charge"), text("done"), text("else")], _expert_with("a", _skill("handshake")), Seen()
 
     async def work() -> None:
         provider = ScriptedProvider(script)
@@ -439,7 +443,7 @@ def test_a_run_whose_calls_ask_at_once_has_each_effect_once(bed: Bed, first: str
 
     async def work() -> None:
         script = [turn(*calls), text("ok")]
-        async with _host(bed, script, _with("a", _skill("handshake")), is_attended=True) as host:
+        async with _host(bed, script, _expert_with("a", _skill("handshake")), is_attended=True) as host:
             job = await host.run("a", "q", on_event=seen)
             for city in ("Rome", "Oslo", "Bern"):
                 if job.asking is not None:
@@ -484,7 +488,7 @@ def test_a_question_that_was_answered_and_is_asked_again_is_a_new_one(bed: Bed) 
 def test_a_server_may_use_the_runs_model_if_its_skill_says_so(bed: Bed, era: str) -> None:
     script = {"[[a]]": [tool("sum"), text("done")], "[[calculator]]": [text("What?"), text("4", usage=(7, 0))]}
     provider, seen = ScriptedProvider(script), Seen()
-    job = wait_for(_host(bed, provider, _with("a", _skill(era, sampling=True))).run("a", "q", on_event=seen))
+    job = wait_for(_host(bed, provider, _expert_with("a", _skill(era, sampling=True))).run("a", "q", on_event=seen))
     got = json.loads(results(seen)[0])
     assert (got["role"], got["content"]["text"], got["stopReason"]) == ("assistant", "4", "endTurn")
     assert got["model"] == seen.of("startRun")[0].model
@@ -500,7 +504,7 @@ def test_a_server_may_use_the_runs_model_if_its_skill_says_so(bed: Bed, era: str
 @ERAS
 def test_without_that_it_is_refused_and_not_offered(bed: Bed, era: str) -> None:
     seen = Seen()
-    wait_for(_host(bed, [tool("sum"), text("ok")], _with("a", _skill(era))).run("a", "q", on_event=seen))
+    wait_for(_host(bed, [tool("sum"), text("ok")], _expert_with("a", _skill(era))).run("a", "q", on_event=seen))
     assert "ampling" in results(seen)[0]
     if era == "handshake":
         assert "capabilities elicitation roots" in _stderr(seen)
@@ -508,7 +512,7 @@ def test_without_that_it_is_refused_and_not_offered(bed: Bed, era: str) -> None:
 
 def test_what_the_model_cannot_be_shown_is_refused(bed: Bed) -> None:
     seen = Seen()
-    one = _with("a", _skill("handshake", sampling=True))
+    one = _expert_with("a", _skill("handshake", sampling=True))
     wait_for(_host(bed, [tool("nest"), text("ok")], one).run("a", "q", on_event=seen))
     assert "content of type audio is not taken here" in results(seen)[0]
 
@@ -516,6 +520,6 @@ def test_what_the_model_cannot_be_shown_is_refused(bed: Bed) -> None:
 def test_the_server_learns_nothing_of_why_the_model_did_not_reply(bed: Bed) -> None:
     script = {"[[a]]": [tool("sum"), text("done")]}
     seen = Seen()
-    wait_for(_host(bed, script, _with("a", _skill("handshake", sampling=True))).run("a", "q", on_event=seen))
+    wait_for(_host(bed, script, _expert_with("a", _skill("handshake", sampling=True))).run("a", "q", on_event=seen))
     assert json.loads(results(seen)[0])["message"].startswith("the model did not reply")
     assert any("the model that the server asked for did not reply" in line for line in _stderr(seen))

@@ -45,7 +45,7 @@ def _run(
     return seen
 
 
-def _offered(provider: ScriptedProvider, name: str) -> list[bool]:
+def _offers(provider: ScriptedProvider, name: str) -> list[bool]:
     return [name in {spec.name for spec in request.tools} for request in provider.requests]
 
 
@@ -53,7 +53,7 @@ def _offered(provider: ScriptedProvider, name: str) -> list[bool]:
 def test_a_tool_that_a_server_has_got_meanwhile_is_there_at_the_next_step(bed: Bed, era: str) -> None:
     provider = ScriptedProvider([tool("grow"), tool("more"), text("ok")])
     seen = _run(bed, provider, _skill(era))
-    assert _offered(provider, "more") == [False, True, True]
+    assert _offers(provider, "more") == [False, True, True]
     assert results(seen) == ["grow is done", "more is done"]
 
 
@@ -61,7 +61,7 @@ def test_a_tool_that_a_server_has_got_meanwhile_is_there_at_the_next_step(bed: B
 def test_a_list_that_cannot_be_had_leaves_the_old_one_and_is_shown(bed: Bed, era: str) -> None:
     provider = ScriptedProvider([tool("spoil"), tool("grow"), text("ok")])
     seen = _run(bed, provider, _skill(era))
-    assert _offered(provider, "grow") == [True, True, True]
+    assert _offers(provider, "grow") == [True, True, True]
     assert results(seen) == ["spoil is done", "grow is done"]
     shown = [event.message for event in seen.of("skillStderr")]
     assert "(its tools have changed, but the new list cannot be used: the list is lost)" in shown
@@ -92,7 +92,7 @@ def test_a_lazy_server_is_not_waited_for_and_joins_when_it_is_up(bed: Bed) -> No
             up.touch()
 
     _run(bed, provider, _skill("handshake", lazy_init=True), notice, unattended=True, open=True)
-    assert _offered(provider, "book") == [False, True, True]
+    assert _offers(provider, "book") == [False, True, True]
     first, second = provider.requests[0].instruction, provider.requests[1].instruction
     assert "Say the city in English." not in first
     assert "Say the city in English." in second

@@ -18,13 +18,13 @@ from perstack_mcp.server_process import Launch, run_server
 def test_wherever_its_start_is_cancelled_and_its_end_too_all_is_reaped_and_closed(
     tmp_path: Path, patience: int
 ) -> None:
-    async def held() -> None:
+    async def hold_server() -> None:
         launch = Launch(("cat",), {"PATH": os.environ["PATH"]}, tmp_path)
         async with run_server(launch, lambda line: None):
             await asyncio.Event().wait()
 
     async def run(place: int) -> None:
-        holding = asyncio.create_task(held())
+        holding = asyncio.create_task(hold_server())
         for turns in (place, patience):
             for _ in range(turns):
                 await asyncio.sleep(0)

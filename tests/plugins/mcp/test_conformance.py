@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from conformance_client import Clients
-from conformance_suite import LONGEST, RUNS, VERSIONS, command_of, finished, outcome_of
+from conformance_suite import LONGEST, RUNS, VERSIONS, command_of, outcome_of, output_of
 
 STUB = Path(__file__).parents[2] / "support" / "conformance_stub.py"
 KNOWN: dict[str, Any] = tomllib.loads((Path(__file__).parent / "conformance-failures.toml").read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def test_all_scenarios_pass_but_those_that_are_named_with_a_reason(run: str) -> 
 
 def _passes(command: list[str], scenario: str) -> bool:
     """Whether it passes by itself, with nothing else at work in this process."""
-    return "Passed: 3/3, 0 failed, 0 warnings" in finished([*command, "--scenario", scenario])
+    return "Passed: 3/3, 0 failed, 0 warnings" in output_of([*command, "--scenario", scenario])
 
 
 @pytest.mark.timeout(60)
@@ -51,7 +51,7 @@ def test_a_suite_that_hangs_is_ended_with_all_that_it_has_started() -> None:
     hanging += "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     # it returns once nobody holds the output any more
     with pytest.raises(TimeoutError, match=r"did not end in 3 s; the last that it printed: scenario 7$"):
-        finished([sys.executable, "-c", hanging], longest=3)
+        output_of([sys.executable, "-c", hanging], longest=3)
 
 
 def test_every_failure_is_one_of_a_run_and_has_a_reason() -> None:

@@ -22,12 +22,12 @@ from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, 
 PLENTY = 60_000
 
 
-def _bad(name: str, fault: str = "none", **fields) -> McpStdioSkill:
+def _misbehaving_skill(name: str, fault: str = "none", **fields) -> McpStdioSkill:
     fields.setdefault("timeout", PLENTY)
     return McpStdioSkill(name=name, command=sys.executable, args=(str(MISBEHAVING), fault, name), **fields)
 
 
-def _with(key: str, *skills: McpStdioSkill, **fields) -> Expert:
+def _expert_with(key: str, *skills: McpStdioSkill, **fields) -> Expert:
     return expert(key, **fields).model_copy(update={"skills": skills})
 
 
@@ -49,8 +49,11 @@ def test_an_expert_uses_a_server_and_its_delegate_shares_it(bed: Bed) -> None:
         "[[a]]": [turn(tool("echo"), tool("b", {"query": "x"})), text("ok")],
         "[[b]]": [tool("echo"), text("b")],
     }
-    server = _bad("server", pick=("echo", "env"))
-    experts = (_with("a", server, delegates=("b",)), _with("b", server.model_copy(update={"pick": ("echo",)})))
+    server = _misbehaving_skill("server", pick=("echo", "env"))
+    experts = (
+        _expert_with("a", server, delegates=("b",)),
+        _expert_with("b", server.model_copy(update={"pick": ("echo",)})),
+    )
     job = wait_for(_host(bed, script, *experts).run("a", "q", on_event=seen))
     assert job.status == "completed"
     assert results(seen, "echo") == ["here", "here"]
@@ -60,8 +63,10 @@ def test_an_expert_uses_a_server_and_its_delegate_shares_it(bed: Bed) -> None:
 
 def test_a_description_of_a_tool_that_is_not_there_is_named_on_stderr(bed: Bed) -> None:
     seen = Seen()
-    server = _bad("server", tools=(McpTool(name="ecko", paths=("path",)), McpTool(name="echo", paths=("path",))))
-    job = wait_for(_host(bed, [tool("echo"), text("ok")], _with("a", server)).run("a", "q", on_event=seen))
+    server = _misbehaving_skill(
+        "server", tools=(McpTool(name="ecko", paths=("path",)), McpTool(name="echo", paths=("path",)))
+    )
+    job = wait_for(_host(bed, [tool("echo"), text("ok")], _expert_with("a", server)).run("a", "q", on_event=seen))
     assert job.status == "completed"
     told = [event.message for event in seen.of("skillStderr")]
     assert told == ["perstack.toml describes a tool ecko that is not there, so its rules are about nothing"]
@@ -69,8 +74,8 @@ def test_a_description_of_a_tool_that_is_not_there_is_named_on_stderr(bed: Bed) 
 
 def test_pick_and_omit_choose_what_the_model_is_offered(bed: Bed) -> None:
     provider = ScriptedProvider([text("ok")])
-    server = _bad("server", pick=("e*", "die"), omit=("di*",))
-    assert wait_for(_host(bed, provider, _with("a", server)).run("a", "q")).status == "completed"
+    server = _misbehaving_skill("server", pick=("e*", "die"), omit=("di*",))
+    assert wait_for(_host(bed, provider, _expert_with("a", server)).run("a", "q")).status == "completed"
     names = {spec.name for spec in provider.requests[0].tools if spec.skill_name == "server"}
     assert names == {"echo", "env"}
 
@@ -89,7 +94,9 @@ def test_a_server_that_does_not_start_costs_only_its_own_tools(bed: Bed, fault: 
     seen = Seen()
     patience = 4_000 if fault == "hangs-at-start" else PLENTY
     provider = ScriptedProvider([turn(tool("echo"), tool("gone_tool")), text("went on")])
-    host = _host(bed, provider, _with("a", _bad("up"), _bad("gone", fault, timeout=patience)))
+    host = _host(
+        bed, provider, _expert_with("a", _misbehaving_skill("up"), _misbehaving_skill("gone", fault, timeout=patience))
+    )
     job = wait_for(host.run("a", "q", on_event=seen))
     assert (job.status, job.text) == ("completed", "went on")
     assert results(seen, "echo") == ["here"]
@@ -102,7 +109,11 @@ def test_a_server_that_does_not_start_costs_only_its_own_tools(bed: Bed, fault: 
 
 def test_the_rule_of_a_skill_reaches_the_prompt(bed: Bed) -> None:
     provider = ScriptedProvider([text("ok")])
-    wait_for(_host(bed, provider, _with("a", _bad("server", rule="Echo once, not twice."))).run("a", "q"))
+    wait_for(
+        _host(bed, provider, _expert_with("a", _misbehaving_skill("server", rule="Echo once, not twice."))).run(
+            "a", "q"
+        )
+    )
     assert "Rules for the tools of server:\nEcho once, not twice." in provider.requests[0].instruction
 
 
@@ -117,7 +128,7 @@ def test_cancelling_a_job_reaches_the_server_of_a_call_in_flight(bed: Bed) -> No
             if event.type == "skillStderr" and event.message == "hanging":
                 called.set()
 
-        host = _host(bed, [tool("hang"), text("never")], _with("a", _bad("server")))
+        host = _host(bed, [tool("hang"), text("never")], _expert_with("a", _misbehaving_skill("server")))
         running = asyncio.create_task(host.run("a", "q", job_id="job", on_event=on_event))
         await called.wait()
         await host.cancel("job")
@@ -130,14 +141,18 @@ def test_cancelling_a_job_reaches_the_server_of_a_call_in_flight(bed: Bed) -> No
 
 def test_progress_becomes_events_of_its_call(bed: Bed) -> None:
     seen = Seen()
-    wait_for(_host(bed, [tool("slow"), text("ok")], _with("a", _bad("server"))).run("a", "q", on_event=seen))
+    wait_for(
+        _host(bed, [tool("slow"), text("ok")], _expert_with("a", _misbehaving_skill("server"))).run(
+            "a", "q", on_event=seen
+        )
+    )
     shown = [(event.tool_name, event.message) for event in seen.of("toolProgress")]
     assert shown == [("slow", f"slow: {part}/4") for part in range(4)]
 
 
 def test_a_call_that_kills_its_server_is_an_error_and_the_next_one_works(bed: Bed) -> None:
     seen = Seen()
-    host = _host(bed, [tool("die"), tool("echo"), text("ok")], _with("a", _bad("server")))
+    host = _host(bed, [tool("die"), tool("echo"), text("ok")], _expert_with("a", _misbehaving_skill("server")))
     assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
     assert [event.is_error for event in seen.of("finishToolCall")] == [True, False]
     assert results(seen, "echo") == ["here"]
@@ -146,7 +161,9 @@ def test_a_call_that_kills_its_server_is_an_error_and_the_next_one_works(bed: Be
 def test_a_missing_variable_ends_the_run_with_its_name_before_any_server_starts(bed: Bed) -> None:
     seen = Seen()
     other = McpStdioSkill(name="other", command="touch", args=("started",))
-    host = _host(bed, [text("never")], _with("a", other, _bad("server", required_env=("API_TOKEN",))))
+    host = _host(
+        bed, [text("never")], _expert_with("a", other, _misbehaving_skill("server", required_env=("API_TOKEN",)))
+    )
     assert wait_for(host.run("a", "q", on_event=seen)).status == "stoppedByError"
     assert "skill 'server' needs API_TOKEN" in seen.of("errorRun")[0].error.message
     assert not (bed.workspace / "started").exists()
@@ -155,8 +172,10 @@ def test_a_missing_variable_ends_the_run_with_its_name_before_any_server_starts(
 
 def test_three_servers_that_take_a_second_each_start_at_the_same_time(bed: Bed) -> None:
     seen = Seen()
-    slow = [_bad(f"server{number}", "starts-slowly") for number in range(3)]
-    assert wait_for(_host(bed, [text("ok")], _with("a", *slow)).run("a", "q", on_event=seen)).status == "completed"
+    slow = [_misbehaving_skill(f"server{number}", "starts-slowly") for number in range(3)]
+    assert (
+        wait_for(_host(bed, [text("ok")], _expert_with("a", *slow)).run("a", "q", on_event=seen)).status == "completed"
+    )
     shown = [event.type for event in seen.events if event.type in ("skillStarting", "skillConnected")]
     assert shown == ["skillStarting"] * 3 + ["skillConnected"] * 3
 
@@ -181,7 +200,7 @@ def test_nothing_of_the_sdk_is_imported_for_an_expert_without_such_a_skill(bed: 
 
 def test_a_call_costs_little_more_than_the_servers_own_time(bed: Bed) -> None:
     async def run() -> float:
-        async with bed.session(_bad("server")) as session:
+        async with bed.session(_misbehaving_skill("server")) as session:
             await session.tools()
             took = []
             for _ in range(50):

@@ -48,7 +48,7 @@ def project(terminal: Terminal) -> Terminal:
     return terminal.script(solo=[reply("", ("touch", {})), reply("", ("touch", {})), reply("end")])
 
 
-def told(terminal: Terminal) -> list[dict]:
+def lines_received(terminal: Terminal) -> list[dict]:
     return [json.loads(line) for line in (terminal.workspace / "told.jsonl").read_text().splitlines()]
 
 
@@ -70,7 +70,7 @@ def test_they_are_used_and_are_in_no_event_no_file_and_no_error(project: Termina
     run = project.run("run", "solo", "q", "--provider", "scripted", "--job-id", "job", *place)
     assert run.code == 4, run.err
     assert "api_key" in run.out, "the address is recorded, but for its secrets"
-    (first,) = told(project)
+    (first,) = lines_received(project)
     assert first["args"] == [
         "--token",
         ARG,
@@ -82,7 +82,7 @@ def test_they_are_used_and_are_in_no_event_no_file_and_no_error(project: Termina
     assert wanted.items() <= first["env"].items()
     resumed = project.run("resume", "job", "--provider", "scripted", "--max-steps", "9", *place)
     assert resumed.code == 0, resumed.err
-    assert told(project)[1]["args"] == first["args"], "a resumed Run has them from today's perstack.toml"
+    assert lines_received(project)[1]["args"] == first["args"], "a resumed Run has them from today's perstack.toml"
     others = [project.call(*command, *place) for command in (("log", "--json"), ("log",), ("jobs",), ("verify", "job"))]
     installed = project.call("install", *place)
     assert "teller" in (project.workspace / "perstack.lock").read_text()
@@ -94,7 +94,7 @@ def test_a_resumed_run_takes_a_secret_that_was_changed_since(project: Terminal) 
     written(project, arg="canary-changed", variable="canary-changed-too")
     resumed = project.run("resume", "job", "--provider", "scripted", "--max-steps", "9")
     assert resumed.code == 0, resumed.err
-    second = told(project)[1]
+    second = lines_received(project)[1]
     assert (second["args"][1], second["env"]["SERVICE_TOKEN"]) == ("canary-changed", "canary-changed-too")
     assert_nothing_tells(project, resumed, secrets=("canary-changed",))
 
@@ -106,7 +106,7 @@ def test_a_secret_that_is_nowhere_any_more_is_said_and_no_digest_is_used_for_it(
     resumed = project.run("resume", "job", "--provider", "scripted", "--max-steps", "9")
     assert resumed.code == 1
     assert "skill 'teller' was started with a secret, which is not recorded" in resumed.err
-    assert len(told(project)) == 1
+    assert len(lines_received(project)) == 1
 
 
 def test_validate_names_each_place_and_the_way_out(project: Terminal) -> None:

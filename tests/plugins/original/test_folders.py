@@ -29,14 +29,14 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-def opened(job: Path) -> FilesystemStorage:
+def open_storage(job: Path) -> FilesystemStorage:
     """The storage that the folder stands in."""
     return FilesystemStorage(job.parents[1], formats=perstack_formats())
 
 
 @pytest.fixture
 def storage(job: Path):
-    storage = opened(job)
+    storage = open_storage(job)
     yield storage
     wait_for(storage.close())
 
@@ -57,7 +57,7 @@ def test_parts_of_its_logs_are_read_like_any_others(job: Path, storage: Filesyst
     run = RunRef(job.name, f"{job.name}-1")
     whole = wait_for(storage.read(run))
     assert wait_for(storage.read(run, after=2, limit=3)) == whole[2:5]
-    assert wait_for(opened(job).read(run)) == whole
+    assert wait_for(open_storage(job).read(run)) == whole
 
 
 def test_looking_changes_nothing(job: Path, storage: FilesystemStorage) -> None:
@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_here_keeps_what_the_original_wrote(job: Path, storag
     records, _ = seal(head, [payload("on"), payload("and on")])
     wait_for(storage.append(run, head.seq, records))
     assert wait_for(storage.read(run)) == whole + records
-    later = opened(job)
+    later = open_storage(job)
     assert wait_for(later.read(run)) == whole + records
     assert wait_for(later.runs(job.name)) == wait_for(storage.runs(job.name))
     wait_for(later.close())

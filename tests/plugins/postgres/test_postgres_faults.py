@@ -30,7 +30,7 @@ JOBS = 50 if THOROUGH else 8
 CUTS: tuple[Cut, ...] = ("before", "middle", "after")
 
 
-def opened(address: str) -> Storage:
+def open_storage(address: str) -> Storage:
     return perstack_storages()[0].open(address.partition(":")[2], Path.cwd())
 
 
@@ -41,7 +41,7 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
     proxy.close()
 
 
-def through(proxy: Proxy | Pooler, address: str) -> str:
+def through_proxy(proxy: Proxy | Pooler, address: str) -> str:
     """The same store, by way of the proxy."""
     head, _, schema = address.partition("&schema=")
     return f"{head.partition('?')[0]}?host={proxy.folder}&schema={schema}"
@@ -74,7 +74,7 @@ def test_a_connection_that_is_cut_in_any_statement_loses_and_repeats_nothing(
     while was_reached:
         cuts += 1
         address = postgres.address()
-        storage, plain = opened(through(proxy, address)), opened(address)
+        storage, plain = open_storage(through_proxy(proxy, address)), open_storage(address)
         with closing(storage, plain):
             wait_for(storage.has_job("none"))  # who has never come to a server does not wait for it
             proxy.arm(at, cut)
@@ -91,7 +91,7 @@ def test_a_connection_that_is_cut_in_any_statement_loses_and_repeats_nothing(
 
 def test_a_driver_that_was_frozen_writes_nothing_once_another_took_over(postgres: PostgresServer) -> None:
     address = postgres.address()
-    storage = opened(address)
+    storage = open_storage(address)
     with closing(storage):
         wait_for(storage.create_job(JOB))
         with driver(("perstack_postgres.plugin", address.partition(":")[2])) as frozen:
@@ -102,7 +102,7 @@ def test_a_driver_that_was_cut_off_writes_nothing_once_another_took_over(
     postgres: PostgresServer, proxy: Proxy
 ) -> None:
     address = postgres.address()
-    cut_off, storage = opened(through(proxy, address)), opened(address)
+    cut_off, storage = open_storage(through_proxy(proxy, address)), open_storage(address)
 
     async def work() -> None:
         async with cut_off.lease(JOB, "the cut off"):
@@ -125,7 +125,7 @@ def test_a_driver_that_was_cut_off_writes_nothing_once_another_took_over(
 
 def test_a_lease_outlives_its_connection_unless_another_takes_it(postgres: PostgresServer, proxy: Proxy) -> None:
     address = postgres.address()
-    ours, other = opened(through(proxy, address)), opened(address)
+    ours, other = open_storage(through_proxy(proxy, address)), open_storage(address)
 
     async def work() -> None:
         async with ours.lease(JOB, "ours"):
@@ -157,7 +157,7 @@ def test_a_lease_outlives_its_connection_unless_another_takes_it(postgres: Postg
 
 def test_of_two_who_wait_for_a_lease_at_once_one_has_it(postgres: PostgresServer) -> None:
     address = postgres.address()
-    storages = [opened(address) for _ in range(2)]
+    storages = [open_storage(address) for _ in range(2)]
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     taken: list[str] = []
 
@@ -193,7 +193,7 @@ def test_of_two_who_wait_for_a_lease_at_once_one_has_it(postgres: PostgresServer
 
 def test_processes_that_begin_at_once_on_a_new_schema_make_it_once(postgres: PostgresServer) -> None:
     address = postgres.address()
-    storages = [opened(address) for _ in range(4)]
+    storages = [open_storage(address) for _ in range(4)]
 
     async def work() -> None:
         for one in storages:
@@ -210,7 +210,7 @@ def test_processes_that_begin_at_once_on_a_new_schema_make_it_once(postgres: Pos
 def test_a_server_that_is_restarted_costs_no_running_job_anything(tmp_path: Path) -> None:
     server = PostgresServer().start()
     address = server.address()
-    storage = opened(address)
+    storage = open_storage(address)
     written: dict[str, list[bytes]] = {}
 
     async def drive(job: str, restarted: asyncio.Event) -> None:
@@ -273,7 +273,7 @@ def test_a_server_that_is_gone_for_good_is_an_error_of_one_line(
 ) -> None:
     monkeypatch.setattr("perstack_postgres.connections.RETRY_TIMEOUT_S", 1.0)
     server = PostgresServer().start()
-    storage = opened(server.address())
+    storage = open_storage(server.address())
     try:
         writer = wait_for(new_writer(storage))
         wait_for(writer.append("a"))
@@ -291,7 +291,7 @@ def test_a_server_that_is_gone_for_good_is_an_error_of_one_line(
 def test_a_pooler_is_used_if_it_keeps_sessions_and_named_if_it_does_not(postgres: PostgresServer, mode: str) -> None:
     pooler = Pooler(postgres.folder, mode)  # type: ignore[arg-type]
     address = postgres.address()
-    storage = opened(through(pooler, address))
+    storage = open_storage(through_proxy(pooler, address))
     try:
         if mode == "session":
             assert len(wait_for(a_life(storage))) == 4
@@ -304,7 +304,7 @@ def test_a_pooler_is_used_if_it_keeps_sessions_and_named_if_it_does_not(postgres
 
 
 def test_times_of_leases_are_the_servers(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage, other = opened(postgres.address("skewed")), opened(postgres.address("skewed"))
+    storage, other = open_storage(postgres.address("skewed")), open_storage(postgres.address("skewed"))
 
     async def work() -> None:
         async with storage.lease(JOB, "ahead"):

@@ -29,7 +29,7 @@ from perstack_postgres.plugin import perstack_storages
 PGBOUNCER = shutil.which("pgbouncer", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
 
 
-def opened(address: str) -> Storage:
+def open_storage(address: str) -> Storage:
     return perstack_storages()[0].open(address.partition(":")[2], Path.cwd())
 
 
@@ -87,7 +87,7 @@ def test_a_connection_is_encrypted_and_the_servers_certificate_is_checked(
 ) -> None:
     async def work() -> None:
         address = encrypted(encrypting, authorities[0])
-        storage, other = opened(address), opened(address)
+        storage, other = open_storage(address), open_storage(address)
         try:
             await a_life(storage, other)
         finally:
@@ -109,7 +109,7 @@ def test_a_connection_is_encrypted_and_the_servers_certificate_is_checked(
 def test_a_server_that_cannot_prove_who_it_is_is_one_line_with_the_remedy(
     encrypting: int, authorities: tuple[Path, Path], host: str, authority: str, words: str
 ) -> None:
-    storage = opened(encrypted(encrypting, authorities[0].parent / authority, host))
+    storage = open_storage(encrypted(encrypting, authorities[0].parent / authority, host))
     began = time.monotonic()
     with pytest.raises(StorageError) as raised:
         wait_for(storage.has_job(JOB))
@@ -161,7 +161,7 @@ def test_a_real_pgbouncer_in_session_mode_works(postgres: PostgresServer) -> Non
 
     async def work(folder: str) -> None:
         address = f"postgresql://postgres@/postgres?host={folder}&schema={schema}"
-        storage, other = opened(address), opened(address)
+        storage, other = open_storage(address), open_storage(address)
         try:
             await a_life(storage, other)
         finally:
@@ -177,7 +177,7 @@ def test_a_real_pgbouncer_in_session_mode_works(postgres: PostgresServer) -> Non
 def test_a_real_pgbouncer_that_keeps_no_sessions_is_named_with_the_remedy(postgres: PostgresServer, mode: str) -> None:
     schema = postgres.address().rpartition("=")[2]
     with pgbouncer(postgres, mode) as folder:
-        storage = opened(f"postgresql://postgres@/postgres?host={folder}&schema={schema}")
+        storage = open_storage(f"postgresql://postgres@/postgres?host={folder}&schema={schema}")
         with pytest.raises(StorageError, match="pool_mode = session") as raised:
             wait_for(storage.create_job(JOB))
         asyncio.run(storage.close())

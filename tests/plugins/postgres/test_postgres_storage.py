@@ -25,7 +25,7 @@ from perstack_postgres.statements import JOBS
 from perstack_postgres.storage import PostgresStorage, store_at
 
 
-def opened(address: str) -> PostgresStorage:
+def open_storage(address: str) -> PostgresStorage:
     return PostgresStorage(store_at(parse(address.partition(":")[2])))
 
 
@@ -37,20 +37,20 @@ def test_processes_that_come_first_at_the_same_moment_make_one_schema(postgres: 
     address = postgres.address()
 
     def begin(number: int) -> None:
-        storage = opened(address)
+        storage = open_storage(address)
         with closing(storage):
             wait_for(storage.create_job(f"job-{number}"))
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(begin, range(6)))
-    storage = opened(address)
+    storage = open_storage(address)
     with closing(storage):
         assert len(wait_for(storage.jobs()).ids) == 6
 
 
 def test_a_schema_of_a_newer_perstack_is_refused_in_one_line(postgres: PostgresServer) -> None:
     address = postgres.address()
-    storage, later = opened(address), opened(address)
+    storage, later = open_storage(address), open_storage(address)
     with closing(storage, later):
         wait_for(storage.create_job(JOB))
         postgres.execute(f"UPDATE {schema_of(address)}.meta SET version = 99")
@@ -58,7 +58,7 @@ def test_a_schema_of_a_newer_perstack_is_refused_in_one_line(postgres: PostgresS
             with pytest.raises(StorageError, match=r"newer perstack \(schema 99\); upgrade perstack"):
                 wait_for(ask)
     postgres.execute(f"UPDATE {schema_of(address)}.meta SET application = 'another'")
-    other = opened(address)
+    other = open_storage(address)
     with closing(other), pytest.raises(StorageError, match="of another program"):
         wait_for(other.has_job(JOB))
 
@@ -69,7 +69,7 @@ def test_a_schema_from_before_the_first_release_is_refused_in_one_line_and_left_
 ) -> None:
     address = postgres.address()
     schema = schema_of(address)
-    older, later = opened(address), opened(address)
+    older, later = open_storage(address), open_storage(address)
     with closing(older):
         wait_for(older.create_job(JOB))
     postgres.execute(f"DROP TABLE {schema}.job_blobs; UPDATE {schema}.meta SET version = {version}")
@@ -87,7 +87,7 @@ def test_a_schema_from_before_the_first_release_is_refused_in_one_line_and_left_
 
 def test_what_two_jobs_share_is_given_and_taken_at_once_without_being_lost_or_left(postgres: PostgresServer) -> None:
     address = postgres.address()
-    storages = [opened(address) for _ in range(2)]
+    storages = [open_storage(address) for _ in range(2)]
     blobs = [b"%d" % n for n in range(5)]
 
     async def again_and_again(storage: PostgresStorage, job: str) -> None:
@@ -111,7 +111,7 @@ def test_what_two_jobs_share_is_given_and_taken_at_once_without_being_lost_or_le
 
 def test_nothing_is_written_in_order_to_read(postgres: PostgresServer) -> None:
     address = postgres.address()
-    storage = opened(address)
+    storage = open_storage(address)
     with closing(storage):
         assert not wait_for(storage.has_job(JOB))
         assert wait_for(storage.jobs()).ids == ()
@@ -126,7 +126,7 @@ def test_a_role_that_may_only_read_can_read_and_is_told_what_it_lacks(postgres: 
     address = postgres.address()
     schema, role = schema_of(address), "reader_of_" + schema_of(address)
     postgres.execute(f"CREATE ROLE {role} LOGIN")
-    writer, reader = opened(address), opened(address.replace("postgres@", f"{role}@"))
+    writer, reader = open_storage(address), open_storage(address.replace("postgres@", f"{role}@"))
     with closing(writer, reader):
         lines = wait_for(wait_for(new_writer(writer)).append("a"))
         with pytest.raises(StorageError, match=r"permission denied.*docs/storages\.md"):
@@ -144,7 +144,7 @@ def test_a_role_that_may_only_read_can_read_and_is_told_what_it_lacks(postgres: 
 
 def test_a_watcher_hears_at_once_of_what_another_process_writes(postgres: PostgresServer) -> None:
     address = postgres.address()
-    ours, other = opened(address), opened(address)
+    ours, other = open_storage(address), open_storage(address)
 
     async def work() -> None:
         writer = await new_writer(other)
@@ -180,7 +180,7 @@ def test_what_somebody_changed_in_the_database_is_damage_with_its_place(postgres
     if "repeat" in change and os.environ.get("PERSTACK_STORAGES") != "all":
         change = change.replace("repeat('00', 300000000)", "repeat('00', 30)")
     address = postgres.address()
-    storage = opened(address)
+    storage = open_storage(address)
     with closing(storage):
         writer = wait_for(new_writer(storage))
         lines = wait_for(writer.append("a", "b", "c"))
@@ -193,7 +193,7 @@ def test_what_somebody_changed_in_the_database_is_damage_with_its_place(postgres
 
 
 async def opened_and_read(address: str) -> list[bytes]:
-    storage = opened(address)
+    storage = open_storage(address)
     try:
         return await storage.read(RUN)
     finally:
@@ -202,7 +202,7 @@ async def opened_and_read(address: str) -> list[bytes]:
 
 def test_a_job_that_somebody_removed_is_known_by_its_entry(postgres: PostgresServer) -> None:
     address = postgres.address()
-    storage = opened(address)
+    storage = open_storage(address)
     with closing(storage):
         wait_for(storage.create_job(JOB))
         wait_for(storage.put_entry(JOB, 1, b"\0{}"))
@@ -213,7 +213,7 @@ def test_a_job_that_somebody_removed_is_known_by_its_entry(postgres: PostgresSer
 
 def test_a_page_of_ten_thousand_jobs_takes_an_index(postgres: PostgresServer) -> None:
     address = postgres.address()
-    storage = opened(address)
+    storage = open_storage(address)
     schema = schema_of(address)
     with closing(storage):
         wait_for(storage.create_job("first"))
@@ -271,7 +271,7 @@ def test_an_address_that_is_not_understood_is_not_shown(location: str) -> None:
 
 @pytest.mark.parametrize("end", ["?nonsense=secret", "?sslmode=secret", "?port=secret", "?connect_timeout=secret"])
 def test_an_error_of_the_driver_shows_no_secret(postgres: PostgresServer, end: str) -> None:
-    storage = opened(f"postgresql://me:hush-hush@127.0.0.1:1/db{end}")
+    storage = open_storage(f"postgresql://me:hush-hush@127.0.0.1:1/db{end}")
     with closing(storage), pytest.raises(StorageError) as error:
         wait_for(storage.has_job(JOB))
     assert "hush" not in str(error.value)
@@ -297,18 +297,18 @@ def test_the_password_of_libpq_is_used(tmp_path: Path) -> None:
             "asyncio.run(main())"
         )
 
-        def asked(location: str, **env: str) -> str:
+        def address_in_process(location: str, **env: str) -> str:
             path = os.pathsep.join(entry for entry in sys.path if entry)
             given = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "HOME": str(tmp_path), **env}
             command = [sys.executable, "-c", code, location]
             return subprocess.run(command, capture_output=True, text=True, env=given, timeout=SECONDS).stdout.strip()
 
         location = address.partition(":")[2]
-        assert asked(location, PGPASSWORD="hush-hush") == "False"
-        assert asked(location, PGPASSFILE=str(tmp_path / "pass")) == "False"
-        assert asked(location.replace("asked@", "asked:hush-hush@")) == "False"
-        assert "PGPASSWORD or ~/.pgpass" in asked(location)
-        wrong = asked(location.replace("asked@", "asked:wrong-word@"))
+        assert address_in_process(location, PGPASSWORD="hush-hush") == "False"
+        assert address_in_process(location, PGPASSFILE=str(tmp_path / "pass")) == "False"
+        assert address_in_process(location.replace("asked@", "asked:hush-hush@")) == "False"
+        assert "PGPASSWORD or ~/.pgpass" in address_in_process(location)
+        wrong = address_in_process(location.replace("asked@", "asked:wrong-word@"))
         assert "password authentication failed" in wrong
         assert "wrong-word" not in wrong
     finally:
@@ -319,7 +319,7 @@ def test_a_table_of_another_program_is_left_alone(postgres: PostgresServer) -> N
     address = postgres.address()
     postgres.execute(f"CREATE SCHEMA {schema_of(address)}")
     postgres.execute(f"CREATE TABLE {schema_of(address)}.jobs (mine text)")
-    storage = opened(address)
+    storage = open_storage(address)
     with closing(storage), pytest.raises(StorageError, match="jobs"):
         wait_for(storage.create_job(JOB))
     assert postgres.execute(f"SELECT * FROM {schema_of(address)}.jobs") == []
@@ -328,7 +328,7 @@ def test_a_table_of_another_program_is_left_alone(postgres: PostgresServer) -> N
 def test_a_full_disk_is_said_and_the_job_goes_on_when_there_is_room(postgres: PostgresServer) -> None:
     address = postgres.address()
     schema = schema_of(address)
-    storage = opened(address)
+    storage = open_storage(address)
 
     async def work() -> None:
         writer = await new_writer(storage)
@@ -353,7 +353,7 @@ def test_a_full_disk_is_said_and_the_job_goes_on_when_there_is_room(postgres: Po
 def test_who_finds_no_connection_free_waits_for_one() -> None:
     server = PostgresServer(settings={"max_connections": "5", "superuser_reserved_connections": "0"})
     server.start()
-    storage = opened(server.address())
+    storage = open_storage(server.address())
     try:
         held = [psycopg.connect(server.dsn()) for _ in range(5)]
         with ThreadPoolExecutor(1) as pool:
@@ -370,7 +370,7 @@ def test_who_finds_no_connection_free_waits_for_one() -> None:
 
 def test_what_was_taken_out_is_in_no_file_of_the_tables() -> None:
     server = PostgresServer().start()
-    storage = opened(server.address())
+    storage = open_storage(server.address())
     secret = b"hunter2-is-the-password"
 
     def holding() -> list[str]:
@@ -398,7 +398,7 @@ def test_what_was_taken_out_is_in_no_file_of_the_tables() -> None:
 
 
 def test_ids_are_in_the_order_of_their_bytes_and_kept_as_they_are(postgres: PostgresServer) -> None:
-    storage = opened(postgres.address())
+    storage = open_storage(postgres.address())
     names = ["a", "B", "a-1", "A_b", "-9"]
 
     async def work() -> None:

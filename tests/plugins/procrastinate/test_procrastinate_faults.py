@@ -24,12 +24,12 @@ from perstack_procrastinate.plugin import perstack_dispatchers
 CUTS: tuple[Cut, ...] = ("before", "middle", "after")
 
 
-def opened(address: str) -> Dispatcher:
+def open_dispatcher(address: str) -> Dispatcher:
     return perstack_dispatchers()[0].open(address.partition(":")[2])
 
 
-def through(folder: Path, schema: str) -> Dispatcher:
-    return opened(f"postgresql://postgres@/postgres?host={folder}&schema={schema}")
+def dispatcher_through(folder: Path, schema: str) -> Dispatcher:
+    return open_dispatcher(f"postgresql://postgres@/postgres?host={folder}&schema={schema}")
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def test_a_connection_that_is_cut_in_any_statement_loses_no_order_and_doubles_no
 
     async def work() -> None:
         at = 1
-        plain = through(postgres.folder, schema)
+        plain = dispatcher_through(postgres.folder, schema)
         await plain.load()
         while True:
-            dispatcher = through(proxy.folder, schema)
+            dispatcher = dispatcher_through(proxy.folder, schema)
             was_reached = await a_life(dispatcher, plain, proxy, at, cut)
             await dispatcher.close()
             if not was_reached:
@@ -107,7 +107,7 @@ asyncio.run(main())
 """
 
 
-def started(address: str, name: str) -> subprocess.Popen[str]:
+def start_process(address: str, name: str) -> subprocess.Popen[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     command = [sys.executable, "-c", _WORKER, address.partition(":")[2], name]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
@@ -115,11 +115,11 @@ def started(address: str, name: str) -> subprocess.Popen[str]:
 
 def test_two_processes_that_race_for_500_orders_claim_each_once(postgres: PostgresServer) -> None:
     address = postgres.address()
-    children = [started(address, f"w{n}") for n in range(2)]
+    children = [start_process(address, f"w{n}") for n in range(2)]
     try:
 
         async def submit() -> None:
-            dispatcher = opened(address)
+            dispatcher = open_dispatcher(address)
             await asyncio.gather(*(dispatcher.submit(Order(f"job-{n}", priority=n % 3)) for n in range(500)))
             await dispatcher.close()
 
@@ -142,7 +142,7 @@ def test_two_processes_that_race_for_500_orders_claim_each_once(postgres: Postgr
 def test_many_processes_that_come_first_make_the_tables_once(postgres: PostgresServer) -> None:
     async def work() -> None:
         address = postgres.address()
-        dispatchers = [opened(address) for _ in range(6)]
+        dispatchers = [open_dispatcher(address) for _ in range(6)]
         await asyncio.gather(*(one.submit(Order("job")) for one in dispatchers))
         assert (await dispatchers[0].load()).queued == 1
         for one in dispatchers:
@@ -153,7 +153,7 @@ def test_many_processes_that_come_first_make_the_tables_once(postgres: PostgresS
 
 def test_a_server_that_is_restarted_costs_a_seat_nothing(tmp_path: Path) -> None:
     server = PostgresServer().start()
-    dispatcher = opened(server.address())
+    dispatcher = open_dispatcher(server.address())
 
     async def work() -> None:
         async with dispatcher.seat("w") as seat, dispatcher.seat("v") as other:
@@ -185,7 +185,7 @@ def test_a_server_that_is_restarted_costs_a_seat_nothing(tmp_path: Path) -> None
 def test_a_seat_that_was_swept_sits_down_again(postgres: PostgresServer) -> None:
     async def work() -> None:
         address = postgres.address("swept")
-        dispatcher = opened(address)
+        dispatcher = open_dispatcher(address)
         async with dispatcher.seat("w") as seat:
             await dispatcher.submit(Order("lost"))
             lost = await next_claim(seat)
@@ -206,7 +206,7 @@ def test_a_seat_that_was_swept_sits_down_again(postgres: PostgresServer) -> None
 
 def test_a_job_of_somebody_else_in_the_tables_is_in_nobodys_way(postgres: PostgresServer) -> None:
     async def work() -> None:
-        dispatcher = opened(postgres.address("strange"))
+        dispatcher = open_dispatcher(postgres.address("strange"))
         async with dispatcher.seat("w") as seat:
             postgres.execute(
                 "SET search_path = strange_workers;"
@@ -222,7 +222,7 @@ def test_a_job_of_somebody_else_in_the_tables_is_in_nobodys_way(postgres: Postgr
 
 def test_a_worker_keeps_three_connections_at_most_and_no_finished_order(postgres: PostgresServer) -> None:
     async def work() -> None:
-        dispatcher = opened(postgres.address("small") + "&application_name=small")
+        dispatcher = open_dispatcher(postgres.address("small") + "&application_name=small")
         async with dispatcher.seat("w", concurrency=16) as seat:
             await asyncio.gather(*(dispatcher.submit(Order(f"job-{n}")) for n in range(16)))
             claims = await asyncio.gather(*(next_claim(seat) for _ in range(16)))
@@ -243,20 +243,20 @@ def test_what_is_wrong_with_a_server_is_said_on_one_line_without_the_password(po
         (f"postgresql://u:hunter2@/nobody?host={postgres.folder}", "does not exist"),
         ("postgresql://u:hunter2@/db?host=/nowhere/at/all", "see whether the server runs"),
     ):
-        dispatcher = opened(address)
+        dispatcher = open_dispatcher(address)
         with pytest.raises(DispatcherError, match=words) as error:
             wait_for(dispatcher.submit(Order("job")))
         assert "hunter2" not in f"{error.value}{dispatcher.location}"
         assert "\n" not in str(error.value)
         assert "`storage`" not in str(error.value)
     with pytest.raises(UsageError, match=r"^dispatcher: this is not the address") as refused:
-        opened("postgresql://u:hun/ter2@x@/db")
+        open_dispatcher("postgresql://u:hun/ter2@x@/db")
     assert "ter2" not in str(refused.value)
 
 
 def test_a_pooler_that_keeps_no_sessions_is_named(postgres: PostgresServer) -> None:
     pooler = Pooler(postgres.folder, "transaction")
-    dispatcher = through(pooler.folder, "pooled")
+    dispatcher = dispatcher_through(pooler.folder, "pooled")
     try:
         with pytest.raises(DispatcherError, match="pool_mode = session"):
             wait_for(dispatcher.submit(Order("job")))

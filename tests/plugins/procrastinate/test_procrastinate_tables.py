@@ -17,12 +17,12 @@ PRE, POST = "99.00.00_01_pre_more.sql", "99.00.00_50_post_more.sql"
 LATER = "99.01.00_01_pre_later.sql"
 
 
-def opened(address: str) -> Dispatcher:
+def open_dispatcher(address: str) -> Dispatcher:
     return perstack_dispatchers()[0].open(address.partition(":")[2])
 
 
-async def loaded(address: str) -> None:
-    dispatcher = opened(address)
+async def check_load(address: str) -> None:
+    dispatcher = open_dispatcher(address)
     try:
         await dispatcher.load()
     finally:
@@ -43,7 +43,7 @@ class Tables:
     def __init__(self, postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.address = postgres.address(schema)
         self._postgres, self._schema, self._patch = postgres, schema, monkeypatch
-        wait_for(loaded(self.address))
+        wait_for(check_load(self.address))
 
     def execute(self, query: str) -> list[tuple[object, ...]]:
         return self._postgres.execute(f"SET search_path = {self._schema}_workers; {query}")
@@ -64,7 +64,7 @@ class Tables:
         self._patch.setattr("procrastinate.schema.migrations_path", migrations)
 
     def seat(self) -> tuple[Dispatcher, AbstractAsyncContextManager[Seat]]:
-        dispatcher = opened(self.address)
+        dispatcher = open_dispatcher(self.address)
         return dispatcher, dispatcher.seat("old", labels={}, concurrency=1)
 
 
@@ -81,13 +81,13 @@ def test_tables_of_a_newer_version_and_of_another_program_are_left_alone(tables:
     ):
         tables.execute(change)
         with pytest.raises(DispatcherError, match=words):
-            wait_for(loaded(tables.address))
+            wait_for(check_load(tables.address))
 
 
 def test_tables_of_an_older_procrastinate_are_brought_to_the_one_that_is_installed(tables: Tables, newer: Path) -> None:
     tables.on(newer)
-    wait_for(loaded(tables.address))
-    wait_for(loaded(tables.address))
+    wait_for(check_load(tables.address))
+    wait_for(check_load(tables.address))
     assert (tables.has("more"), tables.has("less"), tables.engine) == (True, True, POST)
 
 
@@ -98,7 +98,7 @@ def test_tables_from_before_the_first_release_are_refused_in_one_line_and_left_a
     before, engine = tables.execute("SELECT * FROM meta"), tables.engine
     tables.on(newer)
     with pytest.raises(DispatcherError, match=r"before the first release of perstack \(schema 1\); name") as refused:
-        wait_for(loaded(tables.address))
+        wait_for(check_load(tables.address))
     assert "\n" not in str(refused.value)
     assert (tables.execute("SELECT * FROM meta"), tables.engine) == (before, engine)
     assert not tables.has("more")
@@ -115,20 +115,20 @@ def test_beneath_older_workers_only_what_they_bear_is_made_and_the_rest_when_the
     async def work() -> None:
         async with seat as sitting:
             tables.on(newer)
-            await loaded(tables.address)
+            await check_load(tables.address)
             assert (tables.has("more"), tables.has("less"), tables.engine) == (True, False, PRE)
             await dispatcher.submit(Order("job"))
             claim = await sitting.claim()
             assert claim is not None
             assert await sitting.release(claim, None) is None
             tables.on(today)
-            await loaded(tables.address)  # an old one that is started again
+            await check_load(tables.address)  # an old one that is started again
             tables.on(newer)
-        await loaded(tables.address)
+        await check_load(tables.address)
         assert (tables.has("less"), tables.engine) == (True, POST)
         tables.on(today)
         with pytest.raises(DispatcherError, match="newer perstack or procrastinate"):
-            await loaded(tables.address)
+            await check_load(tables.address)
         await dispatcher.close()
 
     wait_for(work())
@@ -142,10 +142,10 @@ def test_a_worker_that_cannot_be_beside_older_ones_says_which_and_changes_nothin
         async with seat:
             tables.on(newer)
             with pytest.raises(DispatcherError, match=r"are at work \(old\),.*: let these leave first") as refused:
-                await loaded(tables.address)
+                await check_load(tables.address)
             assert "\n" not in str(refused.value)
             assert not tables.has("more")
-        await loaded(tables.address)
+        await check_load(tables.address)
         assert (tables.has("less"), tables.has("later"), tables.engine) == (True, True, LATER)
         await dispatcher.close()
 

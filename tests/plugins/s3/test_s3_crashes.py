@@ -33,7 +33,7 @@ JOBS, SECONDS_GONE = (50, EXPIRY_S / 2) if THOROUGH else (10, 1.0)
 HOST_JOBS = 50 if THOROUGH else 4
 
 
-def opened(location: str, endpoint: str | None = None) -> Storage:
+def open_storage(location: str, endpoint: str | None = None) -> Storage:
     return S3Storages().open(location, Path.cwd(), setting={"endpoint": endpoint} if endpoint else {})
 
 
@@ -52,7 +52,7 @@ def team_at(folder: Path, endpoint: str) -> Team:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("way", get_args(Kill))
 def test_a_job_ends_the_same_whichever_write_its_process_dies_at(tmp_path: Path, s3: str, way: Kill) -> None:
-    def tried(at: int) -> tuple[int, int]:
+    def count_of_writes(at: int) -> tuple[int, int]:
         """How many writes there were in all, and how many processes it took."""
         with cutting(s3) as (endpoint, state):
             team = team_at(tmp_path / f"{at}", endpoint)
@@ -62,10 +62,10 @@ def test_a_job_ends_the_same_whichever_write_its_process_dies_at(tmp_path: Path,
             team.check_end()
             return state.requests, lives
 
-    writes, lives = tried(0)
+    writes, lives = count_of_writes(0)
     assert (writes > 40, lives) == (True, 2)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        done = list(threads.map(tried, range(1, writes + 1)))
+        done = list(threads.map(count_of_writes, range(1, writes + 1)))
     killed = sum(lives > 2 for _, lives in done)
     print(f"{way}: {len(done)} of {writes} writes, {killed} Jobs took one process more: 0 lost, 0 repeated")
     assert killed
@@ -80,7 +80,7 @@ def test_of_two_processes_on_one_job_the_second_is_refused(tmp_path: Path, s3: s
 
 @WAITS
 def test_a_driver_that_was_frozen_writes_nothing_once_another_took_over(s3: str, location: str) -> None:
-    storage = opened(location)
+    storage = open_storage(location)
     wait_for(storage.create_job(JOB))
     with driver(("perstack_s3.plugin", location)) as frozen:
         assert check_frozen(frozen, storage) <= EXPIRY_S + 4
@@ -103,7 +103,7 @@ def test_a_write_that_was_held_up_until_another_took_over_is_none(
         return real(store, path, data, **more)  # type: ignore[arg-type]
 
     async def work() -> None:
-        frozen, other = opened(location), opened(location)
+        frozen, other = open_storage(location), open_storage(location)
         writer, delegate = await new_writer(frozen), RunRef(JOB, f"{JOB}-2")
         await writer.append("one")
         async with frozen.lease(JOB, "the frozen one"):
@@ -146,7 +146,7 @@ def test_a_server_that_is_restarted_costs_no_running_job_anything(s3: str, locat
         written[job] = writer.written
 
     async def work(endpoint: str) -> None:
-        storage, is_back = opened(location, endpoint), asyncio.Event()
+        storage, is_back = open_storage(location, endpoint), asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for number in range(JOBS):
                 group.create_task(drive(storage, f"job-{number}", is_back))
@@ -155,7 +155,7 @@ def test_a_server_that_is_restarted_costs_no_running_job_anything(s3: str, locat
             with state.gone():
                 await asyncio.sleep(SECONDS_GONE)
             is_back.set()
-        plain = opened(location)
+        plain = open_storage(location)
         for job, lines in written.items():
             assert await plain.read(RunRef(job, f"{job}-1")) == lines
             assert await plain.lease_info(job) is None

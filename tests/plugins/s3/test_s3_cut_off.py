@@ -34,7 +34,7 @@ def wait_within(work: Coroutine[object, object, None], seconds: float) -> None:
     asyncio.run(asyncio.wait_for(work, seconds))
 
 
-def opened(endpoint: str) -> Storage:
+def open_storage(endpoint: str) -> Storage:
     location = f"//{BUCKET}/{secrets.token_hex(4)}"
     return S3Storages().open(location, Path.cwd(), setting={"endpoint": endpoint})
 
@@ -65,13 +65,13 @@ def test_every_call_succeeds_once_whichever_request_fails(cut: tuple[str, Cuttin
     endpoint, state = cut
     state.fail(0, way)
     began = time.monotonic()
-    wait_within(work(opened(endpoint)), 100)
+    wait_within(work(open_storage(endpoint)), 100)
     requests, failures, took = state.requests, 0, time.monotonic() - began
     for number in range(1, requests + 1, 1 if EVERY else 7):
         state.fail(number, way)
         began = time.monotonic()
         # what it takes undisturbed follows the machine, and a failure costs a try more
-        wait_within(work(opened(endpoint)), PER_FAILURE + 5 * took)
+        wait_within(work(open_storage(endpoint)), PER_FAILURE + 5 * took)
         took = min(max(took, time.monotonic() - began), LONGEST)
         failures += 1
     print(f"{failures} of {requests} requests were {way}: every call succeeded, once")
@@ -79,5 +79,5 @@ def test_every_call_succeeds_once_whichever_request_fails(cut: tuple[str, Cuttin
 
 def test_a_server_that_is_gone_is_an_error_of_one_line_within_a_bound(cut: tuple[str, Cutting]) -> None:
     with pytest.raises(Exception, match=r"s3://.*cannot be reached") as raised:
-        wait_for(opened("http://127.0.0.1:9").has_job(JOB))
+        wait_for(open_storage("http://127.0.0.1:9").has_job(JOB))
     assert "\n" not in str(raised.value)

@@ -32,7 +32,7 @@ def place(s3: str) -> str:
     return f"s3://{BUCKET}/{secrets.token_hex(4)}"
 
 
-def opened(place: str) -> Storage:
+def open_storage(place: str) -> Storage:
     return S3Storages().open(place.removeprefix("s3:"), Path.cwd())
 
 
@@ -95,7 +95,7 @@ def test_a_bucket_that_is_not_there_is_named(s3: str) -> None:
 
 
 def test_looking_at_a_store_that_is_not_there_makes_nothing(s3: str, place: str) -> None:
-    storage = opened(place)
+    storage = open_storage(place)
     assert wait_for(storage.jobs()).ids == ()
     assert wait_for(storage.read(RUN)) == []
     assert wait_for(storage.lease_info(JOB)) is None
@@ -105,7 +105,7 @@ def test_looking_at_a_store_that_is_not_there_makes_nothing(s3: str, place: str)
 def test_a_store_of_a_newer_version_is_refused(s3: str, place: str) -> None:
     prefix = place.removeprefix(f"s3://{BUCKET}/")
     obstore.put(bucket(s3), f"{prefix}/perstack.json", b'{"version":2}')
-    for work in (lambda: opened(place).has_job(JOB), lambda: opened(place).create_job(JOB)):
+    for work in (lambda: open_storage(place).has_job(JOB), lambda: open_storage(place).create_job(JOB)):
         with pytest.raises(StorageError, match="newer perstack"):
             wait_for(work())
 
@@ -123,10 +123,10 @@ def test_an_append_whose_answer_is_lost_has_succeeded_once(s3: str, place: str, 
     monkeypatch.setattr("perstack_s3.objects.obstore.put", put)
 
     async def work() -> None:
-        writer = await new_writer(opened(place))
+        writer = await new_writer(open_storage(place))
         for n in range(3):
             await writer.append(f"{n}", "and more")
-        assert await opened(place).read(RUN) == writer.written
+        assert await open_storage(place).read(RUN) == writer.written
         assert len(lost) == 3
 
     wait_for(work())
@@ -134,22 +134,22 @@ def test_an_append_whose_answer_is_lost_has_succeeded_once(s3: str, place: str, 
 
 def test_a_missing_append_is_damage_and_all_before_it_stays_readable(s3: str, place: str) -> None:
     async def work() -> None:
-        writer = await new_writer(opened(place))
+        writer = await new_writer(open_storage(place))
         for n in range(8):
             await writer.append(f"{n}")
         [gone] = [path for path in _keys(s3, place) if path.endswith("a0000000003")]
         obstore.delete(bucket(s3), gone)
         with pytest.raises(Damaged, match="record 4: append 3 is missing") as raised:
-            await opened(place).read(RUN)
+            await open_storage(place).read(RUN)
         assert raised.value.readable == 3
-        assert await opened(place).read(RUN, limit=3) == writer.written[:3]
+        assert await open_storage(place).read(RUN, limit=3) == writer.written[:3]
 
     wait_for(work())
 
 
 def test_a_holder_that_was_frozen_writes_nothing_once_another_has_the_job(s3: str, place: str, monkeypatch) -> None:
     async def work() -> None:
-        frozen, other = opened(place), opened(place)
+        frozen, other = open_storage(place), open_storage(place)
         writer = await new_writer(frozen)
         async with frozen.lease(JOB, "the frozen one"):
             await writer.append("one")
@@ -170,7 +170,7 @@ def test_who_drives_a_delegate_without_the_jobs_lease_writes_on_when_the_job_is_
     """Its log has a place less, and nothing else in it; who had the Job before writes nothing to it."""
 
     async def work() -> None:
-        frozen, apart, other = opened(place), opened(place), opened(place)
+        frozen, apart, other = open_storage(place), open_storage(place), open_storage(place)
         await (await new_writer(frozen)).append("of the job")
         delegate = await new_writer(apart, RunRef(JOB, f"{JOB}-2"))
         await delegate.append("one")
@@ -183,14 +183,16 @@ def test_who_drives_a_delegate_without_the_jobs_lease_writes_on_when_the_job_is_
                 with pytest.raises(Conflict):
                     await late.append("instead of two")
                 await delegate.append("three")
-                assert await other.read(delegate.run) == await opened(place).read(delegate.run) == delegate.written
+                assert (
+                    await other.read(delegate.run) == await open_storage(place).read(delegate.run) == delegate.written
+                )
 
     wait_for(work())
 
 
 def test_a_watcher_asks_for_one_object_and_looks_when_it_has_changed(s3: str, place: str) -> None:
     async def work(endpoint: str, state: Cutting) -> None:
-        storage = opened(place)
+        storage = open_storage(place)
         watching = S3Storages().open(place.removeprefix("s3:"), Path.cwd(), setting={"endpoint": endpoint})
         await storage.create_job(JOB)
         async with watching.watch(JOB) as watch:  # type: ignore[attr-defined]
@@ -209,7 +211,7 @@ def test_a_watcher_asks_for_one_object_and_looks_when_it_has_changed(s3: str, pl
 @pytest.mark.parametrize("appends", [63, 64, 65, 300])
 def test_the_end_of_a_long_log_is_found_without_reading_it(s3: str, place: str, appends: int) -> None:
     async def work(endpoint: str, state: Cutting) -> None:
-        writer = await new_writer(opened(place))
+        writer = await new_writer(open_storage(place))
         for number in range(appends):
             await writer.append(f"{number}")
         looking = S3Storages().open(place.removeprefix("s3:"), Path.cwd(), setting={"endpoint": endpoint})
@@ -249,7 +251,7 @@ def test_a_large_object_has_time_by_its_size_on_a_slow_line(s3: str, place: str,
 
 def test_a_page_reads_only_what_was_written_in_its_own_seconds_and_that_once(s3: str, place: str) -> None:
     async def work(endpoint: str, state: Cutting) -> None:
-        storage = opened(place)
+        storage = open_storage(place)
         every = [f"job-{number}" for number in range(9)]
         for number, name in enumerate(every):
             await storage.create_job(name)
@@ -279,7 +281,7 @@ def test_the_summaries_of_a_page_are_asked_for_several_at_a_time(
     s3: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(state: Cutting) -> None:
-        storage = opened(place)
+        storage = open_storage(place)
         for name in every:
             one = JobSummary(
                 id=name,
@@ -306,7 +308,7 @@ def test_the_summaries_of_a_page_are_asked_for_several_at_a_time(
 @pytest.mark.parametrize("rubbish", [b"", b"{}", b"[" * 100_000, b"\xff\xfe", b'{"writer":"x","records":9}\n'])
 def test_rubbish_in_the_place_of_any_object_is_an_error_of_one_line(s3: str, place: str, rubbish: bytes) -> None:
     async def work() -> None:
-        storage = opened(place)
+        storage = open_storage(place)
         writer = await new_writer(storage)
         await writer.append("one")
         await storage.put_summary(JOB, b"{}")
@@ -316,10 +318,10 @@ def test_rubbish_in_the_place_of_any_object_is_an_error_of_one_line(s3: str, pla
         for path in _keys(s3, place):
             kept = bytes(obstore.get(bucket(s3), path).bytes())
             obstore.put(bucket(s3), path, rubbish)
-            async for error in _all_of(opened(place)):
+            async for error in _all_of(open_storage(place)):
                 assert "\n" not in str(error)
             obstore.put(bucket(s3), path, kept)
-        assert await opened(place).read(RUN) == writer.written
+        assert await open_storage(place).read(RUN) == writer.written
 
     asyncio.run(work())
 

@@ -42,14 +42,14 @@ asyncio.run(main())
 """
 
 
-def opened(address: str) -> Dispatcher:
+def open_dispatcher(address: str) -> Dispatcher:
     return perstack_dispatchers()[0].open(address.partition(":")[2])
 
 
 def test_two_seats_that_race_claim_each_order_once(temporal: TemporalServer) -> None:
     async def work() -> None:
         address = temporal.address()
-        one, other = opened(address), opened(address)
+        one, other = open_dispatcher(address), open_dispatcher(address)
         names = [f"job-{n}" for n in range(_ORDERS)]
         taken: list[str] = []
 
@@ -86,7 +86,7 @@ def test_the_job_of_a_worker_that_is_killed_is_taken_over(
     command = [sys.executable, "-c", _WORKER, address.partition(":")[2]]
 
     async def work() -> None:
-        dispatcher = opened(address)
+        dispatcher = open_dispatcher(address)
         await dispatcher.submit(Order("job"))
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as worker:
             assert worker.stdout is not None
@@ -113,7 +113,7 @@ def test_the_job_of_a_worker_that_is_killed_is_taken_over(
 def test_a_server_that_is_restarted_costs_a_seat_nothing(sign: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perstack_temporal.dispatcher.SILENT_AFTER", 60.0)  # the server takes a while here
     server = TemporalServer().start()
-    dispatcher = opened(server.address())
+    dispatcher = open_dispatcher(server.address())
 
     async def work() -> None:
         async with dispatcher.seat("w") as seat, dispatcher.seat("v") as other:
@@ -147,7 +147,7 @@ def test_a_server_that_is_restarted_costs_a_seat_nothing(sign: signal.Signals, m
 
 def test_a_ticket_that_a_worker_has_no_place_for_is_given_to_another(temporal: TemporalServer) -> None:
     async def work() -> None:
-        dispatcher = opened(temporal.address())
+        dispatcher = open_dispatcher(temporal.address())
         async with dispatcher.seat("full") as full, dispatcher.seat("free") as free:
             assert await full.claim() is None
             await dispatcher.submit(Order("job"))
@@ -175,7 +175,7 @@ def test_an_order_that_comes_again_and_again_goes_on_in_new_runs_of_its_workflow
 
     async def work() -> None:
         address = temporal.address()
-        dispatcher = opened(address)
+        dispatcher = open_dispatcher(address)
         order = Order("job", labels={"team": "x"}, submitted_at=5, refused={"other": "no key"})
         await dispatcher.submit(order)
         client = await Client.connect(f"127.0.0.1:{temporal.port}")
@@ -208,7 +208,7 @@ def test_what_is_wrong_with_a_server_is_said_on_one_line(
         (f"temporal://127.0.0.1:{free_port()}/default", "see whether the server runs"),
         (f"temporal://127.0.0.1:{temporal.port}/no-such", "amespace"),
     ):
-        dispatcher = opened(address)
+        dispatcher = open_dispatcher(address)
         with pytest.raises(DispatcherError, match=words) as error:
             wait_for(dispatcher.submit(Order("job")))
         assert "\n" not in str(error.value)
@@ -230,13 +230,13 @@ def test_what_is_wrong_with_a_server_is_said_on_one_line(
 )
 def test_an_address_that_does_not_read_is_refused_and_not_shown(address: str) -> None:
     with pytest.raises(UsageError, match=r"^dispatcher: ") as error:
-        opened(address)
+        open_dispatcher(address)
     assert "hunter2" not in str(error.value)
 
 
 def test_an_address_has_the_usual_port_and_namespace() -> None:
-    assert opened("temporal://host").location == "temporal://host:7233/default"
-    assert opened("temporal://[::1]:99/space?queue=team").location == "temporal://[::1]:99/space?queue=team"
+    assert open_dispatcher("temporal://host").location == "temporal://host:7233/default"
+    assert open_dispatcher("temporal://[::1]:99/space?queue=team").location == "temporal://[::1]:99/space?queue=team"
 
 
 def test_the_workflow_passes_the_sandbox() -> None:

@@ -59,7 +59,7 @@ async def comes_again(dispatcher: Dispatcher, seat: Seat) -> None:
     changed = await seat.change(claim, Order("job", takeovers=2, events=7))
     await dispatcher.submit(Order("job", priority=1))
     await seat.release(changed, Order("job", due=FAR, refused={"other": "no key"}, takeovers=2, events=7))
-    await settled(dispatcher, claim)
+    await wait_until_settled(dispatcher, claim)
 
 
 async def was_taken_over(dispatcher: Dispatcher, seat: Seat) -> None:
@@ -69,7 +69,7 @@ async def was_taken_over(dispatcher: Dispatcher, seat: Seat) -> None:
     claim = await next_claim(seat)
     assert claim.is_taken_over
     await seat.release(claim, Order("job", due=FAR))
-    await settled(dispatcher, claim)
+    await wait_until_settled(dispatcher, claim)
 
 
 async def is_over(dispatcher: Dispatcher, seat: Seat) -> None:
@@ -77,7 +77,7 @@ async def is_over(dispatcher: Dispatcher, seat: Seat) -> None:
     assert await dispatcher.withdraw("job")
 
 
-async def settled(dispatcher: Dispatcher, claim: Claim) -> None:
+async def wait_until_settled(dispatcher: Dispatcher, claim: Claim) -> None:
     """Until the workflow has seen what was released."""
     async with asyncio.timeout(10):
         while (order := await dispatcher.order("job")) is None or (order.due < FAR - 1 and order.priority != 1):
@@ -117,11 +117,11 @@ async def failures_of(of: type, *places: Path) -> dict[str, Exception]:
     """What each that cannot be replayed fails by, by the workflow's run."""
     histories = [WorkflowHistory.from_json(f"perstack-{one.stem}", one.read_text()) for one in places]
 
-    async def each() -> AsyncIterator[WorkflowHistory]:
+    async def each_history() -> AsyncIterator[WorkflowHistory]:
         for history in histories:
             yield history
 
-    replayed = await Replayer(workflows=[of]).replay_workflows(each(), raise_on_replay_failure=False)
+    replayed = await Replayer(workflows=[of]).replay_workflows(each_history(), raise_on_replay_failure=False)
     return dict(replayed.replay_failures)
 
 

@@ -30,7 +30,7 @@ def test_jobs_are_submitted_driven_left_taken_over_asked_about_and_answered(
         assert done.code == 0, done.err
         return done.out.strip()
 
-    async def offered(*job_ids: str) -> None:
+    async def wait_until_offered(*job_ids: str) -> None:
         """Have their workflows done what they do before a worker looks: any process of ours does it for them."""
         async with cluster.host() as host:
             assert host.dispatcher is not None
@@ -38,7 +38,7 @@ def test_jobs_are_submitted_driven_left_taken_over_asked_about_and_answered(
                 assert await host.dispatcher.order(job_id) is not None
 
     low, high = submitted("guest"), submitted("guest", "--priority", "2")
-    asyncio.run(asyncio.wait_for(offered(low, high), 40))
+    asyncio.run(asyncio.wait_for(wait_until_offered(low, high), 40))
     with cluster.worker("--concurrency", "1", name="first") as first:
         first.until_event("ended", 2)
         assert [one["job"] for one in first.of("taken")] == [high, low]
@@ -62,9 +62,9 @@ def test_jobs_are_submitted_driven_left_taken_over_asked_about_and_answered(
             died = time.monotonic()
             answered = terminal.call("answer", low, "yes")
             assert answered.code == 0, answered.err
-            last.until(lambda news: any(one.get("takeovers") for one in last.of("taken")))
+            last.wait_until(lambda news: any(one.get("takeovers") for one in last.of("taken")))
             assert time.monotonic() - died < TAKEN_OVER_WITHIN
-            last.until(lambda news: {one["job"] for one in last.of("ended")} >= {low, long})
+            last.wait_until(lambda news: {one["job"] for one in last.of("ended")} >= {low, long})
     assert sorted(map(int, cluster.effects)) == list(range(_EFFECTS))
     assert [cluster.status(one) for one in (low, high, long)] == ["completed", "stoppedByInteractiveTool", "completed"]
 

@@ -25,7 +25,7 @@ from perstack_vertex.credentials import FILE, Identity
 from perstack_vertex.plugin import FACTORY
 
 HELLO = VERTEX.reply(Said("Hello"))
-REFUSED = VERTEX.refused(401, "the token is not valid any more")
+REFUSED = VERTEX.error_reply(401, "the token is not valid any more")
 _JSON = {"content-type": "application/json"}
 _HOUR = 3600
 _SOON = 60
