@@ -71,7 +71,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def first_screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A folder in which the first screen was followed, and what its commands said."""
     folder = _filled(tmp_path_factory.mktemp("begun"))
     return folder, _run(BEGINNING, folder, _scripted(folder, PLANNING))
@@ -96,8 +96,8 @@ def _run(text: str, folder: Path, env: dict[str, str]) -> list[str]:
     return outputs
 
 
-def test_the_first_screen_runs_and_writes_the_file(begun: tuple[Path, list[str]]) -> None:
-    folder, (*_, verified) = begun
+def test_the_first_screen_runs_and_writes_the_file(first_screen: tuple[Path, list[str]]) -> None:
+    folder, (*_, verified) = first_screen
     assert (folder / "plan.md").read_text() == "By train."
     assert "Job trip: " in verified
 
@@ -156,8 +156,8 @@ def test_every_make_target_that_is_named_is_there() -> None:
     assert "VENV   := .venv" in page("Makefile")
 
 
-def test_state_lives_where_the_page_says(begun: tuple[Path, list[str]]) -> None:
-    folder, _ = begun
+def test_state_lives_where_the_page_says(first_screen: tuple[Path, list[str]]) -> None:
+    folder, _ = first_screen
     (tree,) = fenced(section(CONCEPTS, "## Where state lives"), "text")
     for line in tree.splitlines():
         assert list(folder.glob(re.sub(r"\{\w+\}", "*", line.split()[0]))), line

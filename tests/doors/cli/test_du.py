@@ -9,7 +9,7 @@ from terminal import TEAM, Terminal, reply
 
 
 @pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db"])
-def kept(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
+def stored_jobs(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
     """A long Job, a short one and a task."""
     terminal.project(f'storage = "{request.param}"\n{TEAM}', lead=[reply("x" * 20_000)])
     assert terminal.call("run", "lead", "go", "--job-id", "long").code == 0
@@ -19,8 +19,8 @@ def kept(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
     return terminal
 
 
-def test_the_largest_come_first_and_add_up(kept: Terminal) -> None:
-    done = kept.call("du", "--json")
+def test_the_largest_come_first_and_add_up(stored_jobs: Terminal) -> None:
+    done = stored_jobs.call("du", "--json")
     assert done.code == 0, done.err
     whole = json.loads(done.out)
     owners = whole["owners"]
@@ -32,20 +32,20 @@ def test_the_largest_come_first_and_add_up(kept: Terminal) -> None:
     assert whole["bytes"] >= whole["total"]["total"]
 
 
-def test_a_table_says_what_is_not_shown_and_what_the_storage_takes(kept: Terminal) -> None:
-    shown = kept.call("du", "--take", "1")
+def test_a_table_says_what_is_not_shown_and_what_the_storage_takes(stored_jobs: Terminal) -> None:
+    shown = stored_jobs.call("du", "--take", "1")
     assert [line.split()[0] for line in shown.lines[:3]] == ["id", "long", "total"]
     assert shown.lines[3] == "2 smaller ones not shown; see them with --all"
     assert shown.lines[4].partition(": ")[2].endswith("KB")
-    assert len(kept.call("du", "--all").lines) == 6
-    named = kept.call("du", "chor", "short", "--json")
+    assert len(stored_jobs.call("du", "--all").lines) == 6
+    named = stored_jobs.call("du", "chor", "short", "--json")
     assert sorted(one["id"] for one in json.loads(named.out)["owners"]) == ["chore", "short"]
 
 
-def test_what_is_not_there_is_said_and_an_empty_store_takes_nothing(kept: Terminal) -> None:
-    done = kept.call("du", "none")
+def test_what_is_not_there_is_said_and_an_empty_store_takes_nothing(stored_jobs: Terminal) -> None:
+    done = stored_jobs.call("du", "none")
     assert (done.code, done.out) == (2, "")
     assert "there is no Job, task or series none" in done.err
-    empty = kept.call("du", "--json", "--storage", "file:elsewhere")
+    empty = stored_jobs.call("du", "--json", "--storage", "file:elsewhere")
     assert json.loads(empty.out)["owners"] == []
-    assert not (kept.workspace / "elsewhere").exists()
+    assert not (stored_jobs.workspace / "elsewhere").exists()

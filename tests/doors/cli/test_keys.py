@@ -39,7 +39,7 @@ def beginner(newcomer: Terminal) -> Terminal:
 
 
 @pytest.fixture
-def stored(newcomer: Terminal) -> Path:
+def key_file(newcomer: Terminal) -> Path:
     """The file of a stored key."""
     done = newcomer.run("login", "--provider", "anthropic", stdin=f"{KEY}\n")
     assert done.code == 0, done.err
@@ -62,23 +62,23 @@ def run_and_key(newcomer: Terminal, *args: str, env: dict[str, str] | None = Non
     return asyncio.run(serve())
 
 
-def test_it_is_kept_where_only_the_user_can_read_it(newcomer: Terminal, stored: Path) -> None:
-    assert stored.read_text() == f"ANTHROPIC_API_KEY={KEY}\n"
-    assert (stat.S_IMODE(stored.stat().st_mode), stat.S_IMODE(stored.parent.stat().st_mode)) == (0o600, 0o700)
-    assert [path.name for path in stored.parent.iterdir()] == ["keys.env"]
+def test_it_is_kept_where_only_the_user_can_read_it(newcomer: Terminal, key_file: Path) -> None:
+    assert key_file.read_text() == f"ANTHROPIC_API_KEY={KEY}\n"
+    assert (stat.S_IMODE(key_file.stat().st_mode), stat.S_IMODE(key_file.parent.stat().st_mode)) == (0o600, 0o700)
+    assert [path.name for path in key_file.parent.iterdir()] == ["keys.env"]
     assert newcomer.run("login", "--provider", "openai", stdin="sk-another").code == 0
-    assert stored.read_text() == f"ANTHROPIC_API_KEY={KEY}\nOPENAI_API_KEY=sk-another\n"
+    assert key_file.read_text() == f"ANTHROPIC_API_KEY={KEY}\nOPENAI_API_KEY=sk-another\n"
     removed = newcomer.run("logout", "--provider", "anthropic")
-    assert removed.err == f"removed from {stored}: ANTHROPIC_API_KEY\n"
-    assert stored.read_text() == "OPENAI_API_KEY=sk-another\n"
-    assert newcomer.run("logout", "--provider", "anthropic").err == f"not in {stored}: ANTHROPIC_API_KEY\n"
+    assert removed.err == f"removed from {key_file}: ANTHROPIC_API_KEY\n"
+    assert key_file.read_text() == "OPENAI_API_KEY=sk-another\n"
+    assert newcomer.run("logout", "--provider", "anthropic").err == f"not in {key_file}: ANTHROPIC_API_KEY\n"
 
 
-def test_it_is_sent_unless_the_environment_or_a_file_has_another(beginner: Terminal, stored: Path) -> None:
+def test_it_is_sent_unless_the_environment_or_a_file_has_another(beginner: Terminal, key_file: Path) -> None:
     beginner.project(EXPERT)
     done, sent = run_and_key(beginner)
     assert sent == KEY
-    assert f"refused the key in ANTHROPIC_API_KEY, which is set in {stored}: no; set a valid one there" in done.err
+    assert f"refused the key in ANTHROPIC_API_KEY, which is set in {key_file}: no; set a valid one there" in done.err
     assert KEY not in done.err
     assert run_and_key(beginner, env={"ANTHROPIC_API_KEY": ""})[1] == KEY
     assert run_and_key(beginner, env={"ANTHROPIC_API_KEY": "sk-of-the-environment"})[1] == "sk-of-the-environment"
@@ -86,37 +86,37 @@ def test_it_is_sent_unless_the_environment_or_a_file_has_another(beginner: Termi
     assert run_and_key(beginner, "--env-path", "other.env")[1] == "sk-of-a-file"
 
 
-def test_doctor_says_where_a_key_is_set(newcomer: Terminal, stored: Path) -> None:
+def test_doctor_says_where_a_key_is_set(newcomer: Terminal, key_file: Path) -> None:
     shown = newcomer.run("doctor", "--json", env={"OPENAI_API_KEY": "sk-0123456789"})
     found = {one["about"]: one["text"] for one in json.loads(shown.out)["findings"]}
-    assert found["provider anthropic"].endswith(f"; the key in ANTHROPIC_API_KEY, which is set in {stored}")
+    assert found["provider anthropic"].endswith(f"; the key in ANTHROPIC_API_KEY, which is set in {key_file}")
     assert found["provider openai"].endswith("; the key in OPENAI_API_KEY, which is set in the environment")
     assert KEY not in shown.out
 
 
 @pytest.mark.parametrize("harm", ["readable", "open folder", "link", "folder is a link"])
-def test_a_file_that_is_not_the_users_alone_is_refused(newcomer: Terminal, stored: Path, harm: str) -> None:
+def test_a_file_that_is_not_the_users_alone_is_refused(newcomer: Terminal, key_file: Path, harm: str) -> None:
     match harm:
         case "readable":
-            stored.chmod(0o640)
-            words = f"{stored} is open to other users, so no key is read from it: chmod 600 {stored}"
+            key_file.chmod(0o640)
+            words = f"{key_file} is open to other users, so no key is read from it: chmod 600 {key_file}"
         case "open folder":
-            stored.parent.chmod(0o777)
-            words = f"{stored.parent} is open to other users, so no key is read from it: chmod 700 {stored.parent}"
+            key_file.parent.chmod(0o777)
+            words = f"{key_file.parent} is open to other users, so no key is read from it: chmod 700 {key_file.parent}"
         case "link":
-            stored.rename(stored.with_name("elsewhere"))
-            stored.symlink_to("elsewhere")
-            words = f"{stored}: cannot be read: it or its folder is a link"
+            key_file.rename(key_file.with_name("elsewhere"))
+            key_file.symlink_to("elsewhere")
+            words = f"{key_file}: cannot be read: it or its folder is a link"
         case _:
-            stored.parent.rename(stored.parent.with_name("other"))
-            stored.parent.symlink_to("other")
-            words = f"{stored}: cannot be read: it or its folder is a link"
+            key_file.parent.rename(key_file.parent.with_name("other"))
+            key_file.parent.symlink_to("other")
+            words = f"{key_file}: cannot be read: it or its folder is a link"
     newcomer.project(EXPERT)
     done = newcomer.run("run", "a", "q")
     assert (done.code, words in done.err) == (2, True), done.err
-    before = stored.read_text()
+    before = key_file.read_text()
     again = newcomer.run("login", "--provider", "openai", stdin="sk-another")
-    assert (again.code != 0, stored.read_text()) == (True, before)
+    assert (again.code != 0, key_file.read_text()) == (True, before)
 
 
 @pytest.mark.parametrize("key", ["", "two words", "über", "x" * 5000])
@@ -140,9 +140,9 @@ def test_a_login_that_cannot_be_says_why(newcomer: Terminal, args: tuple[str, ..
     assert (done.code, words in done.err) == (2, True), done.err
 
 
-def test_neither_a_program_nor_a_server_nor_the_log_gets_it(newcomer: Terminal, stored: Path) -> None:
+def test_neither_a_program_nor_a_server_nor_the_log_gets_it(newcomer: Terminal, key_file: Path) -> None:
     env = reply("", ("exec", {"command": "env"}), ("exec", {"command": "echo", "args": [KEY]}))
-    read = reply("", ("readTextFile", {"path": str(stored)}))
+    read = reply("", ("readTextFile", {"path": str(key_file)}))
     newcomer.project(f"maskSecrets = true\n{EXPERT}", a=[env, read, reply("Done.")])
     done = newcomer.run("run", "a", "q", "--provider", "scripted", "--job-id", "job")
     assert done.code == 0, done.err
@@ -157,16 +157,16 @@ def test_neither_a_program_nor_a_server_nor_the_log_gets_it(newcomer: Terminal, 
     assert not [text for text in results if KEY in text]
 
 
-def test_a_storage_that_names_it_does_not_get_it(newcomer: Terminal, stored: Path) -> None:
-    assert stored.exists()
+def test_a_storage_that_names_it_does_not_get_it(newcomer: Terminal, key_file: Path) -> None:
+    assert key_file.exists()
     newcomer.project(f'storage = "postgresql://u:${{ANTHROPIC_API_KEY}}@127.0.0.1:9/x"\n{EXPERT}')
     done = newcomer.trusted().run("run", "a", "q")
     assert (done.code, "needs ANTHROPIC_API_KEY: set it in the environment" in done.err) == (2, True), done.err
 
 
 @pytest.mark.parametrize("way", ['requiredEnv = ["ANTHROPIC_API_KEY"]', 'env = { TAKEN = "${ANTHROPIC_API_KEY}" }'])
-def test_a_definition_that_names_it_for_a_server_does_not_get_it(newcomer: Terminal, stored: Path, way: str) -> None:
-    assert stored.exists()
+def test_a_definition_that_names_it_for_a_server_does_not_get_it(newcomer: Terminal, key_file: Path, way: str) -> None:
+    assert key_file.exists()
     server = f'type = "mcpStdioSkill"\ncommand = "{sys.executable}"\nargs = ["{TELLING}"]\n{way}\n'
     newcomer.project(f"{EXPERT}[experts.a.skills.bench]\n{server}", a=[reply("", ("touch", {})), reply("Done.")])
     done = newcomer.run("run", "a", "q", "--provider", "scripted")

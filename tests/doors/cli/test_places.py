@@ -34,36 +34,36 @@ def ids(terminal: Terminal, *args: str) -> list[str]:
 
 
 @pytest.fixture
-def below(terminal: Terminal) -> Terminal:
+def subfolder(terminal: Terminal) -> Terminal:
     terminal.project(ONE, solo=WRITE)
     return standing_in(terminal, terminal.workspace / "src/deep")
 
 
 def test_below_a_project_state_is_beside_its_perstack_toml_and_files_are_where_one_stands(
-    terminal: Terminal, below: Terminal
+    terminal: Terminal, subfolder: Terminal
 ) -> None:
-    assert below.call("run", "solo", "q", *SCRIPTED, "--job-id", "job").code == 0
+    assert subfolder.call("run", "solo", "q", *SCRIPTED, "--job-id", "job").code == 0
     assert (terminal.jobs() / "job").is_dir()
-    assert (below.workspace / "made.txt").exists()
-    assert not (below.workspace / "perstack").exists()
-    for one in (terminal, below):
+    assert (subfolder.workspace / "made.txt").exists()
+    assert not (subfolder.workspace / "perstack").exists()
+    for one in (terminal, subfolder):
         assert ids(one) == ["job"]
         assert one.call("log", "--job", "job").code == 0
         assert one.call("verify", "job").code == 0
-    assert below.call("task", "create", "t").code == 0
+    assert subfolder.call("task", "create", "t").code == 0
     assert terminal.call("task", "get", "t").code == 0
-    assert not (below.workspace / "perstack").exists()
+    assert not (subfolder.workspace / "perstack").exists()
 
 
-def test_a_workspace_that_perstack_toml_names_is_seen_from_that_file(terminal: Terminal, below: Terminal) -> None:
+def test_a_workspace_that_perstack_toml_names_is_seen_from_that_file(terminal: Terminal, subfolder: Terminal) -> None:
     (terminal.workspace / "out").mkdir()
     terminal.project(f'workspace = "out"\n{ONE}', solo=WRITE)
-    assert below.call("run", "solo", "q", *SCRIPTED).code == 0
+    assert subfolder.call("run", "solo", "q", *SCRIPTED).code == 0
     assert (terminal.workspace / "out/made.txt").exists()
     assert terminal.jobs().is_dir()
     named = terminal.workspace / "named"
     named.mkdir()
-    assert below.call("run", "solo", "q", *SCRIPTED, "--workspace", str(named)).code == 0
+    assert subfolder.call("run", "solo", "q", *SCRIPTED, "--workspace", str(named)).code == 0
     assert (named / "made.txt").exists()
     assert len(ids(terminal)) == 2
 
@@ -90,25 +90,25 @@ def test_with_a_shared_definition_state_stays_where_one_stands(terminal: Termina
     assert ids(terminal, *args) == ["job"]
 
 
-def test_naming_the_definition_that_would_be_found_changes_nothing(terminal: Terminal, below: Terminal) -> None:
-    ran = below.call("run", "solo", "q", *SCRIPTED, "--job-id", "job", "--config", "../../perstack.toml")
+def test_naming_the_definition_that_would_be_found_changes_nothing(terminal: Terminal, subfolder: Terminal) -> None:
+    ran = subfolder.call("run", "solo", "q", *SCRIPTED, "--job-id", "job", "--config", "../../perstack.toml")
     assert ran.code == 0
-    assert ids(terminal) == ids(below) == ["job"]
+    assert ids(terminal) == ids(subfolder) == ["job"]
 
 
-def test_a_storage_that_is_named_is_seen_from_where_one_stands(terminal: Terminal, below: Terminal) -> None:
+def test_a_storage_that_is_named_is_seen_from_where_one_stands(terminal: Terminal, subfolder: Terminal) -> None:
     args = ("--storage", "sqlite:mine.db")
-    assert below.call("run", "solo", "q", *SCRIPTED, *args, "--job-id", "job").code == 0
-    assert (below.workspace / "mine.db").is_file()
-    assert ids(below, *args) == ["job"]
-    assert ids(below) == []
+    assert subfolder.call("run", "solo", "q", *SCRIPTED, *args, "--job-id", "job").code == 0
+    assert (subfolder.workspace / "mine.db").is_file()
+    assert ids(subfolder, *args) == ["job"]
+    assert ids(subfolder) == []
 
 
-def test_a_perstack_folder_below_the_project_is_no_state(terminal: Terminal, below: Terminal) -> None:
-    (below.workspace / "perstack/jobs/other").mkdir(parents=True)
-    ran = below.call("run", "solo", "q", *SCRIPTED, "--job-id", "job")
+def test_a_perstack_folder_below_the_project_is_no_state(terminal: Terminal, subfolder: Terminal) -> None:
+    (subfolder.workspace / "perstack/jobs/other").mkdir(parents=True)
+    ran = subfolder.call("run", "solo", "q", *SCRIPTED, "--job-id", "job")
     assert ran.code == 0
-    assert str(below.workspace / "perstack") not in ran.err
+    assert str(subfolder.workspace / "perstack") not in ran.err
     assert ids(terminal) == ["job"]
 
 
@@ -117,38 +117,40 @@ def test_tools_keep_off_state_in_the_workspace_under_any_name(terminal: Terminal
     place = os.path.normpath(storage.partition(":")[2])
     tries = ("readTextFile", "writeTextFile", "deleteFile", "getFileInfo")
     calls = [reply("", (tool, {"path": f"{place}", "text": ""})) for tool in tries]
-    below = standing_in(terminal, terminal.workspace / "src")
+    subfolder = standing_in(terminal, terminal.workspace / "src")
     terminal.project(f'storage = "{storage}"\nworkspace = "."\n{ONE}', solo=[*calls, reply("ok")])
-    ran = below.call("run", "solo", "q", *SCRIPTED)
+    ran = subfolder.call("run", "solo", "q", *SCRIPTED)
     assert ran.code == 0
     said = [event["contents"][0]["text"] for event in ran.events if event["type"] == "finishToolCall"]
     assert len(said) == len(tries)
     assert all("off limits" in text for text in said), said
-    assert below.call("verify").code == 0
+    assert subfolder.call("verify").code == 0
 
 
-def test_from_python_state_is_beside_perstack_toml_too(terminal: Terminal, below: Terminal) -> None:
+def test_from_python_state_is_beside_perstack_toml_too(terminal: Terminal, subfolder: Terminal) -> None:
     async def work() -> None:
         overrides = Overrides(provider="scripted")
-        async with Host.open(workspace=below.workspace, overrides=overrides, env=terminal.env) as host:
-            assert host.workspace == below.workspace
+        async with Host.open(workspace=subfolder.workspace, overrides=overrides, env=terminal.env) as host:
+            assert host.workspace == subfolder.workspace
             assert (await host.run("solo", "q", job_id="job")).status == "completed"
-        async with ExecutionMemory.open(workspace=below.workspace) as memory:
+        async with ExecutionMemory.open(workspace=subfolder.workspace) as memory:
             await memory.create("t")
 
     asyncio.run(work())
     assert ids(terminal) == ["job"]
     assert terminal.call("task", "get", "t").code == 0
-    assert not (below.workspace / "perstack").exists()
+    assert not (subfolder.workspace / "perstack").exists()
 
 
-def test_printed_settings_of_an_editor_find_the_same_state_and_workspace(terminal: Terminal, below: Terminal) -> None:
+def test_printed_settings_of_an_editor_find_the_same_state_and_workspace(
+    terminal: Terminal, subfolder: Terminal
+) -> None:
     def printed(*options: str) -> list[str]:
-        shown = json.loads(below.call("mcp", "--print-config", "claude-code", *options).out)
+        shown = json.loads(subfolder.call("mcp", "--print-config", "claude-code", *options).out)
         (server,) = shown["mcpServers"].values()
         return server["args"]
 
-    assert printed()[-2:] == ["--workspace", str(below.workspace)]
+    assert printed()[-2:] == ["--workspace", str(subfolder.workspace)]
     named = printed("--storage", "file:mine")
     assert named[named.index("--storage") + 1] == "file:mine"
     outside = terminal.workspace.parent / "outside"
@@ -159,7 +161,7 @@ def test_printed_settings_of_an_editor_find_the_same_state_and_workspace(termina
     assert args[args.index("--config") + 1] == str(terminal.workspace / "perstack.toml")
     assert args[args.index("--storage") + 1] == f"file:{terminal.workspace / 'perstack'}"
     args = printed("--storage", "file:mine")
-    assert args[args.index("--storage") + 1] == f"file:{below.workspace / 'mine'}"
+    assert args[args.index("--storage") + 1] == f"file:{subfolder.workspace / 'mine'}"
 
 
 STRANGER = 54321
@@ -184,88 +186,90 @@ def give(path: Path, mode: int | None = None, user: int | None = None) -> None:
     ],
 )
 def test_a_definition_above_that_may_be_another_users_is_not_obeyed(
-    below: Terminal, file: str, mode: int, user: int | None, why: str
+    subfolder: Terminal, file: str, mode: int, user: int | None, why: str
 ) -> None:
-    top = below.workspace.parent.parent
+    top = subfolder.workspace.parent.parent
     give(top / file, mode, user)
     for command in (("run", "solo", "hi", *SCRIPTED), ("jobs",), ("validate",), ("trust", "--yes"), ("mcp",)):
-        done = below.run(*command)
+        done = subfolder.run(*command)
         assert (done.code, why in done.err, "--config" in done.err) == (2, True, True), done.err
         assert str(top / "perstack.toml") in done.err
         assert done.err.count("\n") == 1
     config = str(top / "perstack.toml")
-    assert below.run("run", "solo", "hi", *SCRIPTED, "--config", config).code == 0
-    assert below.run("run", "solo", "hi", *SCRIPTED, env={"PERSTACK_TRUST": config}).code == 0
+    assert subfolder.run("run", "solo", "hi", *SCRIPTED, "--config", config).code == 0
+    assert subfolder.run("run", "solo", "hi", *SCRIPTED, env={"PERSTACK_TRUST": config}).code == 0
     give(top, 0o700, 0 if user else None)
     give(top / "perstack.toml", 0o644, 0 if user else None)
-    assert below.run("jobs").code == 0
+    assert subfolder.run("jobs").code == 0
 
 
 @AS_ROOT
-def test_a_link_that_another_user_has_put_there_is_not_followed(below: Terminal) -> None:
-    top = below.workspace.parent.parent
+def test_a_link_that_another_user_has_put_there_is_not_followed(subfolder: Terminal) -> None:
+    top = subfolder.workspace.parent.parent
     (top / "perstack.toml").rename(top / "mine.toml")
     (top / "perstack.toml").symlink_to("mine.toml")
-    assert below.run("jobs").code == 0
+    assert subfolder.run("jobs").code == 0
     give(top / "perstack.toml", user=STRANGER)
-    assert "belongs to another user" in below.run("jobs").err
+    assert "belongs to another user" in subfolder.run("jobs").err
 
 
-def test_a_link_into_a_folder_of_others_is_not_followed(below: Terminal) -> None:
-    top = below.workspace.parent.parent
+def test_a_link_into_a_folder_of_others_is_not_followed(subfolder: Terminal) -> None:
+    top = subfolder.workspace.parent.parent
     (top / "open").mkdir()
     (top / "open").chmod(0o777)
     (top / "perstack.toml").rename(top / "open/perstack.toml")
     (top / "perstack.toml").symlink_to("open/perstack.toml")
-    assert "another user can write" in below.run("jobs").err
+    assert "another user can write" in subfolder.run("jobs").err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize(("who", "code"), [("1234", 0), ("1235", 2), ("", 2), ("x", 2)])
-def test_under_sudo_ones_own_files_stay_ones_own(below: Terminal, who: str, code: int) -> None:
-    top = below.workspace.parent.parent
+def test_under_sudo_ones_own_files_stay_ones_own(subfolder: Terminal, who: str, code: int) -> None:
+    top = subfolder.workspace.parent.parent
     give(top, user=1234)
     give(top / "perstack.toml", user=1234)
-    assert below.run("jobs", env={"SUDO_UID": who}).code == code
+    assert subfolder.run("jobs", env={"SUDO_UID": who}).code == code
 
 
 @AS_ROOT
-def test_a_group_that_others_are_in_may_not_write_beside_a_definition(below: Terminal) -> None:
-    top = below.workspace.parent.parent
+def test_a_group_that_others_are_in_may_not_write_beside_a_definition(subfolder: Terminal) -> None:
+    top = subfolder.workspace.parent.parent
     top.chmod(0o770)
-    assert below.run("jobs").code == 0, "the group of this user has nobody else in it"
+    assert subfolder.run("jobs").code == 0, "the group of this user has nobody else in it"
     os.chown(top, -1, STRANGER)
-    assert "another user can write" in below.run("jobs").err
+    assert "another user can write" in subfolder.run("jobs").err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="an access control list is written as Linux keeps it")
 @pytest.mark.parametrize(("allowed", "code"), [(0o7, 2), (0o2, 2), (0o5, 0)])
 def test_another_user_on_an_access_control_list_may_not_write_beside_a_definition(
-    below: Terminal, allowed: int, code: int
+    subfolder: Terminal, allowed: int, code: int
 ) -> None:
-    top = below.workspace.parent.parent
+    top = subfolder.workspace.parent.parent
     entries = [(0x01, 7, -1), (0x02, allowed, STRANGER), (0x04, 5, -1), (0x10, allowed | 5, -1), (0x20, 5, -1)]
     packed = b"".join(struct.pack("<HHI", tag, mode, user & 0xFFFFFFFF) for tag, mode, user in entries)
     try:
         os.setxattr(top, "system.posix_acl_access", struct.pack("<I", 2) + packed)
     except OSError:
         pytest.skip("this file system has no access control lists")
-    done = below.run("jobs")
+    done = subfolder.run("jobs")
     assert (done.code, "another user can write" in done.err) == (code, code == 2), done
 
 
 @pytest.mark.parametrize("name", [".env", ".env.local"])
 @pytest.mark.parametrize("user", [None, pytest.param(STRANGER, marks=AS_ROOT)])
-def test_variables_that_another_user_has_put_there_are_not_taken(below: Terminal, name: str, user: int | None) -> None:
-    dotenv = below.workspace / name
+def test_variables_that_another_user_has_put_there_are_not_taken(
+    subfolder: Terminal, name: str, user: int | None
+) -> None:
+    dotenv = subfolder.workspace / name
     dotenv.write_text("OPENAI_BASE_URL=https://evil.example\n")
     if user is None:
-        below.workspace.chmod(0o1777)
+        subfolder.workspace.chmod(0o1777)
     else:
         give(dotenv, user=user)
-    done = below.run("run", "solo", "hi", *SCRIPTED)
+    done = subfolder.run("run", "solo", "hi", *SCRIPTED)
     assert (done.code, str(dotenv) in done.err, "--env-path" in done.err) == (2, True, True)
-    assert below.run("run", "solo", "hi", *SCRIPTED, "--env-path", name).code == 0
+    assert subfolder.run("run", "solo", "hi", *SCRIPTED, "--env-path", name).code == 0
 
 
 @pytest.mark.parametrize("pattern", ["more/*.toml", "more/one.toml", "*/one.toml"])
@@ -302,10 +306,10 @@ def test_a_project_that_was_named_is_whole_whoever_it_belongs_to(terminal: Termi
     assert terminal.run("run", "solo", "hi", *SCRIPTED, "--config", "perstack.toml").code == 0
 
 
-def test_what_shells_complete_is_quiet_about_a_definition_of_another_user(below: Terminal) -> None:
-    below.workspace.parent.parent.chmod(0o777)
+def test_what_shells_complete_is_quiet_about_a_definition_of_another_user(subfolder: Terminal) -> None:
+    subfolder.workspace.parent.parent.chmod(0o777)
     asked = {"COMP_WORDS": "perstack run ", "COMP_CWORD": "2", "_PERSTACK_COMPLETE": "bash_complete"}
-    done = below.run(env=asked)
+    done = subfolder.run(env=asked)
     assert (done.out, "Traceback" in done.err) == ("", False)
 
 

@@ -14,7 +14,7 @@ SCRIPT = [reply("", ("todo", {"newTodos": [SECRET]})), reply(f"It was {SECRET}."
 
 
 @pytest.fixture(params=STORAGES)
-def told(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
+def job_with_secret(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
     """A Job that was told a secret."""
     terminal.project(storage_line(request, terminal.env) + TEAM, lead=SCRIPT)
     assert terminal.call("run", "lead", SECRET, "--job-id", "job").code == 0
@@ -25,37 +25,37 @@ def events(terminal: Terminal) -> list[dict]:
     return [json.loads(line) for line in terminal.call("log", "job", "--json").out.splitlines()]
 
 
-def test_it_says_what_went_with_it_and_where_the_text_still_is_and_the_log_shows_it(told: Terminal) -> None:
-    done = told.call("redact", "job-1-1", "query", "--reason", "a password")
+def test_it_says_what_went_with_it_and_where_the_text_still_is_and_the_log_shows_it(job_with_secret: Terminal) -> None:
+    done = job_with_secret.call("redact", "job-1-1", "query", "--reason", "a password")
     assert done.code == 0, done.err
     assert done.out.startswith("redacted job-1-1 (startRun): ")
     assert "query" in done.out
     assert done.err.startswith("the same text is also in: job-1-")
-    assert "redacts" in told.call("log", "job").out
-    shown = told.call("verify", "job")
+    assert "redacts" in job_with_secret.call("log", "job").out
+    shown = job_with_secret.call("verify", "job")
     assert shown.code == 0
     assert "redacted: job-1, event 1 (startRun), by " in shown.out
     assert ": a password" in shown.out
-    assert SECRET not in told.call("jobs", "--json").out.partition('"text"')[0]
+    assert SECRET not in job_with_secret.call("jobs", "--json").out.partition('"text"')[0]
 
 
-def test_with_its_copies_no_byte_of_it_is_left_and_the_same_again_changes_nothing(told: Terminal) -> None:
-    assert told.call("redact", "@last-1-1", "query", "--reason", "a password", "--copies").code == 0
-    files = [path for path in (told.workspace / "perstack").rglob("*") if path.is_file()]
+def test_with_its_copies_no_byte_of_it_is_left_and_the_same_again_changes_nothing(job_with_secret: Terminal) -> None:
+    assert job_with_secret.call("redact", "@last-1-1", "query", "--reason", "a password", "--copies").code == 0
+    files = [path for path in (job_with_secret.workspace / "perstack").rglob("*") if path.is_file()]
     assert [path.name for path in files if SECRET.encode() in path.read_bytes()] == []
-    before = told.call("log", "job", "--json").out
-    again = told.call("redact", "job-1-1", "query", "--reason", "another", "--copies", "--json")
+    before = job_with_secret.call("log", "job", "--json").out
+    again = job_with_secret.call("redact", "job-1-1", "query", "--reason", "another", "--copies", "--json")
     assert (again.code, again.err) == (0, "")
     assert json.loads(again.out.splitlines()[0])["reason"] == "a password"
-    assert told.call("log", "job", "--json").out == before
-    assert told.call("verify", "job").code == 0
+    assert job_with_secret.call("log", "job", "--json").out == before
+    assert job_with_secret.call("verify", "job").code == 0
 
 
-def test_the_log_shows_what_was_redacted_at_its_place_and_time(told: Terminal) -> None:
-    before = told.call("log", "job").lines
+def test_the_log_shows_what_was_redacted_at_its_place_and_time(job_with_secret: Terminal) -> None:
+    before = job_with_secret.call("log", "job").lines
     for event, field in (("job-1-1", "query"), ("job-1-2", "tools"), ("job-1-3", "reply")):
-        told.run("redact", event, field, "--reason", "a password")
-    after = told.call("log", "job").lines
+        job_with_secret.run("redact", event, field, "--reason", "a password")
+    after = job_with_secret.call("log", "job").lines
     assert after[0] == before[0]
     assert sum("its content was taken out" in line for line in after) >= 2
     assert not any(line.startswith("1970") for line in after)
@@ -72,13 +72,15 @@ def test_the_log_shows_what_was_redacted_at_its_place_and_time(told: Terminal) -
         ("../../etc", "query", "not a valid"),
     ],
 )
-def test_what_cannot_be_taken_out_is_refused_in_a_line(told: Terminal, event: str, field: str, words: str) -> None:
-    before = events(told)
-    done = told.call("redact", event, field, "--reason", "r")
+def test_what_cannot_be_taken_out_is_refused_in_a_line(
+    job_with_secret: Terminal, event: str, field: str, words: str
+) -> None:
+    before = events(job_with_secret)
+    done = job_with_secret.call("redact", event, field, "--reason", "r")
     assert (done.code, done.out) == (2, "")
     assert words in done.err
     assert len(done.err.splitlines()) == 1
-    assert events(told) == before
+    assert events(job_with_secret) == before
 
 
 def test_a_job_that_is_driven_is_refused(terminal: Terminal) -> None:

@@ -31,7 +31,7 @@ LONG = "a long text " * 4000
 
 
 @pytest.fixture
-def kept(terminal: Terminal) -> Terminal:
+def stored_jobs(terminal: Terminal) -> Terminal:
     """Two Jobs, one with delegates and a blob, and a task."""
     delegate = reply("", ("writer", {"query": "one"}), ("writer", {"query": "two"}))
     writing = reply("", ("writeTextFile", {"path": "a.txt", "text": LONG}))
@@ -64,54 +64,57 @@ def of_folder(terminal: Terminal) -> FilesystemStorage:
     return FilesystemStorage(terminal.workspace / "perstack")
 
 
-def test_every_job_and_task_is_there_as_it_was_and_can_be_continued(kept: Terminal) -> None:
-    done = kept.call("storage", "copy", "file:perstack", "sqlite:other.db")
+def test_every_job_and_task_is_there_as_it_was_and_can_be_continued(stored_jobs: Terminal) -> None:
+    done = stored_jobs.call("storage", "copy", "file:perstack", "sqlite:other.db")
     assert (done.code, done.err) == (0, "")
     assert done.lines[-1] == "copied: 3"
-    back = kept.call("storage", "copy", "sqlite:other.db", "file:again")
+    back = stored_jobs.call("storage", "copy", "sqlite:other.db", "file:again")
     assert back.code == 0
-    assert contents(FilesystemStorage(kept.workspace / "again")) == contents(of_folder(kept))
+    assert contents(FilesystemStorage(stored_jobs.workspace / "again")) == contents(of_folder(stored_jobs))
     there = ("--storage", "sqlite:other.db")
-    assert kept.call("verify", "--all", *there).code == 0
-    ids = [json.loads(line)["id"] for line in kept.call("jobs", "--json", *there).lines]
-    assert ids == [json.loads(line)["id"] for line in kept.call("jobs", "--json").lines]
-    assert "deploy" in kept.call("task", "list", *there).out
-    kept.script(planner=[reply("-"), reply("-"), reply("Once more.")])
-    assert kept.call("run", "planner", "more", "--continue-job", "first", "--provider", "scripted", *there).code == 0
+    assert stored_jobs.call("verify", "--all", *there).code == 0
+    ids = [json.loads(line)["id"] for line in stored_jobs.call("jobs", "--json", *there).lines]
+    assert ids == [json.loads(line)["id"] for line in stored_jobs.call("jobs", "--json").lines]
+    assert "deploy" in stored_jobs.call("task", "list", *there).out
+    stored_jobs.script(planner=[reply("-"), reply("-"), reply("Once more.")])
+    assert (
+        stored_jobs.call("run", "planner", "more", "--continue-job", "first", "--provider", "scripted", *there).code
+        == 0
+    )
 
 
-def test_to_copy_again_completes_what_is_missing_and_repeats_nothing(kept: Terminal) -> None:
+def test_to_copy_again_completes_what_is_missing_and_repeats_nothing(stored_jobs: Terminal) -> None:
     copy = ("storage", "copy", "file:perstack", "sqlite:other.db")
-    assert kept.call(*copy, "--job", "first").lines[-1] == "copied: 1"
-    kept.script(planner=[reply("-"), reply("-"), reply("Once more.")])
-    assert kept.call("run", "planner", "more", "--continue-job", "first", "--provider", "scripted").code == 0
-    assert kept.call(*copy).lines[-1] == "copied: 2, completed: 1"
-    assert kept.call(*copy).lines == ["was there: 3"]
+    assert stored_jobs.call(*copy, "--job", "first").lines[-1] == "copied: 1"
+    stored_jobs.script(planner=[reply("-"), reply("-"), reply("Once more.")])
+    assert stored_jobs.call("run", "planner", "more", "--continue-job", "first", "--provider", "scripted").code == 0
+    assert stored_jobs.call(*copy).lines[-1] == "copied: 2, completed: 1"
+    assert stored_jobs.call(*copy).lines == ["was there: 3"]
 
 
-def test_only_what_had_an_event_since_is_copied(kept: Terminal) -> None:
+def test_only_what_had_an_event_since_is_copied(stored_jobs: Terminal) -> None:
     copy = ("storage", "copy", "file:perstack", "sqlite:other.db")
-    assert kept.call(*copy, "--since", "2100-01-01").lines == ["there is nothing to copy"]
-    assert kept.call(*copy, "--since", "7d").lines[-1] == "copied: 3"
-    wrong = kept.call(*copy, "--since", "lately")
+    assert stored_jobs.call(*copy, "--since", "2100-01-01").lines == ["there is nothing to copy"]
+    assert stored_jobs.call(*copy, "--since", "7d").lines[-1] == "copied: 3"
+    wrong = stored_jobs.call(*copy, "--since", "lately")
     assert (wrong.code, len(wrong.err.splitlines())) == (2, 1)
 
 
-def test_what_was_continued_there_is_left_and_named(kept: Terminal) -> None:
+def test_what_was_continued_there_is_left_and_named(stored_jobs: Terminal) -> None:
     copy = ("storage", "copy", "file:perstack", "sqlite:other.db")
-    kept.call(*copy)
-    kept.script(planner=[reply("-"), reply("-"), reply("There.")])
+    stored_jobs.call(*copy)
+    stored_jobs.script(planner=[reply("-"), reply("-"), reply("There.")])
     more = ("run", "planner", "more", "--continue-job", "first", "--provider", "scripted")
-    assert kept.call(*more, "--storage", "sqlite:other.db").code == 0
-    kept.script(planner=[reply("-"), reply("-"), reply("Here, and otherwise.")])
-    assert kept.call(*more).code == 0
-    before = contents_of_sqlite(kept)
-    done = kept.call(*copy)
+    assert stored_jobs.call(*more, "--storage", "sqlite:other.db").code == 0
+    stored_jobs.script(planner=[reply("-"), reply("-"), reply("Here, and otherwise.")])
+    assert stored_jobs.call(*more).code == 0
+    before = contents_of_sqlite(stored_jobs)
+    done = stored_jobs.call(*copy)
     assert done.code == 1
     assert "job first was left: " in done.err
     assert "it was continued there" in done.err
-    assert contents_of_sqlite(kept) == before
-    assert kept.call("verify", "--all", "--storage", "sqlite:other.db").code == 0
+    assert contents_of_sqlite(stored_jobs) == before
+    assert stored_jobs.call("verify", "--all", "--storage", "sqlite:other.db").code == 0
 
 
 def contents_of_sqlite(terminal: Terminal) -> Mapping[str, object]:
@@ -120,13 +123,13 @@ def contents_of_sqlite(terminal: Terminal) -> Mapping[str, object]:
     return contents(SqliteStorage(terminal.workspace / "other.db"))
 
 
-def test_what_was_redacted_since_is_redacted_there(kept: Terminal) -> None:
+def test_what_was_redacted_since_is_redacted_there(stored_jobs: Terminal) -> None:
     copy = ("storage", "copy", "file:perstack", "sqlite:other.db")
-    kept.call(*copy)
-    assert kept.call("redact", "first-1-1", "query", "--reason", "asked for").code == 0
-    assert kept.call(*copy).code == 0
-    assert contents_of_sqlite(kept) == contents(of_folder(kept))
-    assert kept.call("verify", "--all", "--storage", "sqlite:other.db").code == 0
+    stored_jobs.call(*copy)
+    assert stored_jobs.call("redact", "first-1-1", "query", "--reason", "asked for").code == 0
+    assert stored_jobs.call(*copy).code == 0
+    assert contents_of_sqlite(stored_jobs) == contents(of_folder(stored_jobs))
+    assert stored_jobs.call("verify", "--all", "--storage", "sqlite:other.db").code == 0
 
 
 @pytest.mark.parametrize(
@@ -137,15 +140,15 @@ def test_what_was_redacted_since_is_redacted_there(kept: Terminal) -> None:
         (("file:perstack", "sqlite:other.db", "--job", "nope"), "no Job, task or series nope"),
     ],
 )
-def test_what_cannot_be_copied_is_said_in_one_line(kept: Terminal, words: tuple[str, ...], says: str) -> None:
-    done = kept.call("storage", "copy", *words)
+def test_what_cannot_be_copied_is_said_in_one_line(stored_jobs: Terminal, words: tuple[str, ...], says: str) -> None:
+    done = stored_jobs.call("storage", "copy", *words)
     assert done.code == 2
     assert says in done.err
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_copy_that_is_cut_short_anywhere_is_completed_by_the_next(kept: Terminal) -> None:
-    source = of_folder(kept)
+def test_a_copy_that_is_cut_short_anywhere_is_completed_by_the_next(stored_jobs: Terminal) -> None:
+    source = of_folder(stored_jobs)
 
     async def copy(target: Storage) -> None:
         async for one in copy_storage(source, target):
@@ -162,28 +165,28 @@ def test_a_copy_that_is_cut_short_anywhere_is_completed_by_the_next(kept: Termin
         assert contents(InMemoryStorage(store)) == whole
 
 
-def test_an_edited_log_is_not_copied(kept: Terminal) -> None:
-    path = kept.log_of("first-1")
+def test_an_edited_log_is_not_copied(stored_jobs: Terminal) -> None:
+    path = stored_jobs.log_of("first-1")
     path.write_bytes(path.read_bytes().replace(b"plan", b"PLAN", 1))
-    done = kept.call("storage", "copy", "file:perstack", "sqlite:other.db")
+    done = stored_jobs.call("storage", "copy", "file:perstack", "sqlite:other.db")
     assert done.code == 1
     assert "job first was left" in done.err
     assert done.lines[-1] == "copied: 2, left: 1"
 
 
-def test_a_storage_is_checked_and_nothing_is_made(kept: Terminal) -> None:
-    checked = kept.call("storage", "check", "file:perstack")
+def test_a_storage_is_checked_and_nothing_is_made(stored_jobs: Terminal) -> None:
+    checked = stored_jobs.call("storage", "check", "file:perstack")
     assert (checked.code, checked.err) == (0, "")
-    assert kept.call("storage", "check", "sqlite:new.db").code == 0
-    assert not (kept.workspace / "new.db").exists()
-    (kept.workspace / "text.db").write_text("no database, but a text that is long enough to be one" * 20)
-    wrong = kept.call("storage", "check", "sqlite:text.db")
+    assert stored_jobs.call("storage", "check", "sqlite:new.db").code == 0
+    assert not (stored_jobs.workspace / "new.db").exists()
+    (stored_jobs.workspace / "text.db").write_text("no database, but a text that is long enough to be one" * 20)
+    wrong = stored_jobs.call("storage", "check", "sqlite:text.db")
     assert wrong.code == 1
     assert "not an SQLite database" in wrong.out
 
 
-def test_a_storage_that_has_no_settings_refuses_them(kept: Terminal) -> None:
-    kept.project('[storageSetting]\nregion = "x"\n' + EXPERTS)
-    refused = kept.call("jobs")
+def test_a_storage_that_has_no_settings_refuses_them(stored_jobs: Terminal) -> None:
+    stored_jobs.project('[storageSetting]\nregion = "x"\n' + EXPERTS)
+    refused = stored_jobs.call("jobs")
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert "storageSetting" in refused.err

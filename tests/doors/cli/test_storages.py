@@ -13,7 +13,7 @@ STATE = "perstack/state.db"
 
 
 @pytest.fixture
-def stored(terminal: Terminal) -> Terminal:
+def stored_team(terminal: Terminal) -> Terminal:
     """A Job `team` with a delegate, in one SQLite file that perstack.toml names."""
     terminal.project(
         f'storage = "sqlite:{STATE}"\n{TEAM}',
@@ -25,30 +25,30 @@ def stored(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def test_all_of_them_read_it(stored: Terminal) -> None:
-    assert stored.call("log").lines[0].startswith("Job team  lead  completed")
-    assert [job["id"] for job in stored.call("jobs", "--json").events] == ["team"]
-    assert stored.call("log", "--messages").out.endswith("All is done.\n")
+def test_all_of_them_read_it(stored_team: Terminal) -> None:
+    assert stored_team.call("log").lines[0].startswith("Job team  lead  completed")
+    assert [job["id"] for job in stored_team.call("jobs", "--json").events] == ["team"]
+    assert stored_team.call("log", "--messages").out.endswith("All is done.\n")
     for command in ("verify", "replay"):
-        assert stored.call(command).code == 0
-    assert json.loads(stored.call("export", "team", "--format", "json").out)["job"]["id"] == "team"
-    assert stored.call("export", "team", "--format", "perstack", "--to", "out").code == 0
+        assert stored_team.call(command).code == 0
+    assert json.loads(stored_team.call("export", "team", "--format", "json").out)["job"]["id"] == "team"
+    assert stored_team.call("export", "team", "--format", "perstack", "--to", "out").code == 0
 
 
-def test_it_can_be_named_where_no_definition_does(stored: Terminal) -> None:
-    (stored.workspace / "perstack.toml").unlink()
-    assert stored.call("jobs").lines == ["no Jobs yet; start one with: perstack run EXPERT QUERY"]
-    assert stored.call("jobs", "--storage", f"sqlite:{STATE}").lines[1].startswith("team ")
+def test_it_can_be_named_where_no_definition_does(stored_team: Terminal) -> None:
+    (stored_team.workspace / "perstack.toml").unlink()
+    assert stored_team.call("jobs").lines == ["no Jobs yet; start one with: perstack run EXPERT QUERY"]
+    assert stored_team.call("jobs", "--storage", f"sqlite:{STATE}").lines[1].startswith("team ")
 
 
-def test_damage_is_named_with_its_place_and_what_is_before_it_shown(stored: Terminal) -> None:
-    with closing(sqlite3.connect(stored.workspace / STATE)) as database, database:
+def test_damage_is_named_with_its_place_and_what_is_before_it_shown(stored_team: Terminal) -> None:
+    with closing(sqlite3.connect(stored_team.workspace / STATE)) as database, database:
         rows = database.execute("SELECT key, line FROM records").fetchall()
         (found,) = [(key, line) for key, line in rows if b'"id":"team-1-3"' in line]
         database.execute(
             "UPDATE records SET line = ? WHERE key = ?", (found[1].replace(b"helper", b"hacker"), found[0])
         )
-    shown = stored.call("log", "--run", "team-1", "--json")
+    shown = stored_team.call("log", "--run", "team-1", "--json")
     assert (shown.code, len(shown.lines)) == (1, 2)
     assert shown.err.startswith("damaged: ")
-    assert stored.call("verify").code == 1
+    assert stored_team.call("verify").code == 1

@@ -63,15 +63,15 @@ def team(terminal: Terminal) -> Terminal:
 
 
 @pytest.fixture
-def taken(team: Terminal) -> Terminal:
+def tested_team(team: Terminal) -> Terminal:
     """With a test of the Job."""
     done = team.call("test", "--from", "haiku", "--name", "a haiku")
     assert done.code == 0, done.err
     return team
 
 
-def test_a_test_of_a_job_is_written_beside_the_definition_whose_text_stays(taken: Terminal) -> None:
-    written = (taken.workspace / "perstack.toml").read_text()
+def test_a_test_of_a_job_is_written_beside_the_definition_whose_text_stays(tested_team: Terminal) -> None:
+    written = (tested_team.workspace / "perstack.toml").read_text()
     assert written.startswith(TEAM)
     assert (
         written.removeprefix(TEAM)
@@ -93,11 +93,11 @@ called = [
 files."haiku.md" = "Each step written down."
 """
     )
-    assert (taken.workspace / "tests" / "lead-a-haiku.json").is_file()
+    assert (tested_team.workspace / "tests" / "lead-a-haiku.json").is_file()
 
 
-def test_it_passes_where_there_is_no_key_no_script_and_nobody_to_answer(taken: Terminal) -> None:
-    done = taken.call("test", env={"PERSTACK_PLUGINS": "", "PERSTACK_SCRIPT": ""})
+def test_it_passes_where_there_is_no_key_no_script_and_nobody_to_answer(tested_team: Terminal) -> None:
+    done = tested_team.call("test", env={"PERSTACK_PLUGINS": "", "PERSTACK_SCRIPT": ""})
     assert (done.code, done.err) == (0, ""), done.out
     assert done.lines[-1].startswith("1 of 1 test passed")
 
@@ -122,30 +122,30 @@ MUTATIONS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_the_recorded_test_catches_a_definition_in_which(taken: Terminal, mutation: str) -> None:
-    path = taken.workspace / "perstack.toml"
+def test_the_recorded_test_catches_a_definition_in_which(tested_team: Terminal, mutation: str) -> None:
+    path = tested_team.workspace / "perstack.toml"
     before, after = MUTATIONS[mutation]
     text = path.read_text()
     assert text.count(before) == 1
     path.write_text(text.replace(before, after))
-    done = taken.call("test", env={"PERSTACK_PLUGINS": "", "PERSTACK_SCRIPT": ""})
+    done = tested_team.call("test", env={"PERSTACK_PLUGINS": "", "PERSTACK_SCRIPT": ""})
     assert done.code == 1, done.out + done.err
     assert "FAILED lead: a haiku" in done.out
 
 
-def test_a_name_is_given_once_and_nothing_is_changed_when_it_is_refused(taken: Terminal) -> None:
-    path = taken.workspace / "perstack.toml"
+def test_a_name_is_given_once_and_nothing_is_changed_when_it_is_refused(tested_team: Terminal) -> None:
+    path = tested_team.workspace / "perstack.toml"
     before = path.read_bytes()
     for args, words in (
         (("--name", "a haiku"), "Expert `lead` has a test `a haiku` already: choose another --name"),
         (("--name", "a\nb"), "--name must be one line"),
         ((), "--from makes one test: give it a --name"),
     ):
-        done = taken.call("test", "--from", "haiku", *args)
+        done = tested_team.call("test", "--from", "haiku", *args)
         assert (done.code, words in done.err) == (2, True), done.err
-    assert taken.call("test", "--name", "x").code == 2
+    assert tested_team.call("test", "--name", "x").code == 2
     assert path.read_bytes() == before
-    assert [one.name for one in (taken.workspace / "tests").iterdir()] == ["lead-a-haiku.json"]
+    assert [one.name for one in (tested_team.workspace / "tests").iterdir()] == ["lead-a-haiku.json"]
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", ""])
