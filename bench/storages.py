@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--s3-jobs", type=int, default=1000)
     args = parser.parse_args()
     server = PostgresServer(settings={"fsync": "on", "autovacuum": "on"}).start()
-    with TemporaryDirectory() as log_folder, serving(Path(log_folder) / "log") as endpoint, known(endpoint):
+    with TemporaryDirectory() as log_folder, serving(Path(log_folder) / "log") as endpoint, server_variables(endpoint):
         bench.ENV |= {**KEYS, "AWS_ENDPOINT_URL_S3": endpoint}
         try:
             report(server, endpoint, args.steps, {"S3": args.s3_jobs}, args.jobs)
