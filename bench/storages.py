@@ -25,7 +25,7 @@ from bench import folder_with, one_expert, run, slowdown
 from cutting import Cutting, cutting
 from jobs import make_summary
 from postgres_server import PostgresServer
-from s3_server import BUCKET, KEYS, bucket, serving
+from s3_server import BUCKET, KEYS, bucket, server_variables, serving
 
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import load_plugins
