@@ -156,5 +156,7 @@ def edit_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
             data = file.read(MAX_EDITED_BYTES + 1)
         if len(data) > MAX_EDITED_BYTES:
             raise SkillError(f"{place.shown} is larger than {MAX_EDITED_BYTES} bytes; edit it with exec sed")
-        replace(place, replacement(data, old, new, place.shown).applied(data))
-        return {"path": place.shown, "oldText": echo(text(args, "oldText")), "newText": echo(text(args, "newText"))}
+        change = replacement(data, old, new, place.shown)
+        replace(place, change.applied(data))
+        texts: JsonObject = {name: echo(text(args, name)) for name in ("oldText", "newText")}
+        return {"path": place.shown, "from": data.count(b"\n", 0, change.at), **texts}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.file_edits import edit_by
 from perstack.doors.shared.questions import call_text
 
 LINES = [f"line {number}\n" for number in range(1, 41)]
@@ -178,3 +179,21 @@ def test_each_answer_for_more_than_this_call_says_what_it_covers_and_the_cost_is
         ),
         "so far: 2 steps, $0.0123",
     ]
+
+
+@pytest.mark.parametrize(
+    ("result", "head"),
+    [
+        ('{"path":"a.py","from":41,"oldText":"y","newText":"z"}', "@@ -42 +42 @@"),
+        (None, "@@ -1 +1 @@"),
+        ("edited", "@@ -1 +1 @@"),
+        ('{"from":"41"}', "@@ -1 +1 @@"),
+        ('{"from":-3}', "@@ -1 +1 @@"),
+        ('{"from":1e400}', "@@ -1 +1 @@"),
+        (f'{{"from":{"9" * 4000}}}', "@@ -1 +1 @@"),
+        ("[" * 100_000, "@@ -1 +1 @@"),
+    ],
+)
+def test_a_past_edit_has_the_line_numbers_that_its_result_names(result: str | None, head: str) -> None:
+    edit = edit_by("editTextFile", {"path": "a.py", "oldText": "y", "newText": "z"}, result)
+    assert edit.lines[2:] == (head, "-y", "+z")

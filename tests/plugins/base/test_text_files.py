@@ -161,7 +161,7 @@ def test_appending_to_nothing_says_how_to_make_it(tools: Any, workspace: Path) -
 def test_an_edit_replaces_the_one_occurrence(tools: Any, workspace: Path) -> None:
     (workspace / "a.py").write_text("x = 1\ny = 2\n")
     edited = tools("editTextFile", "a.py", oldText="y = 2", newText="y = 3")
-    assert edited.json == {"path": "a.py", "oldText": "y = 2", "newText": "y = 3"}
+    assert edited.json == {"path": "a.py", "from": 1, "oldText": "y = 2", "newText": "y = 3"}
     assert (workspace / "a.py").read_text() == "x = 1\ny = 3\n"
 
 

@@ -1,12 +1,13 @@
 """The change that a call makes to a text file, as a unified diff.
 
 Before the call is run, `edit_in` reads the file, so that the diff has its line numbers and the lines around the change;
-the place and the new text are found by the code that the tool uses. `edit_by` knows the call alone: for calls of the
-past, whose file may be another by now.
+the place and the new text are found by the code that the tool uses. `edit_by` knows the call alone, and its result: for
+calls of the past, whose file may be another by now.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ _WHOLE = ("text",)
 _MAX_FILE_BYTES = 1 << 20  # maximum bytes of a file that is read to show its change
 _MAX_SHOWN_CHARS = 40_000  # maximum characters of a diff, and of texts that are compared without their file
 _MAX_NAME_CHARS = 200
+_MAX_LINE = 1 << 30  # no file that a tool edits has more lines
 _STEPS = 100_000  # steps of a comparison: at most a fraction of a second, while a person waits
 _ADVICE = r"( \(lines [\d, …]*\))?;[^;]*\Z"  # to the model, which counts lines from 0
 _NO_NEWLINE = "\\ No newline at end of file"
@@ -40,13 +42,28 @@ class FileEdit(NamedTuple):
     note: str = ""  # what the lines do not say, such as why they are not compared with the file
 
 
-def edit_by(tool_name: str, args: JsonObject) -> FileEdit:
-    """Return the diff of a call's own texts, counted from line 1; nothing if the call replaces no text."""
+def edit_by(tool_name: str, args: JsonObject, result: str | None = None) -> FileEdit:
+    """Return the diff of a call's own texts, nothing if the call replaces no text.
+
+    Its lines are counted from the place that the tool's result names; from 1 without it.
+    """
     path, old, new = (_text(args.get(name)) for name in ("path", *_EDIT))
     if path is None or old is None or new is None or len(old) + len(new) > _MAX_SHOWN_CHARS:
         return FileEdit()
     before, after = ([line.encode("utf-8", "surrogatepass") for line in text.split("\n")] for text in (old, new))
-    return _as_diff(_EDIT, path, line_diff(before, after, Effort(_STEPS)).hunks)
+    above = 0 if result is None else _edited_line(result)
+    hunks = line_diff(before, after, Effort(_STEPS)).hunks
+    return _as_diff(_EDIT, path, [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks])
+
+
+def _edited_line(result: str) -> int:
+    """Return the line, counted from 0, in which an edit begins; 0 for a result that does not name it."""
+    try:
+        found: JsonValue = json.loads(result)
+    except (ValueError, RecursionError):
+        return 0
+    line = found.get("from") if isinstance(found, dict) else None
+    return line if isinstance(line, int) and 0 < line < _MAX_LINE else 0
 
 
 def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from pydantic import JsonValue
 from typing_extensions import override
 
-from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seconds
 from perstack.doors.shared.file_edits import edit_by
 from perstack.doors.shared.screen import StyledText
@@ -138,7 +137,7 @@ class Stream(TreeItem):
 class CallItem(TreeItem):
     """A tool call: its arguments, duration and result."""
 
-    __slots__ = ("_shown", "asks_later", "call", "change")
+    __slots__ = ("_is_placed", "_shown", "asks_later", "call", "change")
 
     can_fold = True
 
@@ -147,7 +146,8 @@ class CallItem(TreeItem):
         super().__init__()
         self.call = call
         self.asks_later = False  # True if its approval is asked after the other delegates have stopped
-        self._shown, self.change = _change_by(call.part)  # the arguments shown by a diff, and the diff's lines
+        self._is_placed = call.result is not None  # True if the diff has the file's line numbers
+        self._shown, self.change = _change_by(call)  # the arguments shown by a diff, and the diff's lines
 
     @property
     def _waits(self) -> str:
@@ -165,6 +165,9 @@ class CallItem(TreeItem):
 
     @override
     def render(self, context: RenderContext) -> list[Line]:
+        if self.call.result is not None and not self._is_placed:
+            self._is_placed = True
+            self._shown, self.change = _change_by(self.call)
         return [self._head(context), *self._lines_below(context)]
 
     def _head(self, context: RenderContext) -> Line:
@@ -310,10 +313,11 @@ class RunBranch(TreeBranch):
         ]
 
 
-def _change_by(part: ToolCallPart | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _change_by(call: CallActivity) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    part = call.part
     if part is None:
         return (), ()
-    change = edit_by(part.tool_name, part.args)
+    change = edit_by(part.tool_name, part.args, call.result)
     if change.lines:
         return change.arguments, change.lines[2:]  # the head line already shows the path
     whole = part.args.get("text")
