@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import bench
 from bench import folder_with, one_expert, run, slowdown
-from cutting import Cutting, cutting
+from cutting_proxy import Cutting, cutting
 from jobs import make_summary
 from postgres_server import PostgresServer
 from s3_server import BUCKET, KEYS, bucket, server_variables, serving

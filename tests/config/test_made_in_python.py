@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 
 from perstack import Expert, Host, Overrides, Project
 from perstack.config.load import load_project, load_usable

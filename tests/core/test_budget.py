@@ -6,10 +6,10 @@ import os
 import random
 
 import pytest
+from budget_spenders import Spenders
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from spenders import Spenders
 
 from perstack.core.base.chain import Head
 from perstack.core.base.usage import Amount, Charge, Exceeded, Usage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hosting import expert
+from hosts import expert
 
 from perstack.core.definitions.exec_grant import exec_grant, offers_exec, rules_without_grant
 from perstack.core.definitions.permissions import Permissions

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from page_walk import Walk
 from pages import page
-from walking import Walk
 
 from perstack.core.recordings import model
 from perstack.core.recordings.model import (

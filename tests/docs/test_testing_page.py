@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from page_walk import Walk
 from pages import first_cells, page, section
-from walking import Walk
 
 from perstack.testing.scripted import Turn
 

@@ -9,8 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from page_walk import Walk
 from pages import ROOT, page
-from walking import Walk
 
 from perstack.config.load import load_project
 

@@ -11,7 +11,7 @@ from acp.helpers import text_block
 from acp_editor import Editor as AcpEditor
 from acp_editor import editing
 from editor import attached, texts
-from hosting import wait_for
+from hosts import wait_for
 from plain_person import begin_person
 from terminal import ASKING, Terminal, reply
 

@@ -9,7 +9,7 @@ from acp.helpers import text_block
 from acp_editor import Editor as AcpEditor
 from acp_editor import editing
 from editor import attached
-from hosting import wait_for
+from hosts import wait_for
 from mcp_types import ElicitRequestParams, ElicitResult
 from plain_person import begin_person
 from postgres_server import PostgresServer

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 
 from perstack.config.load import load_project
 from perstack.core.definitions.settings import Overrides

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import workload
-from hosting import STORAGES, server_variables, storage_of
+from hosts import STORAGES, server_variables, storage_of
 
 from perstack.testing.chaos.processes import Victims
 

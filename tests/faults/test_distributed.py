@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, wait_for
-from mortal import Fate, Life, Mortal, MortalDispatcher, MortalStorage, mortal_at_work
+from hosts import Bench, expert, wait_for
+from mortal_workers import Fate, Life, Mortal, MortalDispatcher, MortalStorage, mortal_at_work
 from workload import spread
 
 from perstack.core.definitions.project import Workers

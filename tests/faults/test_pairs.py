@@ -11,12 +11,24 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, other_address
+from command_model import (
+    KINDS,
+    STAGES,
+    TOKENS,
+    Op,
+    Outcome,
+    Planned,
+    State,
+    apply_command,
+    explains,
+    query_for,
+    read_plan,
+)
+from hosts import Bench, expert, other_address
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from pairs import KINDS, STAGES, TOKENS, Op, Outcome, Planned, State, apply_command, explains, query_for, read_plan
-from till import SKILL, till
+from payment_tool import SKILL, till
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.cloud_events import CloudEvent

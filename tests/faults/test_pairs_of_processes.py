@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import pytest
 import workload
-from hosting import other_address, server_variables
+from hosts import other_address, server_variables
 
 from perstack.errors import Conflict, NotFound
 from perstack.host import Host

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import warm
 import workload
+from folder_trees import Tree, tree
 from terminal import reply
-from trees import Tree, tree
 from workload import spread
 
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind

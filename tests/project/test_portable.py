@@ -1,6 +1,6 @@
 """What needs Linux is looked for before it is used: the rest works where a Python looks like one of macOS.
 
-tests/support/as_macos makes it look so, by hiding what Linux alone has. It is no Mac.
+tests/support/macos_emulation makes it look so, by hiding what Linux alone has. It is no Mac.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pages import ROOT
 
 from perstack.system import files
 
-AS_MACOS = ROOT / "tests" / "support" / "as_macos"
+AS_MACOS = ROOT / "tests" / "support" / "macos_emulation"
 EVERY_MODULE = """
 import importlib, pkgutil, sys, tomllib
 from pathlib import Path

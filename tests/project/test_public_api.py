@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import Seen, wait_for
+from hosts import Seen, wait_for
 
 import perstack
 from perstack.engine.audit.audit import Auditor

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 
 import perstack
 from perstack.core.definitions.project import Project

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hosting import expert
+from hosts import expert
 
 from perstack.core.definitions.skills import PluginSkill
 from perstack.testing.scripted import text, tool, turn

@@ -8,7 +8,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from hosting import OPENED, STORAGES, Bench, storage_of, wait_for
+from hosts import OPENED, STORAGES, Bench, storage_of, wait_for
 
 _ONE_IN = {"sqlite:perstack/state.db": 4, "postgresql": 10, "s3": 100}
 """One test in so many also runs on this storage and not only on folders; all do with PERSTACK_STORAGES=all.

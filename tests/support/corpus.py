@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from approving import ME, files
-from hosting import Bench, expert
+from approval_jobs import ME, files
+from hosts import Bench, expert
 
 from perstack.core.definitions.experts import Expert, Permissions
 from perstack.core.definitions.models import Price

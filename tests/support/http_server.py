@@ -16,7 +16,7 @@ import httpx2
 import warm
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
-from pumping import pump
+from socket_copy import pump
 from terminal import SECONDS, Terminal
 
 TOKEN = "a-secret-of-a-test-with-enough-characters"

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpcore2
 import httpx2
 import pytest
-from signing import certificate
+from signing_keys import certificate
 
 PUBLIC = "93.184.216.34"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hosting import Bench, expert
+from hosts import Bench, expert
 
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.testing.scripted import text, tool, turn

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from pumping import pump
+from socket_copy import pump
 
 _WISH = bytes((0, 0, 0, 8, 4, 210, 22, 47))
 """A client's request for encryption."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import Seen, expert, project_of
+from hosts import Seen, expert, project_of
 from wire import KEY, READ, Said, Wire, contains
 from wire_anthropic import ANTHROPIC
 from wire_bedrock import BEDROCK, BEDROCK_ANTHROPIC

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hosting import OPENED, QUESTION, Bench, project_of, wait_for
+from hosts import OPENED, QUESTION, Bench, project_of, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.experts import Expert

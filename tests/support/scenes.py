@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from hosting import Bench, expert, recording, until_it_crashes
-from starting import Screen
+from hosts import Bench, expert, recording, until_it_crashes
+from terminal_app import Screen
 from textual.widgets import Input
 
 from perstack.config.load import load_usable

@@ -27,10 +27,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hosting import QUESTION, Bench, expert
-from pairs import TOKENS, query_for, read_plan
+from command_model import TOKENS, query_for, read_plan
+from hosts import QUESTION, Bench, expert
+from payment_tool import SKILL, till
 from pydantic_core import from_json
-from till import SKILL, till
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool, McpStdioSkill

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import warm
-from hosting import wait_for
+from hosts import wait_for
 from terminal import Terminal, reply
 
 from perstack.host import Host

@@ -7,8 +7,8 @@ import functools
 import threading
 from contextvars import ContextVar
 
-from hosting import Bench, results, wait_for
-from kits import call, with_kit
+from hosts import Bench, results, wait_for
+from toolkit_experts import call, with_kit
 
 from perstack.testing.scripted import text, tool
 from perstack.toolkit import ToolContext, Toolkit

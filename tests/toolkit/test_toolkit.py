@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Annotated, Literal
 
 import pytest
-from hosting import Bench, Seen, crashing, results, wait_for
-from kits import Settings, call, with_kit
+from hosts import Bench, Seen, crashing, results, wait_for
 from pydantic import BaseModel, Field
+from toolkit_experts import Settings, call, with_kit
 
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.facts import Question

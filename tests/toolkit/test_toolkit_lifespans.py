@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from hosting import Bench, Seen, results, wait_for
-from kits import Settings, call, with_kit
+from hosts import Bench, Seen, results, wait_for
+from toolkit_experts import Settings, call, with_kit
 
 from perstack.testing.scripted import text, tool
 from perstack.toolkit import Setup, ToolContext, Toolkit

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from approving import ASK_WRITE, ME, TEAM, answer, append, files, hosted
-from hosting import Bench, Seen, expert, results, wait_for
+from approval_jobs import ASK_WRITE, ME, TEAM, answer, append, files, hosted
+from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.core.definitions.permissions import Permissions

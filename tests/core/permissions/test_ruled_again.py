@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 
 import pytest
-from approving import TEAM, answer, append, exec_, files, hosted
-from hosting import Bench, Seen, expert, wait_for
+from approval_jobs import TEAM, answer, append, exec_, files, hosted
+from hosts import Bench, Seen, expert, wait_for
 
 from perstack.core.audit.verification import Report
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal

@@ -6,10 +6,10 @@ import json
 import time
 
 import pytest
-from approving import answer, hosted
-from hosting import Bench, Seen, results, wait_for
-from kits import with_kit
+from approval_jobs import answer, hosted
+from hosts import Bench, Seen, results, wait_for
 from terminal import Terminal
+from toolkit_experts import with_kit
 
 from perstack.config.lock import LockedTool
 from perstack.core.definitions.permissions import Permissions, RuleSet

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from damaging import edit
-from hosting import Bench, Seen, expert, project_of, sampled, until_it_crashes, wait_for
+from hosts import Bench, Seen, expert, project_of, sampled, until_it_crashes, wait_for
 from recording import NO_SCRIPT, SCRIPT, Travel, exec_, facts, player, record, setting, team
+from stored_damage import edit
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.settings import Overrides
@@ -82,7 +82,7 @@ def test_many_play_one_recording_at_the_same_time(bench: Bench) -> None:
 
 async def life(path: Path, bench: Bench, folder: Path, point: CrashPoint | None) -> int:
     """One process: begins the Job, or resumes it, and crashes at the point."""
-    from hosting import OPENED, open_storage
+    from hosts import OPENED, open_storage
 
     storage = CrashingStorage(open_storage(bench.storage, folder), point)
     overrides = Overrides(recording=str(path), recorded_tools="recorded")

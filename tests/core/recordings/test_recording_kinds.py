@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from city import City, mayor
-from hosting import OPENED, Bench, Seen, expert, project_of, wait_for
-from kits import with_kit
+from hosts import OPENED, Bench, Seen, expert, project_of, wait_for
 from long_runs import SmallModel
+from many_tools import City, mayor
 from recording import ANN, NO_SCRIPT, exec_, facts, player
+from toolkit_experts import with_kit
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price

@@ -13,7 +13,7 @@ import tomli_w
 from acp import RequestError
 from acp.helpers import text_block
 from acp_editor import Editor, editing, run
-from locking import SERVER
+from lock_project import SERVER
 from terminal import ASKING, ASKING_BY_SKILL, TEAM, Terminal, reply
 
 

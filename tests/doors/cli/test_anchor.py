@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from processes import start
-from signing import certificate, key_pair
+from signing_keys import certificate, key_pair
 from terminal import SECONDS, Terminal, reply
 
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from signing import key_pair
+from signing_keys import key_pair
 from terminal import Result, Terminal, reply
 
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from signing import key_pair
+from signing_keys import key_pair
 from terminal import Terminal, reply
 
 SEEN = "env > seen.txt; echo '{\"score\": 1}'"

@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from hosting import STORAGES, storage_line
+from hosts import STORAGES, storage_line
 from processes import start, wait_until
 from terminal import SECONDS, TEAM, Terminal, reply
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from damaging import reseal
+from stored_damage import reseal
 from terminal import Terminal
 
 from perstack.core.jobs.checkpoints import Checkpoint

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from damaging import reseal
+from stored_damage import reseal
 from terminal import Terminal
 
 FORGERIES = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import warm
-from locking import SERVER, did, lock_of, offer, skill, tool_entry
+from lock_project import SERVER, did, lock_of, offer, skill, tool_entry
 from terminal import SECONDS, Terminal
 
 EXPERTS = """

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from iterating import SCRIPTED, answer, iterate, list_series, project, queries, report, scores
+from iteration_project import SCRIPTED, answer, iterate, list_series, project, queries, report, scores
 from processes import alive, wait_until
 from terminal import ASKING, Terminal, reply
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import pytest
-from iterating import SCRIPTED, list_series, project, report, scores
+from iteration_project import SCRIPTED, list_series, project, report, scores
 from processes import Attended, alive, start, wait_until
 from terminal import SECONDS, Terminal, reply
 

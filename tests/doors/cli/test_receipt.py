@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from signing import key_pair
+from signing_keys import key_pair
 from terminal import Terminal
 
 from perstack.core.base.chain import EMPTY_LOG, line_of, open_line, seal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hosting import STORAGES, storage_line
+from hosts import STORAGES, storage_line
 from processes import start, wait_until
 from terminal import SECONDS, TEAM, Terminal, reply
 

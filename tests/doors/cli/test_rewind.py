@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from folder_trees import tree
 from terminal import Terminal, reply
-from trees import tree
 
 PROJECT = """
 workspace = { path = ".", snapshots = true }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from damaging import edit
+from stored_damage import edit
 from terminal import Terminal, reply
 
 PROJECT = """

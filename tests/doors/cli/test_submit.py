@@ -6,9 +6,9 @@ import asyncio
 import json
 
 import pytest
+from engine_workers import served
 from memory_workers import ENGINES
 from terminal import ASKING, TEAM, Terminal, reply
-from working import served
 
 from perstack.ports.dispatcher import Order
 

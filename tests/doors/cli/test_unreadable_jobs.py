@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from damaging import reseal
+from stored_damage import reseal
 from terminal import Terminal
 
 from golden import GOLDEN

@@ -8,7 +8,7 @@ import re
 from shutil import copytree, rmtree
 
 import pytest
-from damaging import reseal
+from stored_damage import reseal
 from terminal import Terminal, reply
 
 from golden import CASES, GOLDEN

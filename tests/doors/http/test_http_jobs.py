@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from engine_workers import Engine, served
 from http_server import KNOWN, serving
 from terminal import SECONDS, Terminal, reply
-from working import Engine, served
 
 from perstack.config.load import load_usable
 from perstack.host import Host

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import httpx
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 from pages import ROOT
 from pydantic import Field

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from editor import connected, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from terminal import ASKING, SECONDS, Terminal, reply
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from editor import connected, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from http_server import KNOWN, serving
 from pydantic.alias_generators import to_camel
 from terminal import SECONDS, Terminal

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from hosting import Bench, expert, wait_for
+from engine_workers import queued
+from hosts import Bench, expert, wait_for
 from terminal import SECONDS
-from working import queued
 
 from perstack.core.base.usage import Usage
 from perstack.doors.cli.worker import json_line, text_line

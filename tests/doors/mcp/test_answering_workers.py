@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from editor import connected, structure
-from hosting import wait_for
+from hosts import wait_for
 from postgres_server import PostgresServer
 from terminal import ASKING, Terminal, reply
 from worker_processes import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from editor import attached, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from mcp_types import ElicitRequestFormParams, ElicitResult
 from terminal import Terminal, reply
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from editor import Pipe, attached, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from terminal import ASKING, ASKING_BY_SKILL, Terminal, reply

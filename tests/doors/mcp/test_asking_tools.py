@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from editor import attached, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from terminal import Terminal, reply
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from editor import attached, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from mcp_types import CallToolResult
 from terminal import Terminal
 

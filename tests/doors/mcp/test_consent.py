@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from editor import Editor, Fill, attached, texts
-from hosting import wait_for
+from hosts import wait_for
 from mcp_types import ElicitRequestParams, ElicitResult
 from terminal import Terminal, reply
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from editor import Editor, Pipe, attached, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from mcp_types import ToolListChangedNotification
 from terminal import Terminal, reply
 

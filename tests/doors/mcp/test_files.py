@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from editor import Editor, attached, structure, texts
-from hosting import wait_for
+from folder_trees import tree
+from hosts import wait_for
 from jsonschema import validate
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from terminal import Terminal, reply
-from trees import tree
 
 PROJECT = """
 workspace = { path = ".", snapshots = true }

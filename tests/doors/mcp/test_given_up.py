@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import httpx
-from hosting import wait_for
+from hosts import wait_for
 from http_server import KNOWN, TOKEN
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http import StreamableHTTPServerTransport

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 from editor import Pipe
-from hosting import wait_for
+from hosts import wait_for
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse, jsonrpc_message_adapter
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 from editor import ERAS, structure
-from hosting import wait_for
+from hosts import wait_for
 from http_server import KNOWN, TOKEN, authorized_client, serving
 from terminal import SECONDS, Terminal, reply
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 from editor import Pipe, connected, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from terminal import SECONDS, Terminal, reply
 
 SLEEP = ("exec", {"command": "sh", "args": ["-c", "echo $$ > pid; sleep 300"], "timeout": 200_000})

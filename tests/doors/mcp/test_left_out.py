@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from editor import Editor, attached, structure
-from hosting import wait_for
+from hosts import wait_for
 from http_server import KNOWN, serving
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, ResourceTemplateReference

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click import Option
 from editor import connected
-from hosting import wait_for
+from hosts import wait_for
 from terminal import Terminal
 
 from perstack.doors.cli.serve import mcp_command

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from editor import Pipe, attached
-from hosting import wait_for
+from hosts import wait_for
 from mcp_types import LoggingMessageNotificationParams
 from terminal import Terminal, reply
 

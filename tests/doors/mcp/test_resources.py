@@ -6,7 +6,7 @@ import json
 
 import pytest
 from editor import ERAS, attached, structure
-from hosting import wait_for
+from hosts import wait_for
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
 from mcp_types import (

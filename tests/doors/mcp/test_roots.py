@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from editor import ERAS, Editor, attached, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from http_server import authorized_client, serving
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError

@@ -8,7 +8,7 @@ from pathlib import Path
 import memory_workers
 import pytest
 from editor import Pipe, attached, connected, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from jsonschema import ValidationError, validate
 from mcp.shared.exceptions import MCPError
 from terminal import Terminal, reply

@@ -20,7 +20,7 @@ import httpx
 import pytest
 import uvicorn
 from editor import ERAS, structure, texts
-from hosting import wait_for
+from hosts import wait_for
 from http_server import KNOWN, authorized_client, serving
 from mcp.client import Client
 from mcp.server.connection import Connection

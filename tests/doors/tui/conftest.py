@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hosting import OPENED, Bench, wait_for
+from hosts import OPENED, Bench, wait_for
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosting import Bench, expert, wait_for
-from starting import run_app
+from hosts import Bench, expert, wait_for
+from terminal_app import run_app
 
 from perstack.errors import StorageError
 from perstack.ports.storage import RunRef, Storage

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from approving import ASK_WRITE, append, files
+from approval_jobs import ASK_WRITE, append, files
 from asking_team import Gate, script, team
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from plain_person import begin_person
-from starting import Screen, run_app
+from terminal_app import Screen, run_app
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import McpStdioSkill

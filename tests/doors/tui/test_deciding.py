@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hosting import Bench, expert, wait_for
-from starting import Screen, at_once, run_app
+from hosts import Bench, expert, wait_for
+from terminal_app import Screen, at_once, run_app
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.testing.scripted import text, tool

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hosting import Bench, expert, wait_for
-from starting import Screen, run_app
+from hosts import Bench, expert, wait_for
+from terminal_app import Screen, run_app
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.host import Host

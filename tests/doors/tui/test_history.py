@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from long_jobs import LONG, long_job
-from starting import run_app
+from terminal_app import run_app
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.doors.shared.log_view import places_in

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, recording, wait_for
-from starting import Screen, run_app
+from hosts import Bench, expert, recording, wait_for
+from terminal_app import Screen, run_app
 
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn

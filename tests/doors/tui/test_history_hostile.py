@@ -7,11 +7,11 @@ import asyncio
 import json
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_jobs import LONG, long_job
-from starting import run_app
+from terminal_app import run_app
 
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.doors.shared.log_view import entries_of, steps_of

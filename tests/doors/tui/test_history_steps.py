@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from hosting import Bench, expert, wait_for
-from starting import run_app
+from hosts import Bench, expert, wait_for
 from terminal import Terminal, reply
+from terminal_app import run_app
 
 from perstack.doors.shared.next_steps import of_checkpoint
 from perstack.host import Host

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from damaging import reseal
-from hosting import Bench, expert, recording, wait_for
-from starting import run_app
+from hosts import Bench, expert, recording, wait_for
+from stored_damage import reseal
+from terminal_app import run_app
 
 from perstack.doors.tui.screens import history
 from perstack.host import Host

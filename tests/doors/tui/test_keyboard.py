@@ -6,11 +6,11 @@ import json
 from itertools import pairwise
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
-from starting import Screen, at_once, run_app
 from terminal import Terminal, reply
+from terminal_app import Screen, at_once, run_app
 from textual import events
 from textual._xterm_parser import XTermParser
 from tmux import PERSTACK, tmux

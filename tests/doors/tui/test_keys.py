@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hosting import Bench, expert, wait_for
-from starting import run_app
+from hosts import Bench, expert, wait_for
+from terminal_app import run_app
 
 from perstack.config.load import load_usable
 from perstack.config.trust import TrustStore

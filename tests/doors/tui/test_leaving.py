@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from hosting import Bench, expert, wait_for
-from starting import run_app
+from hosts import Bench, expert, wait_for
+from terminal_app import run_app
 
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.crashing_storage import CrashingStorage

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from plain_person import begin_person
-from starting import Screen, run_app
+from terminal_app import Screen, run_app
 from typing_extensions import override
 
 from perstack.host import Host

@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
-from hosting import Bench, wait_for
+from hosts import Bench, wait_for
 from pages import ROOT
 from scenes import SCENES, Still, program_of
-from starting import run_app
+from terminal_app import run_app
 from textual.screen import Screen
 
 from perstack.doors.tui import screens

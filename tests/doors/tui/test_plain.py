@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from plain_person import begin_person
 from terminal import Terminal, reply
 from tmux import PERSTACK, tmux

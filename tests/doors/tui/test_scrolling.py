@@ -6,8 +6,8 @@ import re
 import time
 
 import pytest
-from hosting import Bench, expert, wait_for
-from starting import Screen, run_app
+from hosts import Bench, expert, wait_for
+from terminal_app import Screen, run_app
 
 from perstack.doors.tui.view.items import MessageItem, NoteItem
 from perstack.doors.tui.view.search import MAX_MATCHES, Matches, search

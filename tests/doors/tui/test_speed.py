@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starting import Screen, run_app
+from terminal_app import Screen, run_app
 from textual.strip import Strip
 
 from perstack.core.runs.display_events import StreamText

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from fleet import Fleet, until_driven
-from hosting import Bench, expert, wait_for
+from delegate_workers import Fleet, until_driven
+from engine_workers import Engine
+from hosts import Bench, expert, wait_for
 from plain_person import begin_person
-from starting import run_app
-from working import Engine
+from terminal_app import run_app
 
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hosting import OPENED, Bench, expert, open_storage, wait_for
+from hosts import OPENED, Bench, expert, open_storage, wait_for
 
 from perstack.core.definitions.project import Audit, Project
 from perstack.core.definitions.settings import Overrides

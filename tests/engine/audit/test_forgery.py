@@ -11,7 +11,7 @@ from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
-from hosting import Bench, closing, expert, wait_for
+from hosts import Bench, closing, expert, wait_for
 
 from perstack.core.audit.verification import Report
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line, seal

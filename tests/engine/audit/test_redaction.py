@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from damaging import replace_line
-from hosting import Bench, Seen, expert, results, wait_for
+from hosts import Bench, Seen, expert, results, wait_for
+from stored_damage import replace_line
 
 from perstack.core.audit.verification import Report
 from perstack.core.base.chain import Head, line_of, open_line, remove_payload, seal

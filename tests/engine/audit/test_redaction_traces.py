@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from damaging import kept_in
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
+from stored_damage import kept_in
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.skills import PluginSkill

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosting import Bench, Seen, expert, recording, wait_for
+from hosts import Bench, Seen, expert, recording, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.files.trees import File, Subfolder, digest_of, folder_blob, folder_of

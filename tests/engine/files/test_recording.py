@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, expert, recording, until_it_crashes, wait_for
+from hosts import Bench, Seen, expert, recording, until_it_crashes, wait_for
 
 from perstack.config.load import load_project
 from perstack.core.definitions.project import MAX_FILE_SIZE

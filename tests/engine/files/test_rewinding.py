@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
-from kits import with_kit
-from trees import Tree, edit, tree
+from folder_trees import Tree, edit, tree
+from hosts import Bench, Seen, expert, wait_for
+from toolkit_experts import with_kit
 
 from perstack.core.definitions.project import Workspace
 from perstack.errors import Conflict, StorageError, UsageError

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, open_storage, wait_for
+from hosts import Bench, expert, open_storage, wait_for
 
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.ignore_rules import rules_at

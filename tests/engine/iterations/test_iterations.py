@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, until_it_crashes, wait_for
+from hosts import Bench, expert, until_it_crashes, wait_for
 
 from perstack.core.definitions.experts import Iterate
 from perstack.core.iterations.state import SeriesState, StartSeries, StoredSeriesEvent

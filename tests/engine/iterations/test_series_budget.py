@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from terminal import Terminal, reply
 
 from perstack.core.definitions.experts import ExpertEvaluator, Iterate

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
+from hosts import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 from terminal import Terminal, reply

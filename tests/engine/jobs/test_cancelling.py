@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
-from kits import with_kit
+from hosts import Bench, Seen, expert, wait_for
+from toolkit_experts import with_kit
 
 from perstack.errors import StorageError
 from perstack.host import Host

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from approving import ASK_WRITE, TEAM, files, hosted
-from hosting import Bench, crashing, expert, until_it_crashes, wait_for
+from approval_jobs import ASK_WRITE, TEAM, files, hosted
+from hosts import Bench, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.base.ids import By

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
+from hosts import Bench, Seen, expert, wait_for
 
 from perstack.errors import UsageError
 from perstack.next_steps import AnswerEarlier, Continue, GiveAnswer

@@ -6,7 +6,7 @@ import json
 from html.parser import HTMLParser
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 from hypothesis import given
 from hypothesis import strategies as some
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 
 from perstack.testing.scripted import tool
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import date
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
+from hosts import Bench, Seen, expert, wait_for
 from pydantic import BaseModel, RootModel, field_validator
 
 from perstack import Finished, Question

@@ -6,10 +6,10 @@ import asyncio
 import gc
 
 import pytest
-from approving import ASK_WRITE, append, files
+from approval_jobs import ASK_WRITE, append, files
 from asking_team import Gate, script, team
-from hosting import Bench, expert, wait_for
-from kits import with_kit
+from hosts import Bench, expert, wait_for
+from toolkit_experts import with_kit
 
 from perstack import DelegateStarted, Event, Finished, Question, StreamEvent, TextDelta, ToolCall, ToolResult
 from perstack.errors import Conflict, UsageError

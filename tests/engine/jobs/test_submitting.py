@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, open_storage, sampled, until_it_crashes, wait_for
+from hosts import Bench, Seen, crashing, expert, open_storage, sampled, until_it_crashes, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hosting import Bench, Seen, expert, wait_for
+from hosts import Bench, Seen, expert, wait_for
 
 from perstack.testing.scripted import text, tool, turn
 

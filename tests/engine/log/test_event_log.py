@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.tasks.events import CreateTask, PauseTask, StartTask, TaskConfig

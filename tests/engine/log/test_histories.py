@@ -11,7 +11,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import job_of_run

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from approving import ASK_WRITE, ME, TEAM, answer, append, exec_, files, hosted
-from hosting import Bench, Seen, expert, results, wait_for
+from approval_jobs import ASK_WRITE, ME, TEAM, answer, append, exec_, files, hosted
+from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import PluginSkill

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from approving import ME, append, files
-from hosting import Bench, expert, sampled, until_it_crashes, wait_for
+from approval_jobs import ME, append, files
+from hosts import Bench, expert, sampled, until_it_crashes, wait_for
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.errors import NotFound

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from approving import ME, answer, exec_, hosted
-from hosting import Bench, Seen, expert, results, wait_for
+from approval_jobs import ME, answer, exec_, hosted
+from hosts import Bench, Seen, expert, results, wait_for
 from terminal import Terminal, reply
 
 from perstack.config.grants import ProjectGrant, ProjectGrants

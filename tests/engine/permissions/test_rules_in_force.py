@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from approving import ASK_WRITE, ME, TEAM, answer, append, files, hosted
-from hosting import Bench, Seen, expert, results, wait_for
+from approval_jobs import ASK_WRITE, ME, TEAM, answer, append, files, hosted
+from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.jobs.summary import JobSummary

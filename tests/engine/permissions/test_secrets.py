@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from hosting import OPENED, Bench, Seen, expert, wait_for
-from kits import with_kit
+from hosts import OPENED, Bench, Seen, expert, wait_for
 from pydantic import BaseModel
 from terminal import Terminal, reply
+from toolkit_experts import with_kit
 
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.secrets import MASKED, with_secrets, without_secrets

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from approving import answer, exec_, hosted
-from hosting import Bench, Seen, expert, results, wait_for
-from sandboxed import usable  # noqa: F401 - a fixture
+from approval_jobs import answer, exec_, hosted
+from hosts import Bench, Seen, expert, results, wait_for
+from sandbox_programs import usable  # noqa: F401 - a fixture
 
 from perstack import Question
 from perstack.core.definitions.permissions import Permissions, Widening

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
-from skilled import load, make
+from hosts import Bench, Seen, expert, results, wait_for
+from skill_folders import load, make
 from terminal import Terminal, reply
 
 from perstack.config.load import load_project

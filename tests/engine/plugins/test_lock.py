@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import OPENED, Seen, results, wait_for
-from locking import ONE, PLUGIN, Late, did, offer, skill, tool_entry
+from hosts import OPENED, Seen, results, wait_for
+from lock_project import ONE, PLUGIN, Late, did, offer, skill, tool_entry
 from terminal import Terminal, reply
 
 from perstack.core.definitions.settings import Overrides

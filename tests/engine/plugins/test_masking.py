@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from approving import ME, exec_
-from hosting import Bench, Seen, expert, project_of, results, wait_for
+from approval_jobs import ME, exec_
+from hosts import Bench, Seen, expert, project_of, results, wait_for
 from secret_texts import SECRETS
 
 from perstack.core.definitions.experts import Expert

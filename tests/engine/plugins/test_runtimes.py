@@ -8,7 +8,7 @@ from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
+from hosts import Bench, Seen, expert, results, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 

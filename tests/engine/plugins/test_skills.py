@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
+from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.definitions.skills import McpStdioSkill, PluginSkill, ToolSpec
 from perstack.engine.plugins import skills

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, results, wait_for
+from hosts import Bench, Seen, crashing, expert, results, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 

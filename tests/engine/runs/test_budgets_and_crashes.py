@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, wait_for
+from hosts import Bench, Seen, crashing, expert, wait_for
 
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec

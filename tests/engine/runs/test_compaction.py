@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, results, sampled, wait_for
-from kits import with_kit
+from hosts import Bench, Seen, crashing, expert, results, sampled, wait_for
 from long_runs import SmallModel, is_summary, texts_in
+from toolkit_experts import with_kit
 
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget

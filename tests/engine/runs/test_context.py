@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosting import Bench, Seen, expert, wait_for
+from hosts import Bench, Seen, expert, wait_for
 from long_runs import SmallModel, texts_in
 
 from perstack.ports.provider import GenerationRequest

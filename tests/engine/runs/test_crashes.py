@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from approving import ME
-from hosting import Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
-from kits import with_kit
+from approval_jobs import ME
+from hosts import Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
+from toolkit_experts import with_kit
 
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import StartRewind

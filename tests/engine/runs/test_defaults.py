@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
+from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.runs.messages import TextPart, ToolMessage
 from perstack.ports.provider import GenerationRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosting import Bench, Seen, expert, results, wait_for
+from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
+from hosts import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.definitions.settings import Limits
 from perstack.core.runs.retries_and_fallbacks import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hosting import OPENED, Bench, Seen, crashing, expert, open_storage, project_of, until_it_crashes, wait_for
+from hosts import OPENED, Bench, Seen, crashing, expert, open_storage, project_of, until_it_crashes, wait_for
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
+from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.base.usage import Usage
 from perstack.core.runs.messages import ExpertMessage, TextPart, ThinkingPart, ToolCallPart

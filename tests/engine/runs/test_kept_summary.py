@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from hosting import Bench, expert, wait_for
-from working import record_job
+from engine_workers import record_job
+from hosts import Bench, expert, wait_for
 
 from perstack.engine.log.run_session import JobSummaryFile
 from perstack.errors import Conflict

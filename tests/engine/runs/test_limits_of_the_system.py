@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 
 from perstack.engine.context.job_limit import Slots, slots_for
 from perstack.errors import StorageError
@@ -22,7 +22,7 @@ START = f"""
 import asyncio, json, resource, sys
 sys.path.insert(0, {str(SUPPORT)!r})
 from pathlib import Path
-from hosting import Bench, expert
+from hosts import Bench, expert
 from perstack.testing.scripted import ScriptedProvider, text, tool
 bench = Bench(Path.cwd(), sys.argv[1])
 """
@@ -93,7 +93,7 @@ FULL_FOR_A_BLOB = (
     START
     + PICTURE
     + """
-from hosting import Seen, results
+from hosts import Seen, results
 
 async def main():
     seen = Seen()

@@ -9,9 +9,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from approving import ASK_WRITE, ME, append, files
+from approval_jobs import ASK_WRITE, ME, append, files
 from asking_team import Gate, script, team
-from hosting import Bench, Seen, crashing, expert, results, sampled, until_it_crashes, wait_for
+from hosts import Bench, Seen, crashing, expert, results, sampled, until_it_crashes, wait_for
 
 from perstack.core.runs.questions import OpenQuestion
 from perstack.errors import Conflict, NotFound, StorageError, UsageError

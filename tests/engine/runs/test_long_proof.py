@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
+from hosts import Bench, Seen, expert, results, wait_for
 from long_runs import SmallModel, texts_in
 
 from perstack.core.definitions.models import Price

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hosting import Bench, Seen, expert, results, wait_for
+from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from hosting import Bench, crashing, expert, wait_for
+from hosts import Bench, crashing, expert, wait_for
 
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.next_steps import Start

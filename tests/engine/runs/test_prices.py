@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
+from hosts import Bench, Seen, expert, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, project_of, until_it_crashes, wait_for
+from hosts import Bench, Seen, crashing, expert, project_of, until_it_crashes, wait_for
 
 from perstack.core.definitions.experts import Expert, ProviderToolOptions, WebToolOptions
 from perstack.core.definitions.models import Price

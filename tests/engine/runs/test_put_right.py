@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
+from hosts import Bench, Seen, expert, wait_for
 from terminal import Terminal, reply
 
 from perstack.core.definitions.skills import PluginSkill

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
+from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec

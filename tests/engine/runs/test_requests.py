@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from city import City, mayor
-from hosting import Bench, Seen, crashing, expert, wait_for
+from hosts import Bench, Seen, crashing, expert, wait_for
+from many_tools import City, mayor
 from request_form import digest_of_request, form
 
 from perstack.core.audit.verification import Report

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, expert, results, sampled, until_it_crashes, wait_for
+from hosts import Bench, Seen, expert, results, sampled, until_it_crashes, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.runs.context import always_kept

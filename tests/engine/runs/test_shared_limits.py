@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import Seen, expert, project_of
+from hosts import Seen, expert, project_of
 from wire import KEY, Said
 from wire_anthropic import ANTHROPIC
 

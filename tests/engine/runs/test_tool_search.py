@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from city import City, mayor
-from hosting import Bench, Seen, results, wait_for
+from hosts import Bench, Seen, results, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
+from many_tools import City, mayor
 
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.tool_search import AUTO_BUDGET_TOKENS, SEARCH_TOOL, divide, search, tokens_of

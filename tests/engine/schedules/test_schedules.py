@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from damaging import edit
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
+from stored_damage import edit
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.definitions.project import Schedule

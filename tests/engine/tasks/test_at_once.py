@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import combinations_with_replacement
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.skills import PluginSkill

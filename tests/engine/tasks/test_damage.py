@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from damaging import edit
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
+from stored_damage import edit
 from terminal import ASKING, Terminal, reply
 
 from perstack.core.definitions.experts import Iterate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
-from hosting import Bench, wait_for
+from hosts import Bench, wait_for
 
 from perstack.core.base.chain import Head
 from perstack.errors import Conflict

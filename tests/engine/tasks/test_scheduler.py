@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.permissions import Permissions

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import PerstackError, UsageError

@@ -10,14 +10,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hosting import Bench, wait_for
+from hosts import Bench, wait_for
 
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound
 from perstack.testing.crashing_storage import Crash
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 
-SCRIPT = Path(__file__).parents[2] / "support" / "refactoring.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "file_refactoring.py"
 FILES = 42
 KILLS = 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 
 from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.core.tasks.events import WaitingFor

@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from hosting import Bench, expert, wait_for
+from engine_workers import AtWork, Engine
+from hosts import Bench, expert, wait_for
 from terminal import reply
 from worker_processes import Cluster, effect
-from working import AtWork, Engine
 
 from perstack.engine.log.storage import ensure_storage_name, storage_name
 from perstack.host import Host

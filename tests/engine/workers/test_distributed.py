@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from approving import ASK_WRITE, append, files
-from fleet import Fleet, check_whole, until_driven, until_empty, wait_for_end
-from hosting import Bench, expert, wait_for
-from working import AtWork
+from approval_jobs import ASK_WRITE, append, files
+from delegate_workers import Fleet, check_whole, until_driven, until_empty, wait_for_end
+from engine_workers import AtWork
+from hosts import Bench, expert, wait_for
 
 from perstack.core.definitions.settings import Budget
 from perstack.testing.scripted import text, tool, turn

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from approving import ASK_WRITE, append, files
-from fleet import Fleet, abandoned, check_whole, leftovers, until_empty, wait_for_end
-from hosting import Bench, expert, wait_for
-from mortal import Death, Fate, Life
+from approval_jobs import ASK_WRITE, append, files
+from delegate_workers import Fleet, abandoned, check_whole, leftovers, until_empty, wait_for_end
+from hosts import Bench, expert, wait_for
+from mortal_workers import Death, Fate, Life
 
 from perstack.errors import Conflict
 from perstack.host import Host

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fleet import Fleet, abandoned, check_whole, leftovers, until_empty
-from hosting import Bench, expert, open_storage, wait_for
+from delegate_workers import Fleet, abandoned, check_whole, leftovers, until_empty
+from hosts import Bench, expert, open_storage, wait_for
 
 from perstack.core.definitions.project import Workspace
 from perstack.engine.audit.storage_admin import copy_storage

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from postgres_server import PostgresServer
 from terminal import Terminal, reply
 from worker_processes import TOML, Cluster, Process

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from terminal import reply
 from worker_processes import Cluster, Process, effect
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from hosting import Bench, expert, wait_for
-from working import AtWork, Engine
+from engine_workers import AtWork, Engine
+from hosts import Bench, expert, wait_for
 
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.project import Schedule

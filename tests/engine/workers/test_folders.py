@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, recording, wait_for
-from working import Engine
+from engine_workers import Engine
+from hosts import Bench, expert, recording, wait_for
 
 from perstack.engine.workers.folders import WorkerFolders
 from perstack.errors import UsageError

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from approving import ASK_WRITE, TEAM, files
-from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
+from approval_jobs import ASK_WRITE, TEAM, files
+from hosts import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.jobs.cloud_events import CloudEvent

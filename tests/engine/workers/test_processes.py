@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 import warm
-from hosting import wait_for
+from hosts import wait_for
 from postgres_server import PostgresServer
 from processes import wait_until
 from terminal import Terminal, reply

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hosting import OPENED, Seen, results, wait_for
-from locking import PLUGIN, Late
-from skilled import load, make
+from hosts import OPENED, Seen, results, wait_for
+from lock_project import PLUGIN, Late
+from skill_folders import load, make
 
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Overrides

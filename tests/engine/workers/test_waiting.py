@@ -6,7 +6,7 @@ import json
 import signal
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from postgres_server import PostgresServer
 from processes import Attended, start
 from terminal import ASKING, Terminal, reply

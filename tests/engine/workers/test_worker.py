@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import Bench, crashing, expert, until_it_crashes, wait_for
-from working import Engine, queued, record_job
+from engine_workers import Engine, queued, record_job
+from hosts import Bench, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.jobs.summary import JobSummary

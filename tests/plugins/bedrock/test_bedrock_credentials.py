@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from aws_signature import signer_of
-from hosting import Seen, expert, project_of
+from hosts import Seen, expert, project_of
 from provider_suite import error_of, request_of, using
 from wire import Said
 from wire_bedrock import BEDROCK, NOWHERE

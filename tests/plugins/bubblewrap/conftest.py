@@ -1,5 +1,5 @@
 """What tests of the sandbox share."""
 
-from sandboxed import box, usable
+from sandbox_programs import box, usable
 
 __all__ = ["box", "usable"]

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
-from sandboxed import Box
+from hosts import wait_for
+from sandbox_programs import Box
 
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.engine.plugins.registry import load_plugins

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hosting import Seen, expert, results, wait_for
-from sandboxed import host
+from hosts import Seen, expert, results, wait_for
+from sandbox_programs import host
 from terminal import Terminal, reply
 
 from perstack.core.definitions.experts import Iterate

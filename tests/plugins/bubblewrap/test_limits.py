@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
-from sandboxed import PYTHON, Box
+from hosts import wait_for
+from sandbox_programs import PYTHON, Box
 
 from perstack.core.definitions.sandbox import Sandbox, bytes_of, policy_of
 from perstack.errors import SkillError, UsageError

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import metadata_scene
 import pytest
-from hosting import Seen, expert, results, wait_for
+from hosts import Seen, expert, results, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
-from sandboxed import PYTHON, Box, host
+from sandbox_programs import PYTHON, Box, host
 from terminal import Terminal, reply
 
 from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrow_policy, wrong_place

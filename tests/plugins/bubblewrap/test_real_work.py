@@ -16,9 +16,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from hosting import Seen, expert, results, wait_for
+from hosts import Seen, expert, results, wait_for
 from npm import mcp_servers
-from sandboxed import PYTHON, host
+from sandbox_programs import PYTHON, host
 
 from perstack.core.definitions.sandbox import Sandbox
 from perstack.core.definitions.settings import Overrides

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hosting import Seen, expert, results, wait_for
-from sandboxed import Box, host
+from hosts import Seen, expert, results, wait_for
+from sandbox_programs import Box, host
 from terminal import Terminal, reply
 
 from perstack.core.definitions.sandbox import SandboxPolicy

@@ -27,7 +27,7 @@ ONE_RUN = f"""
 import asyncio, json, os, sys, traceback
 sys.path.insert(0, {str(SUPPORT)!r})
 from pathlib import Path
-from hosting import Bench, expert
+from hosts import Bench, expert
 from perstack.testing.scripted import text, tool
 
 (Path.cwd() / "a.txt").write_text("hello")

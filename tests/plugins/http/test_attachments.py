@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from provider_suite import CAPABILITIES, WIRES, host_in
 from wire import Said, Wire
 

@@ -13,7 +13,7 @@ from typing import Any
 import anthropic.types as anthropic
 import pytest
 from google.genai import types as google
-from hosting import Seen, crashing, expert, open_storage, project_of, until_it_crashes
+from hosts import Seen, crashing, expert, open_storage, project_of, until_it_crashes
 from openai.types.responses import ResponseFunctionWebSearch
 from pydantic import TypeAdapter
 from responses_stream import events_of, message

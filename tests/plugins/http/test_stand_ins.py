@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from conversation import plain
-from hosting import MovedClock, Seen, expert, project_of
+from hosts import MovedClock, Seen, expert, project_of
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic import TypeAdapter

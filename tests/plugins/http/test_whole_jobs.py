@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from hosting import Seen
+from hosts import Seen
 from pages import rows
 from provider_suite import PAGE, WIRES, host_in
 from terminal import Terminal

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import Seen, expert, open_storage, project_of, wait_for
+from hosts import Seen, expert, open_storage, project_of, wait_for
 from mcp_bed import Bed
 
 from perstack.core.definitions.settings import Overrides

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hosting import Seen, expert, project_of, results, wait_for
+from hosts import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed, words
 
 from perstack.core.definitions.experts import Expert

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import Seen, expert, project_of, results, wait_for
+from hosts import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed
 
 from perstack.core.definitions.experts import Expert

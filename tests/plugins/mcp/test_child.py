@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 
 from perstack_mcp.server_process import Launch, run_server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hosting import wait_for
+from hosts import wait_for
 from mcp_bed import Bed, words
 
 from perstack.core.definitions.skills import McpStdioSkill

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hosting import Seen, expert, project_of, results, wait_for
+from hosts import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed
 
 from perstack.core.definitions.settings import Overrides

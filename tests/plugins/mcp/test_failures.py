@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from mcp_bed import Bed, words
 
 from perstack.core.definitions.skills import McpStdioSkill

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from approving import answer
-from hosting import Seen, expert, project_of, results, wait_for
+from approval_jobs import answer
+from hosts import Seen, expert, project_of, results, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp_bed import Bed

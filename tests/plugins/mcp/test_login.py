@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import warm
-from hosting import Seen, expert, project_of, results, wait_for
+from hosts import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed
 from terminal import Terminal
 

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from mcp_bed import MISBEHAVING, Bed, words
 
 from perstack.core.definitions.skills import McpStdioSkill

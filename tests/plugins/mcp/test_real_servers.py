@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from mcp_bed import Bed, blob_parts, words
 from web_pages import Pages
 

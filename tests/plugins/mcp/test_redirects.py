@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from internet import PUBLIC, Internet, Reply, Request, internet
 from mcp_bed import Bed
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import httpx2
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from mcp.shared.exceptions import MCPError
 from mcp_bed import Bed, words
 

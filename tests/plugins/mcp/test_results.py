@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 from mcp_bed import Bed, blob_parts, words
 
 from perstack.core.runs.messages import BlobPart, TextPart

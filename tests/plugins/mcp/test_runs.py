@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from hosting import Seen, expert, project_of, results, wait_for
+from hosts import Seen, expert, project_of, results, wait_for
 from mcp_bed import MARK, MISBEHAVING, Bed
 
 from perstack.core.definitions.experts import Expert

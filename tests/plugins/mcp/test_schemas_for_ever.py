@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hosting import Seen, expert, project_of, results, wait_for
+from hosts import Seen, expert, project_of, results, wait_for
 from mcp_bed import MISBEHAVING, Bed
 
 from perstack.core.definitions.settings import Overrides

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
+from hosts import Bench, Seen, expert, wait_for
 
 from golden import CASES, GOLDEN, states
 from perstack.core.base.chain import open_line

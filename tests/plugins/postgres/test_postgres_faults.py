@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from frozen import check_frozen, driver, lease_once, take_over
-from hosting import closing
+from frozen_driver import check_frozen, driver, lease_once, take_over
+from hosts import closing
 from postgres_proxy import Cut, Pooler, Proxy
 from postgres_server import PostgresServer
-from restarted import Jobs
+from server_restart import Jobs
 
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, StorageError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from hosting import closing
+from hosts import closing
 from postgres_server import PostgresServer
 
 from perstack.core.base.chain import EMPTY_LOG, remove_payload, seal

@@ -13,11 +13,11 @@ from typing import get_args
 import obstore
 import pytest
 from crash_team import Team
-from cutting import Kill, cutting
-from frozen import check_frozen, driver
+from cutting_proxy import Kill, cutting
+from frozen_driver import check_frozen, driver
 from obstore.exceptions import AlreadyExistsError
-from restarted import Jobs
 from s3_server import BUCKET, KEYS
+from server_restart import Jobs
 
 from perstack.errors import Conflict
 from perstack.ports.storage import RunRef, Storage

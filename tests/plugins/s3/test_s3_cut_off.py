@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from cutting import Cutting, Way, cutting
+from cutting_proxy import Cutting, Way, cutting
 from s3_server import BUCKET
 
 from perstack.ports.storage import Storage

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import obstore
 import pytest
-from cutting import Cutting, cutting
-from hosting import Bench, expert
+from cutting_proxy import Cutting, cutting
+from hosts import Bench, expert
 from s3_server import BUCKET, KEYS, bucket
 from terminal import Terminal, reply
 

@@ -1,6 +1,6 @@
 """Process files one after the other, with a checkpoint after each. When started again, it continues.
 
-python refactoring.py STORAGE FILES
+python file_refactoring.py STORAGE FILES
 """
 
 import asyncio

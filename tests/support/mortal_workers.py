@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from hosting import until_it_crashes
-from working import worker_of
+from engine_workers import worker_of
+from hosts import until_it_crashes
 
 from perstack.engine.workers.reports import WorkerReport
 from perstack.engine.workers.worker import Worker

@@ -1,6 +1,6 @@
 """Make Python on Linux look like Python on macOS, as far as possible: names that only Linux has are removed.
 
-    PYTHONPATH=tests/support/as_macos .venv/bin/python -m pytest -m "not linux"
+    PYTHONPATH=tests/support/macos_emulation .venv/bin/python -m pytest -m "not linux"
 
 This finds uses of such names without a check. It is not a Mac: kernel, file system and C library are Linux's.
 """

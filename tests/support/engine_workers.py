@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from hosting import Bench, expert, until_it_crashes
+from hosts import Bench, expert, until_it_crashes
 from terminal import Terminal
 
 from perstack.config.load import load_usable

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from hosting import Bench, expert
+from hosts import Bench, expert
 
 from perstack.core.base.ids import job_of_run
 from perstack.errors import StorageError

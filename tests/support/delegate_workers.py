@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from hosting import Bench
-from mortal import Life, Mortal, MortalDispatcher, MortalStorage, mortal_at_work
-from working import AtWork, Engine
+from engine_workers import AtWork, Engine
+from hosts import Bench
+from mortal_workers import Life, Mortal, MortalDispatcher, MortalStorage, mortal_at_work
 
 from perstack.core.definitions.project import Workers
 from perstack.core.jobs.summary import JobSummary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosting import expert
+from hosts import expert
 
 from perstack.core.definitions.skills import PluginSkill, ToolSpec
 from perstack.ports.hooks import hookimpl

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosting import Bench, expert, wait_for
+from hosts import Bench, expert, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions

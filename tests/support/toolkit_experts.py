@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosting import Bench, Seen, expert, wait_for
+from hosts import Bench, Seen, expert, wait_for
 from pydantic import BaseModel, Field, SecretStr
 
 from perstack.core.definitions.skills import PluginSkill

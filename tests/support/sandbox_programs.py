@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hosting import wait_for
+from hosts import wait_for
 
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy
