@@ -128,33 +128,33 @@ def module_name(path: Path) -> str:
 
 def cycles(graph: dict[str, set[str]]) -> int:
     """Return the number of groups of modules that import each other."""
-    done: set[str] = set()
+    visited: set[str] = set()
     order: list[str] = []
 
     def visit(start: str, edges: dict[str, set[str]], out: list[str]) -> None:
         stack = [(start, iter(edges.get(start, ())))]
-        done.add(start)
+        visited.add(start)
         while stack:
-            node, rest = stack[-1]
-            following = next((target for target in rest if target not in done), None)
+            node, successors = stack[-1]
+            following = next((target for target in successors if target not in visited), None)
             if following is None:
                 out.append(node)
                 stack.pop()
             else:
-                done.add(following)
+                visited.add(following)
                 stack.append((following, iter(edges.get(following, ()))))
 
     for node in graph:
-        if node not in done:
+        if node not in visited:
             visit(node, graph, order)
     backward: dict[str, set[str]] = {}
     for node, targets in graph.items():
         for target in targets:
             backward.setdefault(target, set()).add(node)
-    done.clear()
+    visited.clear()
     groups = 0
     for node in reversed(order):
-        if node not in done:
+        if node not in visited:
             group: list[str] = []
             visit(node, backward, group)
             groups += len(group) > 1

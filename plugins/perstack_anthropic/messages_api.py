@@ -480,10 +480,10 @@ class MessagesDecoder:
         """Return the usage. The API's `input_tokens` exclude cached tokens; ours include them."""
         cached = self._counts.get("cache_read_input_tokens", 0)
         written = self._counts.get("cache_creation_input_tokens", 0)
-        sent = self._counts.get("input_tokens", 0) + cached + written
+        input_tokens = self._counts.get("input_tokens", 0) + cached + written
         generated = self._counts.get("output_tokens", 0)
         reasoning = self._counts.get("thinking_tokens", 0)
-        usage = Usage.of(sent, generated, reasoning=reasoning, cached=cached, cache_writes=written)
+        usage = Usage.of(input_tokens, generated, reasoning=reasoning, cached=cached, cache_writes=written)
         uses = {tool: self._counts.get(f"{name}_requests", 0) for tool, (name, _) in _SERVER_TOOLS.items()}
         uses = {tool: count for tool, count in uses.items() if count}
         return usage.model_copy(update={"provider_tools": uses}) if uses else usage

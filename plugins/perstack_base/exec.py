@@ -303,12 +303,12 @@ async def _pump(reading: int, output: Output) -> None:
 
 
 def _start_problem(command: str, error: OSError | ValueError) -> str:
-    shown = printable(command)
+    name = printable(command)
     if isinstance(error, FileNotFoundError):
-        return f"{shown} was not found; check the name, or run a shell: command `sh`, args [`-c`, …]"
+        return f"{name} was not found; check the name, or run a shell: command `sh`, args [`-c`, …]"
     if isinstance(error, PermissionError):
-        return f"{shown} may not be executed; make it executable, or run it by its interpreter"
-    return f"{shown} could not be started ({error}); check command, args and env"
+        return f"{name} may not be executed; make it executable, or run it by its interpreter"
+    return f"{name} could not be started ({error}); check command, args and env"
 
 
 async def _result(call: ToolCall, output: Output, status: int | None, timeout: int, ending: Ending) -> ToolResult:

@@ -162,7 +162,7 @@ class OpenWorkspace:
         self._folded_states = tuple(map(fold_case, self._states))
         self._folded_protected = tuple(map(fold_case, self._protected))
         self._state_names = tuple("/".join(parts) for parts in self._states)
-        inner_names = (*self._state_names, *("/".join(own) for own in (*self._protected, *PROTECTED_WAYS)))
+        inner_names = (*self._state_names, *("/".join(parts) for parts in (*self._protected, *PROTECTED_WAYS)))
         outer_names = (str(path.absolute()) for path in self._outside_paths if not self.relative_parts(str(path)))
         self._protected_names = tuple(dict.fromkeys((*inner_names, *outer_names)))
         self._opened: frozenset[Parts] = frozenset()
@@ -328,8 +328,8 @@ class OpenWorkspace:
         plain = os.path.normpath(path)
         for top in self._tops:
             if f"{plain}/".startswith(top):
-                rest = plain[len(top) :].lstrip("/")
-                return tuple(rest.split("/")) if rest else ()
+                remaining = plain[len(top) :].lstrip("/")
+                return tuple(remaining.split("/")) if remaining else ()
         return None
 
     def open_root(self) -> int:

@@ -114,9 +114,9 @@ def _keep_owner_and_mode(handle: int, old: os.stat_result) -> None:
 
 
 def _write_all(handle: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(handle, rest) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(handle, remaining) :]
 
 
 def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool) -> None:

@@ -109,12 +109,12 @@ class ProtectedFileScanner:
         return scanned, True
 
     def _scan_folder(self, path: str) -> _Folder:
-        changed = Path(path).stat(follow_symlinks=False).st_ctime_ns
+        ctime_ns = Path(path).stat(follow_symlinks=False).st_ctime_ns
         cached = self._known.get(path)
-        if cached is not None and cached.is_settled and cached.changed == changed:
+        if cached is not None and cached.is_settled and cached.changed == ctime_ns:
             return cached
         now = time.time_ns()
-        folder = _Folder(changed, is_settled=changed < now - _TIMESTAMP_GRAIN_NS)
+        folder = _Folder(ctime_ns, is_settled=ctime_ns < now - _TIMESTAMP_GRAIN_NS)
         with os.scandir(path) as entries:
             names = {entry.name: entry for entry in entries}
         for entry in names.values():

@@ -29,9 +29,9 @@ def memory_files(*contents: bytes) -> Generator[tuple[int, ...]]:
         for data in contents:
             handle = os.memfd_create("perstack")
             stack.callback(os.close, handle)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(handle, rest) :]
+            remaining = memoryview(data)
+            while remaining:
+                remaining = remaining[os.write(handle, remaining) :]
             os.lseek(handle, 0, os.SEEK_SET)
             handles.append(handle)
         yield tuple(handles)

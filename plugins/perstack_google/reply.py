@@ -327,9 +327,9 @@ def _add_tool(collector: ProviderToolBlocks, piece: _GeminiPart, grounding: _Gro
     if piece.tool_response is not None:
         tool = _tool_type(piece.tool_response)
         lines = grounding.lines if tool == "webSearch" else []
-        shown = lines or [json.dumps(piece.tool_response.get("response"), ensure_ascii=False)]
+        shown_lines = lines or [json.dumps(piece.tool_response.get("response"), ensure_ascii=False)]
         response: JsonObject = {"toolResponse": piece.tool_response, **signed}
-        collector.result(_id_of(piece.tool_response), tool, shown, response, is_error=False)
+        collector.result(_id_of(piece.tool_response), tool, shown_lines, response, is_error=False)
     if piece.code is not None:
         arguments: JsonObject = {"code": piece.code.get("code")}
         collector.use(_id_of(piece.code), "codeExecution", arguments, {"executableCode": piece.code, **signed})
@@ -337,8 +337,8 @@ def _add_tool(collector: ProviderToolBlocks, piece: _GeminiPart, grounding: _Gro
         output, outcome = piece.code_result.get("output"), piece.code_result.get("outcome")
         printed: JsonObject = {"codeExecutionResult": piece.code_result, **signed}
         is_error = outcome not in (None, "OUTCOME_OK")
-        shown = [output] if isinstance(output, str) else []
-        collector.result(_id_of(piece.code_result), "codeExecution", shown, printed, is_error=is_error)
+        shown_lines = [output] if isinstance(output, str) else []
+        collector.result(_id_of(piece.code_result), "codeExecution", shown_lines, printed, is_error=is_error)
 
 
 def _tool_type(fields: JsonObject) -> str:

@@ -386,16 +386,16 @@ def _call_part(call: _Call) -> ToolCallPart:
 def _usage(usage: _CompletionUsage | None) -> Usage:
     if usage is None:
         return Usage()
-    sent, generated = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    input_tokens, output_tokens = usage.prompt_tokens or 0, usage.completion_tokens or 0
     reasoning = (usage.completion_tokens_details or _CompletionDetails()).reasoning_tokens or 0
     cached = (usage.prompt_tokens_details or _PromptDetails()).cached_tokens or usage.prompt_cache_hit_tokens or 0
-    if reasoning and usage.total_tokens == sent + generated + reasoning:
-        generated += reasoning  # a server that does not count reasoning as generated tokens
+    if reasoning and usage.total_tokens == input_tokens + output_tokens + reasoning:
+        output_tokens += reasoning  # a server that does not count reasoning as generated tokens
     return Usage(
-        input_tokens=sent,
-        output_tokens=generated,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
         reasoning_tokens=reasoning,
-        total_tokens=usage.total_tokens or sent + generated,
+        total_tokens=usage.total_tokens or input_tokens + output_tokens,
         cached_input_tokens=cached,
     )
 

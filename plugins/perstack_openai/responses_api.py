@@ -107,9 +107,9 @@ def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
         "effort": effort_of(request.model, request.reasoning_budget, dialect),
         "summary": dialect.reasoning_summary,
     }
-    given: JsonObject = {name: value for name, value in options.items() if value is not None}
+    reasoning: JsonObject = {name: value for name, value in options.items() if value is not None}
     include: JsonObject = {"include": ["reasoning.encrypted_content"]}
-    return {"reasoning": given, **include} if given else include
+    return {"reasoning": reasoning, **include} if reasoning else include
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
@@ -356,8 +356,8 @@ class ResponsesDecoder:
     def _items(self, response: _Response) -> list[_Item]:
         """Return the streamed items or the final response's, whichever are more: some servers omit one of both."""
         done = [item for _, item in sorted(self._done, key=lambda pair: pair[0])]
-        whole = response.output or []
-        return whole if len(whole) > len(done) else done
+        output = response.output or []
+        return output if len(output) > len(done) else done
 
 
 def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
@@ -443,11 +443,11 @@ def _finish_reason(response: _Response, items: list[_Item]) -> FinishReason:
 def _usage(usage: _ResponseUsage | None) -> Usage:
     if usage is None:
         return Usage()
-    sent, generated = usage.input_tokens or 0, usage.output_tokens or 0
+    input_tokens, output_tokens = usage.input_tokens or 0, usage.output_tokens or 0
     return Usage(
-        input_tokens=sent,
-        output_tokens=generated,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
         reasoning_tokens=(usage.output_tokens_details or _OutputTokensDetails()).reasoning_tokens or 0,
-        total_tokens=usage.total_tokens or sent + generated,
+        total_tokens=usage.total_tokens or input_tokens + output_tokens,
         cached_input_tokens=(usage.input_tokens_details or _InputDetails()).cached_tokens or 0,
     )

@@ -296,8 +296,8 @@ class _Export:
                 )
             case _:
                 assert_never(message)
-        named = tuple(part.model_copy(update={"id": _id(message_id, "part", n)}) for n, part in enumerate(contents))
-        return theirs.Message(type=message.type, id=message_id, contents=named)
+        parts = tuple(part.model_copy(update={"id": _id(message_id, "part", n)}) for n, part in enumerate(contents))
+        return theirs.Message(type=message.type, id=message_id, contents=parts)
 
     def _content(self, part: ResultContent) -> theirs.OriginalPart:
         if isinstance(part, TextPart):
@@ -330,9 +330,9 @@ class _Export:
         self.files[f"jobs/{stretch.state.start.job_id}/runs/{stretch.run_id}/{name}"] = content.to_json()
 
     def _run_id(self, run_id: str, part: int) -> str:
-        made = _id(run_id, "run", part)
-        self.run_ids[run_id] = made
-        return made
+        new_id = _id(run_id, "run", part)
+        self.run_ids[run_id] = new_id
+        return new_id
 
 
 def to_original(
@@ -374,8 +374,8 @@ def _reply_part(part: ReplyPart) -> theirs.OriginalPart:
 def _id(owner: str, what: str, number: int) -> str:
     value = int.from_bytes(sha256(f"{owner} {what} {number}".encode()).digest())
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
-    made = letters[value % 26]
-    while len(made) < 24:
+    text = letters[value % 26]
+    while len(text) < 24:
         value //= 36
-        made += letters[value % 36]
-    return made
+        text += letters[value % 36]
+    return text

@@ -406,7 +406,7 @@ class _HoldingContract(_Base):
             await bed.pass_time(SILENT_AFTER + 0.5)
             assert [info.name for info in await dispatcher.workers()] == []
             await next_.beat()
-            taken = await next_claim(next_, TAKEN_OVER_WITHIN)
+            takeover = await next_claim(next_, TAKEN_OVER_WITHIN)
             assert await silent.beat() == [lost.id]
             assert await silent.beat() == []
             assert await next_.beat() == []
@@ -414,7 +414,7 @@ class _HoldingContract(_Base):
             kept = await next_claim(silent)
             assert kept.order.job_id == "new"
             assert not kept.is_taken_over
-            await next_.release(taken, taken.order)
+            await next_.release(takeover, takeover.order)
             back = await next_claim(silent)
             assert (back.order.job_id, back.is_taken_over) == ("lost", False)
             assert await silent.beat() == []

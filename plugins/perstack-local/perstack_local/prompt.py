@@ -199,12 +199,12 @@ def _result(part: ToolResultPart) -> str:
 
 def _join_roles(chat: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
     """Join adjacent messages of one role, because many models' templates reject them."""
-    joined: list[ChatMessage] = []
+    merged: list[ChatMessage] = []
     for turn in chat:
-        if joined and joined[-1].role == turn.role:
-            turn = ChatMessage(turn.role, f"{joined.pop().content}\n\n{turn.content}")
-        joined.append(turn)
-    return tuple(joined)
+        if merged and merged[-1].role == turn.role:
+            turn = ChatMessage(turn.role, f"{merged.pop().content}\n\n{turn.content}")
+        merged.append(turn)
+    return tuple(merged)
 
 
 def _call(text: str) -> tuple[str, JsonObject | None]:

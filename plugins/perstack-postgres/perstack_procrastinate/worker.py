@@ -102,11 +102,11 @@ class ProcrastinateSeat(Seat):
 
     @override
     async def change(self, claim: Claim, order: Order) -> Claim:
-        changed = Claim(claim.id, order, claim.is_taken_over)
+        new_claim = Claim(claim.id, order, claim.is_taken_over)
         if claim.id in self._claims:
             await self._engine.row(statements.CHANGE, {**self._claim_key(claim), "args": Jsonb(to_json(order))})
-            self._claims[claim.id] = changed
-        return changed
+            self._claims[claim.id] = new_claim
+        return new_claim
 
     @override
     async def release(self, claim: Claim, again: Order | None = None) -> None:

@@ -39,7 +39,7 @@ class ObjectCache:
     async def all(self) -> Mapping[str, bytes]:
         """Return all objects by Job id."""
         prefix = self._layout.prefix_of(self._kind)
-        tags = {listed.key.removeprefix(prefix): listed.tag for listed in await self._objects.list(prefix)}
+        tags = {entry.key.removeprefix(prefix): entry.tag for entry in await self._objects.list(prefix)}
         if len(tags) > _MIN_REQUESTS_FOR_INDEX and not self._has_read_index:
             await self._read_index()
         stale = [name for name, tag in tags.items() if self._known.get(name, ("", b""))[0] != tag]
@@ -127,15 +127,15 @@ class WriteOrder:
     async def _times(self, latest: Mapping[str, Listed], summaries: Mapping[str, Listed]) -> list[tuple[int, str]]:
         """Return the write times of Jobs of one second. If there are several, the times in their objects decide."""
         if len(latest) == 1:
-            return [(place_in_time(listed.written), name) for name, listed in latest.items()]
-        unread = [name for name, listed in latest.items() if self._write_times.get(name, ("", 0))[0] != listed.tag]
+            return [(place_in_time(entry.written), name) for name, entry in latest.items()]
+        unread = [name for name, entry in latest.items() if self._write_times.get(name, ("", 0))[0] != entry.tag]
         objects = await gather_limited(self._objects.get(latest[name].key) for name in unread)
         for name, stored in zip(unread, objects, strict=True):
             time_ns = (
                 0 if stored is None else split_stamp(stored.data)[0] if name in summaries else _made_at(stored.data)
             )
             self._write_times[name] = (latest[name].tag, time_ns)
-        return [(place_in_time(listed.written, self._write_times[name][1]), name) for name, listed in latest.items()]
+        return [(place_in_time(entry.written, self._write_times[name][1]), name) for name, entry in latest.items()]
 
 
 def _made_at(data: bytes) -> int:
@@ -168,9 +168,9 @@ class S3Watch(Watch):
     async def has_changed(self) -> bool:
         """Return whether the summary was written since the last call."""
         try:
-            listed = await self._objects.head(self._key)
+            entry = await self._objects.head(self._key)
         except StorageError:
             return False  # the next read of the logs reports the error
-        tag = None if listed is None else listed.tag
+        tag = None if entry is None else entry.tag
         previous, self._tag = self._tag, tag
         return tag != previous

@@ -49,7 +49,7 @@ async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarna
         await objects.remove([layout.of_job(kind, job_id) for kind in ("entries", "summaries")])
     for kind in ("logs", "blobs"):
         prefix = layout.of_incarnation(kind, job_id, incarnation)
-        keys = [listed.key for listed in await objects.list(prefix)]
+        keys = [entry.key for entry in await objects.list(prefix)]
         for start in range(0, len(keys), _MAX_KEYS_PER_DELETE):
             await objects.remove(keys[start : start + _MAX_KEYS_PER_DELETE])
     await objects.remove([layout.deleting(job_id, incarnation)])
@@ -58,7 +58,7 @@ async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarna
 async def finish_deletions(objects: Objects, layout: Layout) -> None:
     """Finish interrupted deletions."""
     prefix = layout.prefix_of("deleting")
-    unfinished = [listed.key.removeprefix(prefix) for listed in await objects.list(prefix)]
+    unfinished = [entry.key.removeprefix(prefix) for entry in await objects.list(prefix)]
     for name in unfinished:
         job_id, _, incarnation = name.rpartition(".")
         await finish_deletion(objects, layout, job_id, incarnation)
@@ -225,7 +225,7 @@ class S3Storage(Storage):
     @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         prefix = self._layout.of_incarnation("blobs", job_id, await self._require_incarnation(job_id))
-        return tuple([listed.key.removeprefix(prefix) for listed in await self._objects.list(prefix)])
+        return tuple([entry.key.removeprefix(prefix) for entry in await self._objects.list(prefix)])
 
     @override
     async def remove_blob(self, job_id: str, sha256: str) -> None:
@@ -248,7 +248,7 @@ class S3Storage(Storage):
 
     @override
     async def size(self) -> int:
-        return sum([listed.size for listed in await self._objects.list("")])
+        return sum([entry.size for entry in await self._objects.list("")])
 
     @override
     async def checks(self) -> Sequence[StorageCheck]:
@@ -370,10 +370,10 @@ class S3Storage(Storage):
         stored = await self._objects.get(self._layout.runs(job_id, incarnation))
         if stored is None:
             return (), None
-        listed = read(RunList, stored.data)
-        if listed is None:
+        run_list = read(RunList, stored.data)
+        if run_list is None:
             raise StorageError(f"{self.location}: the list of Runs of job {job_id} is damaged: put it back")
-        return listed.runs, stored.tag
+        return run_list.runs, stored.tag
 
     async def _has_record(self, run: RunRef, head: Head) -> bool:
         records = await self.read(run, head.seq - 1, 1)
@@ -417,11 +417,11 @@ class S3Storage(Storage):
     async def _list(self, kind: str) -> dict[str, Listed]:
         await self._check_version()
         prefix = self._layout.prefix_of(kind)
-        return {listed.key.removeprefix(prefix): listed for listed in await self._objects.list(prefix)}
+        return {entry.key.removeprefix(prefix): entry for entry in await self._objects.list(prefix)}
 
     async def _bytes_of(self, kind: str, job_id: str) -> int:
         prefix = f"{self._layout.prefix_of(kind)}{check_job_id(job_id)}/"
-        return sum([listed.size for listed in await self._objects.list(prefix)])
+        return sum([entry.size for entry in await self._objects.list(prefix)])
 
     async def _check_version(self) -> None:
         await check_version(self._objects, is_for_writing=False)

@@ -188,7 +188,7 @@ class TemporalSeat(Seat):
 
     @override
     async def change(self, claim: Claim, order: Order) -> Claim:
-        changed = Claim(claim.id, order, claim.is_taken_over)
+        new_claim = Claim(claim.id, order, claim.is_taken_over)
         held = self._claims.get(claim.id)
         if held is not None:
 
@@ -198,8 +198,8 @@ class TemporalSeat(Seat):
 
             with suppress(LookupError):
                 await self._connection.use(send)
-            held.claim = changed
-        return changed
+            held.claim = new_claim
+        return new_claim
 
     @override
     async def release(self, claim: Claim, again: Order | None = None) -> None:

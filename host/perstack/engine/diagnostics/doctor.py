@@ -134,9 +134,9 @@ def _default(setup: HostContext, factories: Sequence[ProviderFactory]) -> str | 
 async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_default: bool) -> ProviderState:
     # a recording is configured in the settings, never in the environment
     is_configured = factory.is_configured(env) or factory.name == RECORDED
-    listed, models, problem = False, tuple[OfferedModel, ...](), ""
+    is_listed, models, problem = False, tuple[OfferedModel, ...](), ""
     try:
-        listed, models = await asyncio.wait_for(asyncio.to_thread(_models, factory, env), _MODEL_LIST_TIMEOUT_S)
+        is_listed, models = await asyncio.wait_for(asyncio.to_thread(_models, factory, env), _MODEL_LIST_TIMEOUT_S)
     except PerstackError as error:
         problem = str(error)
     except TimeoutError:
@@ -145,7 +145,7 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
     return ProviderState(
         name=factory.name,
         is_configured=is_configured,
-        is_usable=is_configured or (listed and bool(models)),
+        is_usable=is_configured or (is_listed and bool(models)),
         is_default=is_default,
         how_to_configure=factory.how_to_configure,
         default_model=factory.default_model,

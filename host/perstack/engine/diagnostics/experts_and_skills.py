@@ -94,8 +94,8 @@ class Experts:
 
         setup = self._source.current
         provider, current_model = parts_of(self.model(expert_key))
-        listed = (model.name for model in (await provider_state(setup, provider)).models)
-        return tuple(dict.fromkeys((current_model, *(f"{NAMED}{name}" for name in setup.project.models), *listed)))
+        model_names = (model.name for model in (await provider_state(setup, provider)).models)
+        return tuple(dict.fromkeys((current_model, *(f"{NAMED}{name}" for name in setup.project.models), *model_names)))
 
     async def diagnosis(self) -> tuple[DoctorFinding, ...]:
         """Check whether this machine has what perstack needs; findings include remedies."""

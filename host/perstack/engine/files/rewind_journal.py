@@ -83,9 +83,9 @@ def write_file(handle: int, name: bytes, data: bytes, mode: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(name, flags, 0o600, dir_fd=handle)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(fd, remaining) :]
         os.fchmod(fd, mode)
         sync(fd)
     finally:
@@ -167,9 +167,9 @@ class JournalFile:
         # a fixed name, because only the lock holder writes it: a file left by a killed process is overwritten
         handle = open_regular(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         try:
-            rest = memoryview(journal.to_json())
-            while rest:
-                rest = rest[os.write(handle, rest) :]
+            remaining = memoryview(journal.to_json())
+            while remaining:
+                remaining = remaining[os.write(handle, remaining) :]
             sync(handle)
         finally:
             os.close(handle)

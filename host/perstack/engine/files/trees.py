@@ -55,11 +55,11 @@ class Trees:
             self._check_place(pair.path, pair.depth)
             if pair.old == pair.new:
                 continue
-            before = _EMPTY_FOLDER if pair.old is None else await self.folder(pair.old)
+            old_folder = _EMPTY_FOLDER if pair.old is None else await self.folder(pair.old)
             after = _EMPTY_FOLDER if pair.new is None else await self.folder(pair.new)
-            entry_count += len(before.entries) + len(after.entries)
+            entry_count += len(old_folder.entries) + len(after.entries)
             self._check_count(entry_count, 2 * MAX_ENTRIES)
-            compared = compare(pair, before, after)
+            compared = compare(pair, old_folder, after)
             all_changes += compared.changes
             pending += compared.below
         return tuple(sorted(all_changes, key=lambda change: change.path))

@@ -108,17 +108,17 @@ def read_link(name: bytes, folder: int) -> bytes | None:
 def _read(file: int, max_bytes: int) -> Content | UnreadFile:
     content: Content | None = None
     for _ in range(_MAX_READS):
-        before = os.fstat(file)
-        if not stat.S_ISREG(before.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             return UnreadFile(None)
-        if before.st_size > max_bytes:
-            return UnreadFile("tooLarge", stamp_of(before), before.st_size)
+        if status.st_size > max_bytes:
+            return UnreadFile("tooLarge", stamp_of(status), status.st_size)
         os.lseek(file, 0, os.SEEK_SET)
-        data = _read_all(file, max_bytes, before.st_size)
+        data = _read_all(file, max_bytes, status.st_size)
         after = os.fstat(file)
         if len(data) > max_bytes:
             return UnreadFile("tooLarge", stamp_of(after), after.st_size)
-        content = Content(data, stamp_of(after), stamp_of(before) == stamp_of(after) and len(data) == after.st_size)
+        content = Content(data, stamp_of(after), stamp_of(status) == stamp_of(after) and len(data) == after.st_size)
         if content.is_steady:
             break
     return content or UnreadFile("changing")
@@ -354,9 +354,9 @@ class _WalkState:
             if (status.st_dev, status.st_ino) in self._keep_off.numbers:
                 return None
             subfolder_rules = rules.for_subfolder(name, _rules_of(inner))
-            known = None if previous is None else previous.inner
+            previous_inner = None if previous is None else previous.inner
             try:
-                current = yield from self.folder(inner, path + name + b"/", known, subfolder_rules, depth + 1)
+                current = yield from self.folder(inner, path + name + b"/", previous_inner, subfolder_rules, depth + 1)
             except OSError as error:
                 check_system(error)
                 return _skipped_entry(name, "unreadable")
@@ -465,8 +465,8 @@ def _top_rules(top: bytes, handle: int) -> IgnoreRules:
         try:
             parent_rules.insert(0, (name, _rules_of(parent_handle)))
             if _exists(b".git", parent_handle):
-                exclude, own = _excluded(parent_handle), _rules_of(handle, b".perstackignore")
-                return rules_at(parent_rules, exclude=exclude, perstackignore=own)
+                exclude, own_rules = _excluded(parent_handle), _rules_of(handle, b".perstackignore")
+                return rules_at(parent_rules, exclude=exclude, perstackignore=own_rules)
         finally:
             os.close(parent_handle)
     nearest = parent_rules[-1:] or [(b"", None)]

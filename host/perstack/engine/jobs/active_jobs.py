@@ -119,22 +119,22 @@ class ActiveJobs:
 
         `heads` are the ends of its logs before it resumes.
         """
-        kept = self._kept.get(job.job.id)
-        if kept is None:
+        kept_skills = self._kept.get(job.job.id)
+        if kept_skills is None:
             return
-        if resumes and kept.heads == heads and kept.loop is asyncio.get_running_loop():
+        if resumes and kept_skills.heads == heads and kept_skills.loop is asyncio.get_running_loop():
             self._forget(job.job.id)
-            kept.skills.continue_as(job.skills)
-            job.skills = kept.skills
+            kept_skills.skills.continue_as(job.skills)
+            job.skills = kept_skills.skills
         else:
             await self.close_skills(job.job.id)
 
     async def close_skills(self, job_id: str) -> None:
         """Close the skills that are kept for a Job, if there are any."""
-        kept = self._forget(job_id)
+        kept_skills = self._forget(job_id)
         # an event loop that has ended has cancelled all their tasks
-        if kept is not None and kept.loop is asyncio.get_running_loop():
-            await kept.skills.close()
+        if kept_skills is not None and kept_skills.loop is asyncio.get_running_loop():
+            await kept_skills.skills.close()
 
     async def close(self) -> None:
         """Close all skills that are kept."""
@@ -145,10 +145,10 @@ class ActiveJobs:
             await asyncio.wait(closing)
 
     def _forget(self, job_id: str) -> _KeptSkills | None:
-        kept = self._kept.pop(job_id, None)
-        if kept is not None:
-            kept.expiry.cancel()
-        return kept
+        kept_skills = self._kept.pop(job_id, None)
+        if kept_skills is not None:
+            kept_skills.expiry.cancel()
+        return kept_skills
 
     def _expire(self, job_id: str) -> None:
         task = asyncio.get_running_loop().create_task(self.close_skills(job_id))

@@ -162,14 +162,14 @@ class Jobs(JobReader):
         expert = context.expert(expert_key)
         context.project.check_guarded(expert.key)
         job_id = await self.resolve(job_id)
-        added = await read_attachments(context, expert.key, attachments)
+        attached_files = await read_attachments(context, expert.key, attachments)
 
         async def decide(loaded: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
             base = await self._base(loaded, resume_from)
             check_same_expert(base, expert, job_id)
-            contents = await self.runner.store_attachments(job_id, added)
+            contents = await self.runner.store_attachments(job_id, attached_files)
             origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
             return NewRun(expert, query, labels, contents, continued_from=origin, base=base)
 

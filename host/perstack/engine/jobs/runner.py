@@ -109,7 +109,7 @@ class JobRunner:
             from perstack.engine.plugins.skill_bundles import check_bundle
 
             check_bundle(runnable.knowledge, with_delegates(context.project, (expert.key,)))
-        added = await read_attachments(context, expert.key, attachments)
+        attached_files = await read_attachments(context, expert.key, attachments)
 
         async def work() -> JobSummary:
             from perstack.engine.runs.beginning import NewRun
@@ -119,7 +119,7 @@ class JobRunner:
                 async with self._leased(created_id) as stop:
                     if created_id == job_id:
                         await self._check_not_begun(created_id)  # check again under the lease
-                    contents = await self.store_attachments(created_id, added)
+                    contents = await self.store_attachments(created_id, attached_files)
                     new = NewRun(expert, query, labels, contents)
                     return await self.drive(runnable, Job(created_id), new, listener, stop, queue=queue)
 

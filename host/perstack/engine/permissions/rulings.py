@@ -47,12 +47,13 @@ def path_resolver(workspace: Path, *, remembers: bool = False) -> Resolve:
         return own_name, os.path.realpath(own_name) if os.path.islink(own_name) else own_name  # noqa: PTH114 - nothing but names
 
     def resolve(path: str, folder: str) -> Sequence[str]:
-        joined = os.path.join(root, folder, path)  # noqa: PTH118 - normpath needs what Path would drop
-        normalized = os.path.normpath(joined)  # file tools resolve `link/..` lexically, and programs as the system does
+        full_path = os.path.join(root, folder, path)  # noqa: PTH118 - normpath needs what Path would drop
+        # File tools resolve `link/..` lexically, and programs as the system does.
+        normalized = os.path.normpath(full_path)
         names: tuple[str, ...]
         try:
             own_name, leads_to = follow(normalized)
-            names = (leads_to, *(() if joined == normalized else follow(joined)[1:]), own_name)
+            names = (leads_to, *(() if full_path == normalized else follow(full_path)[1:]), own_name)
         except (ValueError, OSError):
             names = (normalized,)
         return tuple(dict.fromkeys(_relative_to(root, name) for name in names))

@@ -311,14 +311,14 @@ def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
     """
     ranks = Counter((tool.spec.name, tool.rank) for tool in offered)
     names = {index: tool.spec.name for index, tool in enumerate(offered) if _keeps_name(tool, ranks)}
-    taken = set(names.values())
+    used_names = set(names.values())
     indexes = [index for index in range(len(offered)) if index not in names]
     prefixed = Counter(offered[index].prefixed_name for index in indexes)
     for index in sorted(indexes, key=lambda index: (offered[index].spec.skill_name, offered[index].own_name)):
         tool = offered[index]
-        is_free = prefixed[tool.prefixed_name] == 1 and tool.prefixed_name not in taken
-        names[index] = tool.prefixed_name if is_free else _digest_name(tool, taken | prefixed.keys())
-        taken.add(names[index])
+        is_free = prefixed[tool.prefixed_name] == 1 and tool.prefixed_name not in used_names
+        names[index] = tool.prefixed_name if is_free else _digest_name(tool, used_names | prefixed.keys())
+        used_names.add(names[index])
     return [
         replace(tool, spec=replace_name(tool.spec, names[index], tool.spec.skill_name))
         for index, tool in enumerate(offered)

@@ -116,16 +116,16 @@ class JobBudget:
         thinks = run.start.reasoning_budget not in (None, "none", 0)
         wanted_tokens = _wanted_tokens(run, thinks=thinks) if max_tokens is None else max_tokens
         min_tokens = max(MIN_THINKING_REPLY_TOKENS if thinks else MIN_REPLY_TOKENS, 2 * (run.cut_at or 0))
-        sent = await self._max_sent_tokens(run, tools, instruction)
-        bound = await self._bound(run, sent, max(wanted_tokens, 2 * (run.cut_at or 0)), min_tokens)
+        input_tokens = await self._max_sent_tokens(run, tools, instruction)
+        bound = await self._bound(run, input_tokens, max(wanted_tokens, 2 * (run.cut_at or 0)), min_tokens)
         if provider_tools and self.ledger.wants_prices(run.id):
             fee = await self._prices.highest_fee(run.provider, run.model, provider_tools)
             bound = replace(bound, input_nano=bound.input_nano + fee)
         decision = await self._room(run, bound)
         if isinstance(decision, Exceeded) and run.id in self._unbounded:
             notice(
-                f"{run.id}: what a document comes to is not known before a model has read it, so {sent:,} tokens, the"
-                " whole context, would have to be left in the budget"
+                f"{run.id}: what a document comes to is not known before a model has read it, so {input_tokens:,}"
+                " tokens, the whole context, would have to be left in the budget"
             )
         return decision
 

@@ -146,7 +146,7 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
         purpose="summary",
         step=start_compaction_event(session.run, command, "", None, session.stamp).step_number,
     )
-    sent = estimated_tokens(len(text.encode(errors="replace")))
+    input_tokens = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summarizer.provider_name)
     attempts = Attempts(session, summarizer.endpoint)
     with attempts.ticket:
@@ -154,7 +154,7 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
             if not await _begin(session, command, summarizer, request, context.budget):
                 return None
             try:
-                generation = await attempts.once(request, lambda delta: None, sent)
+                generation = await attempts.once(request, lambda delta: None, input_tokens)
             except ProviderError as error:
                 decision = await retry_or_give_up(session, error, attempt, attempts)
                 if decision is True:
@@ -183,9 +183,10 @@ async def _begin(
 ) -> bool:
     granted: Grant | None = None
     if budget is not None:
-        sent = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
+        input_bytes = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
         max_tokens = request.max_tokens or 0
-        reservation = budget.reserve_summary(session.run, summarizer.provider_name, summarizer.model, sent, max_tokens)
+        provider, model = summarizer.provider_name, summarizer.model
+        reservation = budget.reserve_summary(session.run, provider, model, input_bytes, max_tokens)
         granted = await reserve_or_stop(session, reservation)
         if granted is None:
             return False

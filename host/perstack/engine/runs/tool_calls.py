@@ -79,8 +79,8 @@ class Sampling:
         context, start = self._context, self._run.start
         key = f"{self._key}/{next(self._numbers)}"
         messages = History(request.messages)
-        sent = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
-        granted = await self._reserve(request, sent)
+        input_bytes = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
+        granted = await self._reserve(request, input_bytes)
         if granted is not None:
             await self._record_start(granted.amount.as_charge())
         generation = GenerationRequest(
@@ -99,7 +99,7 @@ class Sampling:
         )
         try:
             with context.endpoint.place() as ticket:
-                reply = await run_in_turn(ticket, estimated_tokens(sent), lambda: self._try_once(generation))
+                reply = await run_in_turn(ticket, estimated_tokens(input_bytes), lambda: self._try_once(generation))
         except ProviderError as error:
             if is_uncharged(error_info(error)):
                 self._settle(key, NO_USAGE, granted)
@@ -205,9 +205,9 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
 async def _despite_swallowed_cancellation(work: Awaitable[ToolOutcome]) -> ToolOutcome:
     """Await a tool's work in this task. A tool that returns although it was cancelled does not keep the Run going."""
     task = asyncio.current_task()
-    before = 0 if task is None else task.cancelling()
+    cancellations = 0 if task is None else task.cancelling()
     outcome = await work
-    if task is not None and task.cancelling() > before:
+    if task is not None and task.cancelling() > cancellations:
         raise asyncio.CancelledError
     return outcome
 

@@ -31,39 +31,39 @@ class BlobContract(ContractBase):
 
     @in_loop
     async def test_many_blobs_are_kept_at_once_and_each_job_has_its_own(self, opener: Opener) -> None:
-        one, two = opener(), opener()
-        many = (*(b"%d" % number * 50 for number in range(40)), b"", b"0" * 50)
-        await one.create_job(JOB)
-        await one.create_job("other")
-        first = await one.put_blob(JOB, many[0])
-        names = await one.put_blobs(JOB, many)
-        assert names == tuple(hashlib.sha256(data).hexdigest() for data in many)
-        assert names[0] == first
-        assert await two.put_blobs("other", many[:30]) == names[:30]
-        assert await two.put_blobs(JOB, many) == names
-        assert sorted(await two.blobs(JOB)) == sorted({*names})
-        await one.remove_blob(JOB, names[1])
+        first, second = opener(), opener()
+        contents = (*(b"%d" % number * 50 for number in range(40)), b"", b"0" * 50)
+        await first.create_job(JOB)
+        await first.create_job("other")
+        first_name = await first.put_blob(JOB, contents[0])
+        names = await first.put_blobs(JOB, contents)
+        assert names == tuple(hashlib.sha256(data).hexdigest() for data in contents)
+        assert names[0] == first_name
+        assert await second.put_blobs("other", contents[:30]) == names[:30]
+        assert await second.put_blobs(JOB, contents) == names
+        assert sorted(await second.blobs(JOB)) == sorted({*names})
+        await first.remove_blob(JOB, names[1])
         with pytest.raises(NotFound):
-            await two.blob(JOB, names[1])
-        assert await two.blob("other", names[1]) == many[1]
-        await one.delete_job(JOB)
-        for name, data in zip(names[:30], many, strict=False):
+            await second.blob(JOB, names[1])
+        assert await second.blob("other", names[1]) == contents[1]
+        await first.delete_job(JOB)
+        for name, data in zip(names[:30], contents, strict=False):
             assert await opener().blob("other", name) == data
         with pytest.raises(NotFound):
-            await two.blob(JOB, names[2])
+            await second.blob(JOB, names[2])
         with pytest.raises(NotFound):
-            await one.put_blobs("nowhere", many)
+            await first.put_blobs("nowhere", contents)
 
     @in_loop
     async def test_what_jobs_share_takes_room_once_and_goes_with_the_last_of_them(self, opener: Opener) -> None:
         storage = opener()
         if not opener.shares_blobs:
             pytest.skip("this storage keeps the blobs of each Job apart")
-        many = tuple(bytes([number]) * 20_000 for number in range(50))
+        contents = tuple(bytes([number]) * 20_000 for number in range(50))
         jobs = ("one", "two", "three")
         for job in jobs:
             await storage.create_job(job)
-            await storage.put_blobs(job, many)
+            await storage.put_blobs(job, contents)
         sizes = await storage.sizes()
         assert [sizes[job].blobs for job in jobs] == [1_000_000] * 3
         assert await storage.size() < 2_500_000
@@ -87,18 +87,18 @@ class RedactionContract(ContractBase):
 
     @in_loop
     async def test_no_process_reads_what_was_taken_out_and_the_log_continues(self, opener: Opener) -> None:
-        one, two = opener(), opener()
-        writer = await new_writer(one)
+        first, second = opener(), opener()
+        writer = await new_writer(first)
         lines = [*await writer.append("a", "secret"), *await writer.append("c")]
-        assert await two.read(RUN) == lines
-        left = remove_payload(lines[1], "noted", "job-1-2")
-        await one.redact(RUN, 2, left)
-        expected = [lines[0], left, lines[2]]
-        assert await two.read(RUN) == await opener().read(RUN) == await one.read(RUN) == expected
-        expected += await writer.again(two).append("d")
-        assert await one.read(RUN) == await opener().read(RUN) == expected
-        await one.redact(RUN, 2, left)
-        assert await two.read(RUN, after=1, limit=2) == expected[1:3]
+        assert await second.read(RUN) == lines
+        redacted = remove_payload(lines[1], "noted", "job-1-2")
+        await first.redact(RUN, 2, redacted)
+        expected = [lines[0], redacted, lines[2]]
+        assert await second.read(RUN) == await opener().read(RUN) == await first.read(RUN) == expected
+        expected += await writer.again(second).append("d")
+        assert await first.read(RUN) == await opener().read(RUN) == expected
+        await first.redact(RUN, 2, redacted)
+        assert await second.read(RUN, after=1, limit=2) == expected[1:3]
 
     @in_loop
     async def test_nothing_but_its_own_redaction_takes_the_place_of_a_record(self, opener: Opener) -> None:
@@ -121,33 +121,33 @@ class ErasureContract(ContractBase):
 
     @in_loop
     async def test_a_blob_that_is_removed_is_gone_for_every_process_and_may_be_put_again(self, opener: Opener) -> None:
-        one, two = opener(), opener()
-        await one.create_job(JOB)
-        assert await one.blobs(JOB) == ()
-        kept, gone = await one.put_blob(JOB, b"kept"), await one.put_blob(JOB, b"secret")
-        assert sorted(await two.blobs(JOB)) == sorted((kept, gone))
-        await one.remove_blob(JOB, gone)
-        await one.remove_blob(JOB, gone)
-        await one.erase_traces(JOB)
-        for storage in (one, two, opener()):
+        first, second = opener(), opener()
+        await first.create_job(JOB)
+        assert await first.blobs(JOB) == ()
+        kept_name, removed_name = await first.put_blob(JOB, b"kept"), await first.put_blob(JOB, b"secret")
+        assert sorted(await second.blobs(JOB)) == sorted((kept_name, removed_name))
+        await first.remove_blob(JOB, removed_name)
+        await first.remove_blob(JOB, removed_name)
+        await first.erase_traces(JOB)
+        for storage in (first, second, opener()):
             with pytest.raises(NotFound):
-                await storage.blob(JOB, gone)
-            assert await storage.blob(JOB, kept) == b"kept"
-        assert await two.put_blob(JOB, b"secret") == gone
-        assert await one.blob(JOB, gone) == b"secret"
+                await storage.blob(JOB, removed_name)
+            assert await storage.blob(JOB, kept_name) == b"kept"
+        assert await second.put_blob(JOB, b"secret") == removed_name
+        assert await first.blob(JOB, removed_name) == b"secret"
         with pytest.raises(NotFound):
-            await one.blobs("nowhere")
+            await first.blobs("nowhere")
 
     @in_loop
     async def test_nothing_that_is_kept_is_lost_where_traces_are_erased_and_writing_continues(
         self, opener: Opener
     ) -> None:
-        one, two = opener(), opener()
-        writer = await new_writer(one)
+        first, second = opener(), opener()
+        writer = await new_writer(first)
         lines = await writer.append("a", "b")
-        await one.put_summary(JOB, b"{}")
-        assert await two.read(RUN) == lines
-        await one.erase_traces(JOB)
+        await first.put_summary(JOB, b"{}")
+        assert await second.read(RUN) == lines
+        await first.erase_traces(JOB)
         lines += await writer.append("c")
-        assert await two.read(RUN) == await opener().read(RUN) == lines
+        assert await second.read(RUN) == await opener().read(RUN) == lines
         assert await opener().summary(JOB) == b"{}"

@@ -48,14 +48,14 @@ class CacheContract(ContractBase):
 
     @in_loop
     async def test_a_writer_that_comes_late_cannot_undo_a_newer_entry(self, opener: Opener) -> None:
-        one, two = opener(), opener()
-        await one.create_job(JOB)
-        await one.put_entry(JOB, 5, b"")
-        await one.put_entry(JOB, 5, b"five")
-        await two.put_entry(JOB, 4, b"four")
-        assert await one.entries() == await two.entries() == {JOB: b"five"}
-        await two.put_entry(JOB, 5, b"five again")
-        assert await one.entries() == {JOB: b"five again"}
+        first, second = opener(), opener()
+        await first.create_job(JOB)
+        await first.put_entry(JOB, 5, b"")
+        await first.put_entry(JOB, 5, b"five")
+        await second.put_entry(JOB, 4, b"four")
+        assert await first.entries() == await second.entries() == {JOB: b"five"}
+        await second.put_entry(JOB, 5, b"five again")
+        assert await first.entries() == {JOB: b"five again"}
 
     @in_loop
     async def test_a_new_job_has_no_entry_of_a_deleted_one_of_its_id(self, storage: Storage) -> None:
@@ -72,54 +72,54 @@ class CacheContract(ContractBase):
     async def test_a_writer_that_comes_late_cannot_put_an_entry_of_a_deleted_job_to_a_new_one_of_its_id(
         self, opener: Opener
     ) -> None:
-        one, two = opener(), opener()
-        await one.create_job(JOB)
+        first, second = opener(), opener()
+        await first.create_job(JOB)
         old, head = seal(EMPTY_LOG, [payload(f"old {n}") for n in (1, 2)])
-        await one.append(RUN, 0, old)
-        await one.put_entry(JOB, 2, b"old", expected=(RUN, head))
-        assert await two.entry(JOB) == (2, b"old")
-        await two.delete_job(JOB)
-        await two.create_job(JOB)
+        await first.append(RUN, 0, old)
+        await first.put_entry(JOB, 2, b"old", expected=(RUN, head))
+        assert await second.entry(JOB) == (2, b"old")
+        await second.delete_job(JOB)
+        await second.create_job(JOB)
         for length in range(4):
             new, end = seal(EMPTY_LOG, [payload(f"new {n}") for n in range(length)])
-            await two.append(RUN, 0, new)
-            await one.put_entry(JOB, 3, b"", synced=True, expected=(RUN, head))
-            await one.put_entry(JOB, 2, b"old", expected=(RUN, head))
-            assert await one.entry(JOB) is await two.entry(JOB) is None
-            assert await one.entries() == {JOB: b""}
+            await second.append(RUN, 0, new)
+            await first.put_entry(JOB, 3, b"", synced=True, expected=(RUN, head))
+            await first.put_entry(JOB, 2, b"old", expected=(RUN, head))
+            assert await first.entry(JOB) is await second.entry(JOB) is None
+            assert await first.entries() == {JOB: b""}
             if new:
-                await one.put_entry(JOB, length, b"new", expected=(RUN, end))
-                assert await two.entry(JOB) == (length, b"new")
-            await one.delete_job(JOB)
-            await one.create_job(JOB)
+                await first.put_entry(JOB, length, b"new", expected=(RUN, end))
+                assert await second.entry(JOB) == (length, b"new")
+            await first.delete_job(JOB)
+            await first.create_job(JOB)
 
     @in_loop
     async def test_a_log_that_was_cut_is_known_by_the_place_that_its_entry_names(self, opener: Opener) -> None:
-        one, two = opener(), opener()
+        first, second = opener(), opener()
         for name in ("a", "ab"):
-            await one.create_job(name)
-        assert await one.entry("a") is await two.entry("nowhere") is None
-        await one.put_entry("ab", 7, b'{"x":"3 a y"}')
-        assert await two.entry("a") is None
-        await one.put_entry("a", 2, b"")
-        assert await two.entry("a") == (2, b"")
-        await two.put_entry("a", 3, b'{"y":1}', synced=True)
-        await two.put_entry("a", 1, b'{"z":1}')
-        assert await one.entry("a") == await opener().entry("a") == (3, b'{"y":1}')
-        assert await one.entry("ab") == (7, b'{"x":"3 a y"}')
-        await one.delete_job("a")
-        assert await one.entry("a") is await two.entry("a") is None
+            await first.create_job(name)
+        assert await first.entry("a") is await second.entry("nowhere") is None
+        await first.put_entry("ab", 7, b'{"x":"3 a y"}')
+        assert await second.entry("a") is None
+        await first.put_entry("a", 2, b"")
+        assert await second.entry("a") == (2, b"")
+        await second.put_entry("a", 3, b'{"y":1}', synced=True)
+        await second.put_entry("a", 1, b'{"z":1}')
+        assert await first.entry("a") == await opener().entry("a") == (3, b'{"y":1}')
+        assert await first.entry("ab") == (7, b'{"x":"3 a y"}')
+        await first.delete_job("a")
+        assert await first.entry("a") is await second.entry("a") is None
 
     @in_loop
     async def test_no_entry_is_lost_however_often_they_are_put(self, opener: Opener) -> None:
-        one, two = opener(), opener()
+        first, second = opener(), opener()
         for name in ("a", "b"):
-            await one.create_job(name)
+            await first.create_job(name)
         for n in range(1, 1500):
-            await (one if n % 2 else two).put_entry("a", n, b"%d" % n)
+            await (first if n % 2 else second).put_entry("a", n, b"%d" % n)
             if n % 500 == 0:
-                assert await two.entries() == {"a": b"%d" % n, "b": b""}
-        assert await one.entries() == await two.entries() == {"a": b"1499", "b": b""}
+                assert await second.entries() == {"a": b"%d" % n, "b": b""}
+        assert await first.entries() == await second.entries() == {"a": b"1499", "b": b""}
 
     @in_loop
     async def test_reading_all_summaries_at_once_misses_and_mixes_none(self, opener: Opener) -> None:
@@ -135,14 +135,14 @@ class CacheContract(ContractBase):
 
     @in_loop
     async def test_a_job_that_was_deleted_on_purpose_is_never_reported_as_lost(self, opener: Opener) -> None:
-        one, two = opener(), opener()
-        assert await one.lost_jobs() == ()
+        first, second = opener(), opener()
+        assert await first.lost_jobs() == ()
         for name in ("a", "b"):
-            await one.create_job(name)
-            await one.put_entry(name, 2, b"{}")
-        assert await one.lost_jobs() == ()
-        await one.delete_job("a")
-        assert await one.lost_jobs() == await two.lost_jobs() == ()
+            await first.create_job(name)
+            await first.put_entry(name, 2, b"{}")
+        assert await first.lost_jobs() == ()
+        await first.delete_job("a")
+        assert await first.lost_jobs() == await second.lost_jobs() == ()
 
 
 # Run settings and checkpoints, for storages that keep these copies.

@@ -368,14 +368,14 @@ class LeaseContract(ContractBase):
     def test_processes_that_write_at_once_lose_and_repeat_nothing(self, opener: Opener) -> None:
         storage = opener()
         wait_for(wait_for(new_writer(storage)).append("begin"))
-        with _child(opener, "write", "a") as one, _child(opener, "write", "b") as two:
-            for child in (one, two):
+        with _child(opener, "write", "a") as first, _child(opener, "write", "b") as second:
+            for child in (first, second):
                 assert _line_of(child) == "ready"
-            for child in (one, two):
+            for child in (first, second):
                 assert child.stdin is not None
                 child.stdin.write("go\n")
                 child.stdin.flush()
-            assert [child.wait(SECONDS) for child in (one, two)] == [0, 0]
+            assert [child.wait(SECONDS) for child in (first, second)] == [0, 0]
         records = wait_for(storage.read(RUN))
         assert len(records) == 1 + 2 * 2 * 40
         assert sum(b'"by":"a"' in record for record in records) == 80

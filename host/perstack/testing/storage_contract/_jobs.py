@@ -37,10 +37,10 @@ class JobContract(ContractBase):
 
     def test_no_job_is_lost_before_its_first_event(self, opener: Opener) -> None:
         wait_for(opener().create_job(JOB))
-        later = opener()
-        assert wait_for(later.has_job(JOB))
-        assert wait_for(later.jobs()).ids == (JOB,)
-        assert wait_for(later.runs(JOB)) == Page(())
+        reopened = opener()
+        assert wait_for(reopened.has_job(JOB))
+        assert wait_for(reopened.jobs()).ids == (JOB,)
+        assert wait_for(reopened.runs(JOB)) == Page(())
 
     def test_no_job_takes_the_id_of_another(self, opener: Opener) -> None:
         wait_for(opener().create_job(JOB))
@@ -61,13 +61,13 @@ class JobContract(ContractBase):
         for name in names:
             await storage.create_job(name)
             await storage.put_summary(name, b"{}")
-        seen: list[str] = []
+        ids: list[str] = []
         after: str | None = None
         for _ in range(4):
             page = await storage.jobs(limit=7, after=after)
-            seen += page.ids
+            ids += page.ids
             after = page.next
-        assert seen == names[::-1]
+        assert ids == names[::-1]
         assert after is None
         assert (await storage.jobs(limit=25)).next is None
 
@@ -228,10 +228,10 @@ class SpaceContract(ContractBase):
 
     def test_what_is_in_a_space_outlives_its_process(self, opener: Opener) -> None:
         written = wait_for(wait_for(new_writer(opener().space("tasks"))).append("x"))
-        later = opener()
-        assert later.space("tasks") is later.space("tasks")
-        assert wait_for(later.space("tasks").read(RUN)) == written
-        assert wait_for(later.space("tasks").jobs()).ids == (JOB,)
+        reopened = opener()
+        assert reopened.space("tasks") is reopened.space("tasks")
+        assert wait_for(reopened.space("tasks").read(RUN)) == written
+        assert wait_for(reopened.space("tasks").jobs()).ids == (JOB,)
 
     @pytest.mark.parametrize("name", ["", "jobs", "..", "a/b", "Tasks", "x" * 21])
     def test_no_name_of_a_space_leads_out_of_the_store(self, storage: Storage, name: str) -> None:
@@ -240,10 +240,10 @@ class SpaceContract(ContractBase):
 
     @in_loop
     async def test_two_writers_in_a_space_never_mix_their_histories(self, opener: Opener) -> None:
-        one, two = opener().space("tasks"), opener().space("tasks")
-        first = await new_writer(one, RunRef("t", "t-1"))
+        tasks, other_tasks = opener().space("tasks"), opener().space("tasks")
+        first = await new_writer(tasks, RunRef("t", "t-1"))
         await first.append("begin")
-        second: Writer = first.again(two)
+        second: Writer = first.again(other_tasks)
         await second.append("second")
         with pytest.raises(Exception, match="another process"):
             await first.append("first")

@@ -208,10 +208,10 @@ class LogContract(ContractBase):
     @in_loop
     async def test_no_records_that_were_not_sealed_together_pass_as_one_append(self, storage: Storage) -> None:
         await storage.create_job(RUN.job_id)
-        one, head = seal(EMPTY_LOG, [payload("a")])
-        two, _ = seal(head, [payload("b")])
+        first_lines, head = seal(EMPTY_LOG, [payload("a")])
+        second_lines, _ = seal(head, [payload("b")])
         with pytest.raises(StorageError):
-            await storage.append(RUN, 0, [*one, *two])
+            await storage.append(RUN, 0, [*first_lines, *second_lines])
         with pytest.raises(StorageError):
             await storage.append(RUN, 0, seal(EMPTY_LOG, [payload("a"), payload("b")])[0][:1])
         assert await storage.read(RUN) == []
