@@ -15,7 +15,7 @@ from perstack.errors import UsageError
 DEFAULT_SCHEMA = "perstack"
 _HOSTS = re.compile(r"(?:(?:[\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(?::\d*)?)(?:,(?:[\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(?::\d*)?)*")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
-_SHOWN = ("host", "port", "dbname")
+_DISPLAYED_SETTINGS = ("host", "port", "dbname")
 _FORM = "write it as postgresql://USER:PASSWORD@HOST/DATABASE, with %-escapes for what is special in a password"
 
 
@@ -49,11 +49,11 @@ def parse(location: str, setting: str = "storage") -> PostgresAddress:
         raise UsageError(f"{setting}: `schema` in the address is to be of a-z, 0-9 and _, at most 40, and not `pg_…`")
     user, _, password = userinfo.partition(":")
     libpq_query = [(name, value) for name, value in query if name != "schema"]
-    secrets = {value for name, value in libpq_query if name not in _SHOWN and "pass" in name}
+    secrets = {value for name, value in libpq_query if name not in _DISPLAYED_SETTINGS and "pass" in name}
     secrets |= {password, unquote(password)}
     names = {name for name, _ in libpq_query}
     users = {unquote(user), *(value for name, value in libpq_query if name == "user")}
-    shown_query = [(name, value) for name, value in libpq_query if name in _SHOWN]
+    shown_query = [(name, value) for name, value in libpq_query if name in _DISPLAYED_SETTINGS]
     return PostgresAddress(
         conninfo=parts._replace(query=urlencode(libpq_query, quote_via=quote)).geturl(),
         schema=schema,

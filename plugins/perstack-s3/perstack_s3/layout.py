@@ -30,7 +30,7 @@ from perstack_s3.objects import Objects
 #
 # A Job that is created again under a deleted Job's id has another incarnation, so it never sees the old objects.
 
-MERGED = 64  # appends per merged object
+GROUP_SIZE = 64  # appends per merged object
 
 VERSION = "perstack.json"
 PROBE = "perstack-probe"
@@ -67,7 +67,7 @@ class Layout:
         return f"{self.of_incarnation('logs', run.job_id, incarnation)}{check_id(run.run_id, 'run')}/a{number:010d}"
 
     def merged_key(self, run: RunRef, incarnation: str, number: int) -> str:
-        """Return the key of a merged object; `number` is the number of its first append divided by MERGED."""
+        """Return the key of a merged object; `number` is the number of its first append divided by GROUP_SIZE."""
         return f"{self.of_incarnation('logs', run.job_id, incarnation)}{check_id(run.run_id, 'run')}/p{number:010d}"
 
     def deleting(self, job_id: str, incarnation: str) -> str:
@@ -145,7 +145,7 @@ class AppendHeader(Stored):
 class MergedHeader(Stored):
     """First line of a merged object: the sizes of its appends in bytes."""
 
-    sizes: tuple[int, ...] = Field(strict=False, min_length=MERGED, max_length=MERGED)
+    sizes: tuple[int, ...] = Field(strict=False, min_length=GROUP_SIZE, max_length=GROUP_SIZE)
 
 
 class Version(Stored):
@@ -205,7 +205,7 @@ def read_append(data: bytes) -> Append:
 
 
 def merge_appends(appends: Sequence[bytes]) -> bytes | None:
-    """Merge MERGED appends; None if too large. Equal appends give equal bytes, so writers may compete."""
+    """Merge GROUP_SIZE appends; None if too large. Equal appends give equal bytes, so writers may compete."""
     if sum(map(len, appends)) > MAX_MERGED_BYTES:
         return None
     return MergedHeader(sizes=tuple(map(len, appends))).to_bytes() + b"\n" + b"".join(appends)

@@ -16,7 +16,7 @@ from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef
 from perstack.support.storage import check_redaction, damage_error, head_after, stale_writer
 from perstack_s3.layout import (
-    MERGED,
+    GROUP_SIZE,
     Append,
     Layout,
     NotAnAppend,
@@ -80,7 +80,7 @@ class S3Log:
         block = await self._last_block()
         records: list[bytes] = []
         while block >= 0 and len(records) < count:
-            first = block * MERGED
+            first = block * GROUP_SIZE
             appends = [self._read_append(first, data) for data in await self._block(block)]
             records[:0] = [record for append in appends for record in append.records]
             block -= 1
@@ -147,7 +147,7 @@ class S3Log:
 
     async def is_merged(self, number: int) -> bool:
         """Return whether the append of this number is in a merged object."""
-        return await self._objects.head(self._merged_key(number // MERGED)) is not None
+        return await self._objects.head(self._merged_key(number // GROUP_SIZE)) is not None
 
     async def put_end(self, expected_seq: int) -> None:
         """End the log before a deletion. Raises Conflict unless it has exactly `expected_seq` records."""
@@ -163,15 +163,15 @@ class S3Log:
 
         The merged object is written before the single ones are removed, so a reader always finds one or the other.
         """
-        if (number + 1) % MERGED:
+        if (number + 1) % GROUP_SIZE:
             return
-        numbers = range(number + 1 - MERGED, number + 1)
+        numbers = range(number + 1 - GROUP_SIZE, number + 1)
         with suppress(StorageError):  # the single appends stay readable
             bodies = await gather_limited(self._body(append_number) for append_number in numbers)
             merged = None if None in bodies else merge_appends([body for body in bodies if body is not None])
             if (
                 merged is not None
-                and await self._objects.create(self._merged_key(number // MERGED), merged) is not None
+                and await self._objects.create(self._merged_key(number // GROUP_SIZE), merged) is not None
             ):
                 await self._objects.remove([self._key(append_number) for append_number in numbers])
         self._recent.clear()
@@ -181,11 +181,11 @@ class S3Log:
         check_redaction(await self.read(0, None), seq, record, self.place)
         number = bisect_right([head.seq for head in self._starts], seq - 1) - 1
         index = seq - 1 - self._starts[number].seq
-        merged = await self._objects.get(self._merged_key(number // MERGED))
+        merged = await self._objects.get(self._merged_key(number // GROUP_SIZE))
         if merged is not None:
             appends = read_merged(merged.data)
-            appends[number % MERGED] = _with_record(appends[number % MERGED], index, record)
-            await self._put_in_place(self._merged_key(number // MERGED), merge_appends(appends) or b"", merged)
+            appends[number % GROUP_SIZE] = _with_record(appends[number % GROUP_SIZE], index, record)
+            await self._put_in_place(self._merged_key(number // GROUP_SIZE), merge_appends(appends) or b"", merged)
         single = await self._objects.get(self._key(number))
         if single is not None:
             await self._put_in_place(self._key(number), _with_record(single.data, index, record), single)
@@ -210,9 +210,11 @@ class S3Log:
     async def _walk(self, number: int) -> AsyncIterator[tuple[int, Append]]:
         ahead = 1
         while True:
-            merged = await self._objects.get(self._merged_key(number // MERGED)) if number % MERGED == 0 else None
+            merged = (
+                await self._objects.get(self._merged_key(number // GROUP_SIZE)) if number % GROUP_SIZE == 0 else None
+            )
             if merged is None:
-                end = min(number + ahead, (number // MERGED + 1) * MERGED)
+                end = min(number + ahead, (number // GROUP_SIZE + 1) * GROUP_SIZE)
                 objects = await gather_limited(self._objects.get(self._key(n)) for n in range(number, end))
                 present = list(takewhile(lambda stored: stored is not None, objects))
                 for stored in present:
@@ -221,23 +223,23 @@ class S3Log:
                 if len(present) == len(objects):
                     ahead = min(ahead * 2, _MAX_PREFETCH)
                     continue
-                merged = await self._objects.get(self._merged_key(number // MERGED))
+                merged = await self._objects.get(self._merged_key(number // GROUP_SIZE))
                 if merged is None:
                     if not any(objects[len(present) :]):
                         return
                     if await self._is_missing(number):
                         raise self._damage(number, f"append {number} is missing")
                     continue
-            for append in self._read_merged(number, merged.data)[number % MERGED :]:
+            for append in self._read_merged(number, merged.data)[number % GROUP_SIZE :]:
                 yield number, self._read_append(number, append)
                 number += 1
 
     async def _block(self, block: int) -> list[bytes]:
-        first = block * MERGED
+        first = block * GROUP_SIZE
         merged = await self._objects.get(self._merged_key(block))
         if merged is None:
             objects = await gather_limited(
-                self._objects.get(self._key(number)) for number in range(first, first + MERGED)
+                self._objects.get(self._key(number)) for number in range(first, first + GROUP_SIZE)
             )
             if objects[0] is not None:
                 present = takewhile(lambda stored: stored is not None, objects)
@@ -256,9 +258,9 @@ class S3Log:
         return low
 
     async def _has_begun(self, block: int) -> bool:
-        keys = (self._key(block * MERGED), self._merged_key(block))
+        keys = (self._key(block * GROUP_SIZE), self._merged_key(block))
         # A merge may happen between the two requests.
-        return any(await gather_limited(map(self._objects.head, keys))) or await self.is_merged(block * MERGED)
+        return any(await gather_limited(map(self._objects.head, keys))) or await self.is_merged(block * GROUP_SIZE)
 
     async def _is_missing(self, number: int) -> bool:
         """Return whether an append is missing although later ones exist. It may have arrived since it was requested."""

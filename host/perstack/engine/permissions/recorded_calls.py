@@ -255,18 +255,18 @@ class JobApprovals:
         """Create without reading the logs."""
         self._storage = storage
         self._job_id = job_id
-        self._found: list[StandingApproval] | None = None
+        self._cached: list[StandingApproval] | None = None
         self.is_whole = True  # True if no approval has been redacted; valid after `all`
 
     async def all(self) -> Sequence[StandingApproval]:
         """Return the approvals, as far as they can be read."""
-        if self._found is None:
-            self._found = []
+        if self._cached is None:
+            self._cached = []
             for run_id in await run_ids(self._storage, self._job_id):
                 lines, _ = await readable(self._storage, RunRef(self._job_id, run_id))
-                self._found += _approvals_in(lines)
+                self._cached += _approvals_in(lines)
                 self.is_whole = self.is_whole and not any(map(_is_redacted, lines))
-        return self._found
+        return self._cached
 
 
 def _has_placeholder(part: ToolCallPart) -> bool:
