@@ -210,9 +210,7 @@ class S3Log:
     async def _walk(self, number: int) -> AsyncIterator[tuple[int, Append]]:
         ahead = 1
         while True:
-            merged = (
-                await self._objects.get(self._merged_key(number // GROUP_SIZE)) if number % GROUP_SIZE == 0 else None
-            )
+            merged = None if number % GROUP_SIZE else await self._objects.get(self._merged_key(number // GROUP_SIZE))
             if merged is None:
                 end = min(number + ahead, (number // GROUP_SIZE + 1) * GROUP_SIZE)
                 objects = await gather_limited(self._objects.get(self._key(n)) for n in range(number, end))

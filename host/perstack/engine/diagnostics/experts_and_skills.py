@@ -86,10 +86,7 @@ class Experts:
         return full_name(settings.provider.provider_name, settings.model)
 
     async def models(self, expert_key: str) -> tuple[str, ...]:
-        """Return the model of a Run of the Expert, the names of `[models]`, and the known models of its provider.
-
-        Raises UsageError and MissingCredential.
-        """
+        """Return the Expert's model, the names in `[models]`, and its provider's known models. Raises as `model`."""
         from perstack.engine.diagnostics.doctor import provider_state
 
         setup = self._source.current

@@ -111,10 +111,7 @@ class JobReader:
     @overload
     async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ...) -> str | None: ...
     async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ("job",)) -> str | None:
-        """Return the id for what a person typed: a complete id, a unique prefix, `@last` or `@last~N`; None for None.
-
-        Raises UsageError that lists all matches of an ambiguous prefix.
-        """
+        """Return the id for a typed id, a unique prefix, `@last` or `@last~N`; None for None. Raises UsageError."""
         return None if typed is None else await resolve_id(self.storage, typed, kinds)
 
     async def needing_attention(self) -> Sequence[JobNeedingAttention]:

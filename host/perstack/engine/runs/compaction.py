@@ -183,10 +183,9 @@ async def _begin(
 ) -> bool:
     granted: Grant | None = None
     if budget is not None:
-        input_bytes = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
+        size = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
         max_tokens = request.max_tokens or 0
-        provider, model = summarizer.provider_name, summarizer.model
-        reservation = budget.reserve_summary(session.run, provider, model, input_bytes, max_tokens)
+        reservation = budget.reserve_summary(session.run, summarizer.provider_name, summarizer.model, size, max_tokens)
         granted = await reserve_or_stop(session, reservation)
         if granted is None:
             return False
