@@ -159,8 +159,8 @@ _COPIED = {"__getstate__": _get_state, "__setstate__": _set_state}
 def _allow_frozen_bases(cls: type, *, to_be_frozen: bool) -> Generator[None]:
     """Clear the frozen flag of the bases while the block runs.
 
-    The standard library is not told to freeze this class either, and would refuse a frozen base. Raises TypeError, as
-    it does, for a class that is not to be frozen and has a frozen base.
+    The standard library makes this class without `frozen`, and would refuse a frozen base. Raises TypeError, as it
+    does, for a class that is not frozen and has a frozen base.
     """
     key = "__dataclass_params__"
     base_params = [vars(base)[key] for base in cls.__mro__[1:] if key in vars(base)]

@@ -74,7 +74,7 @@ def open_regular(path: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
 
 
 def read_lines(file: BinaryIO, start: int, end: int | None, max_bytes: int = MAX_READ_BYTES) -> LineRange:
-    """Return the lines from `start` to `end` (exclusive), or as many as fit into `max_bytes` bytes, also of memory."""
+    """Return the lines from `start` to `end` (exclusive), as many as fit into `max_bytes`, which also bounds memory."""
     chunks: list[bytes] = []
     size = 0
     line = 0

@@ -388,7 +388,7 @@ class OpenWorkspace:
                 yield real
 
     def _paths_within(self, paths: Iterable[Path]) -> Iterator[Parts]:
-        """Yield the paths below the workspace. Those that contain the workspace cannot be protected."""
+        """Yield the paths below the workspace. A path that contains the workspace cannot be protected."""
         for path in paths:
             for name in (str(path), os.path.realpath(path)):
                 parts = self.relative_parts(name)

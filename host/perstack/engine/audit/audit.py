@@ -168,7 +168,7 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
 
 
 class Auditor:
-    """Verification, receipts, replay and redaction of what a Host has in its storage."""
+    """Verification, receipts, replay and redaction of the logs in a Host's storage."""
 
     def __init__(self, source: ContextSource, reader: JobReader) -> None:
         """Audit the logs of the reader's storage with the context in force."""

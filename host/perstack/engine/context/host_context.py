@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from perstack.engine.files.snapshots import WorkspaceSnapshots
     from perstack.engine.log.run_session import RunSession
     from perstack.engine.plugins.secret_masking import SecretVault
-    from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
+    from perstack.ports.tasks import TaskMemory  # doubles the imports of a run without tasks
 
 
 _MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then

@@ -1,4 +1,4 @@
-"""Lock a workspace during a rewind: one rewind at a time, and nobody drives a Job there in the meantime.
+"""Lock a workspace during a rewind: one rewind at a time, during which no Job is driven there.
 
 A rewind takes the lock and then checks the leases of Jobs; a driver takes the lease and then checks the lock. So at
 least one of the two sees the other. This module is imported with every Host, and must import next to nothing.

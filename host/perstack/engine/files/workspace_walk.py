@@ -1,4 +1,4 @@
-"""Walk a workspace: compute its tree, and yield the blobs of it that may be new.
+"""Walk a workspace: compute its tree, and yield those of its blobs that may be new.
 
 A file that has not changed since the previous walk (by times, size, inode, mode and device) is not read again, unless
 it was changed just before it was read, within one tick of its file system's clock (git: "racily clean").

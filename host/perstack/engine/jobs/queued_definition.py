@@ -26,7 +26,7 @@ from perstack.ports.storage import Storage
 
 
 class QueuedDefinition(SeriesDefinition):
-    """Everything from the definition that a queued Job is driven with, so that its worker needs none of it."""
+    """The parts of a definition that a queued Job needs, recorded so that its worker needs no perstack.toml."""
 
     lock: Lock | None = None  # the part of perstack.lock for the Experts and their skills; None without one
     agent_skills: tuple[BundledSkill, ...] = Field(default=(), exclude_if=falsy)

@@ -1,4 +1,4 @@
-"""Reload a definition when its files change. One that would execute or reach something new waits for an agreement."""
+"""Reload a definition when its files change; it waits for an agreement if it would execute or reach something new."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PendingChange:
 
     file: str
     loaded: LoadedProject
-    new: tuple[Item, ...]  # items that it would execute and nobody has agreed to
+    new: tuple[Item, ...]  # items that it would execute without a person's agreement
 
     @property
     def digest(self) -> str:

@@ -210,7 +210,7 @@ async def open_endpoint(job: JobContext, session: RunSession) -> OpenProvider | 
 
 
 async def switch_model(session: RunSession, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
-    """Record that the next model takes over after this error. Returns False without one that could do better."""
+    """Record that the next model takes over after this error. Returns False without a suitable one."""
     next_name = next_model(session.run)
     window = None if next_name is None else await prices.window(*parts_of(next_name))
     event = switch_event(session.run, error, session.stamp, uncharged=uncharged, window=window)

@@ -1,4 +1,4 @@
-"""Contexts of a driven Job, for one drive of it, and of each of its Runs, for as long as it uses one model."""
+"""Contexts of a driven Job (for one drive) and of its Runs (each for as long as the Run uses one model)."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class RunLoop:
                 await self.drive(session)
 
     async def drive(self, session: RunSession) -> None:
-        """Perform what is pending until nothing is. A cancellation is recorded as an interrupt."""
+        """Perform pending commands until there are none. A cancellation is recorded as an interrupt."""
         try:
             await session.flush()
             skills = await self._open_skills(session)

@@ -377,7 +377,7 @@ class RemoteDelegates:
         return steps if budget is None else {**budget.ledger.used_by(run_ids), **steps}
 
     def _learn_needs(self, member: _Member) -> None:
-        """Note what a delegate lacked that stopped at its share; keep earlier needs until it uses something again."""
+        """Record what a delegate lacked when it stopped at its share; earlier needs stay until it works again."""
         run, used = member.run, self._used(member)
         if used != member.used:
             member.used, member.needs = used, {}

@@ -51,7 +51,7 @@ async def progress_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int
 
 
 async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
-    """Return whether the Job ends whichever worker drives it. `live` is called for the existing workers if needed.
+    """Return whether the Job ends every worker that drives it. `live` is called for the existing workers if needed.
 
     Work done since the takeovers were counted clears it: then its delegate may have ended a worker, or one survived.
     """
@@ -113,7 +113,7 @@ _POISON_SERIES_ERROR = (
 
 
 class Drive(Protocol):
-    """A function that drives a Job, or a delegate's Run of it, until it ends or stops."""
+    """Function that drives a Job, or one of its delegates, until it ends or stops."""
 
     def __call__(
         self, job_id: str, *, run_id: str | None, on_event: OnEvent, on_waiting: Callable[[bool], None]
@@ -192,7 +192,7 @@ class OrderedWork:
         return facts * _WORK_PER_FACT + current_work
 
     async def is_poison(self, served: OrderTarget, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
-        """Return whether it ends whichever worker drives it. `live` is called for the existing workers if needed."""
+        """Return whether it ends every worker that drives it. `live` is called for the existing workers if needed."""
         if isinstance(served, SeriesState):  # the log does not record its drivers
             return ends_its_workers(order.takeovers, (), ())
         return await is_poison(self._jobs, order, live)
