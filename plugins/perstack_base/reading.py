@@ -165,7 +165,7 @@ _THREAD_FROM_BYTES = 256 * 1024
 class Medium:
     """Kind of file that a reading tool accepts: its name, maximum bytes, and a function that returns the MIME type."""
 
-    what: str
+    label: str
     max_bytes: int
     sniff: Callable[[bytes], str | None]
 
@@ -187,7 +187,7 @@ async def read_medium(workspace: OpenWorkspace, call: ToolCall, medium: Medium) 
         data = await asyncio.to_thread(read, limit) if size > _THREAD_FROM_BYTES else read(limit)
         kind = medium.sniff(data)
         if kind is None:
-            raise SkillError(f"{place.shown} is not a {medium.what}; use another tool for this file")
+            raise SkillError(f"{place.shown} is not a {medium.label}; use another tool for this file")
         description = compact({"path": place.shown, "mimeType": kind, "size": len(data)})
     blob = BlobPart(sha256=await call.blobs.put(data), mime_type=kind, size=len(data), name=place.shown)
     return ToolResult((TextPart(text=description), blob))

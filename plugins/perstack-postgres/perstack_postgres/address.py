@@ -28,7 +28,7 @@ class PostgresAddress:
     shown: str  # address for messages, without user and password
     users: tuple[str, ...]  # user names of the address, as messages of the server may quote them
     secrets: tuple[str, ...]  # passwords of the address, longest first, to be removed from messages of other programs
-    given: frozenset[str]  # names of the libpq settings in the address
+    setting_names: frozenset[str]  # names of the libpq settings in the address
     setting: str = "storage"  # configuration setting that contains the address, for messages
 
 
@@ -60,7 +60,7 @@ def parse(location: str, setting: str = "storage") -> PostgresAddress:
         shown=_display_address(hosts, database, shown_query, schema),
         users=tuple(filter(None, users)),
         secrets=tuple(sorted(filter(None, secrets), key=len, reverse=True)),
-        given=frozenset(names),
+        setting_names=frozenset(names),
         setting=setting,
     )
 

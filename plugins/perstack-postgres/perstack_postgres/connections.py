@@ -140,7 +140,7 @@ async def connect(address: PostgresAddress) -> Connection:
 
 def settings_of(address: PostgresAddress) -> dict[str, Any]:
     """Return the timeouts and keep-alives for a connection, except those that the address sets."""
-    return {name: value for name, value in _DEFAULTS.items() if name not in address.given}
+    return {name: value for name, value in _DEFAULTS.items() if name not in address.setting_names}
 
 
 async def _connect(address: PostgresAddress) -> Connection:

@@ -92,7 +92,7 @@ class JobCheck:
     """Hashes of each log by position."""
     anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
     starts: dict[str, StartRun] = field(default_factory=dict[str, StartRun])
-    named: dict[str, tuple[str, int, str]] = field(default_factory=dict[str, "tuple[str, int, str]"])
+    called_delegates: dict[str, tuple[str, int, str]] = field(default_factory=dict[str, "tuple[str, int, str]"])
     """Delegates by Run id: the Run, position and call that decided on each."""
     answered: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Calls that have a result, as pairs of Run and call."""
@@ -106,7 +106,7 @@ class JobCheck:
     definitions: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
     blob_references: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, "list[tuple[str, int]]"])
     """All Runs and positions that name a blob."""
-    removed: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
+    removed_blobs: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
     """Blobs that a redaction removed: the Run and position of the redaction."""
     offers: list[tuple[str, int, StartGeneration]] = field(default_factory=list[tuple[str, int, StartGeneration]])
     states: dict[str, Run] = field(default_factory=dict[str, Run])
@@ -301,7 +301,7 @@ async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints
         check.redactions += [redaction_of(event, seq) for event in redactions if event.event_id == event_id][:1]
     for redaction in redactions:
         _check_redaction(check, ref, redaction, log.lines)
-        check.removed.update((name, (ref.run_id, place_of(redaction.id)[2])) for name in redaction.blobs)
+        check.removed_blobs.update((name, (ref.run_id, place_of(redaction.id)[2])) for name in redaction.blobs)
     _report_extent(check, ref, log)
 
 
@@ -329,7 +329,7 @@ def _collect(check: JobCheck, ref: RunRef, seq: int, event: StoredEvent) -> None
     match event:
         case CallDelegate():
             for delegate in event.delegates:
-                check.named[delegate.run_id] = (ref.run_id, seq, delegate.tool_call_id)
+                check.called_delegates[delegate.run_id] = (ref.run_id, seq, delegate.tool_call_id)
         case StartGeneration() if event.tools_digest is not None:
             check.offers.append((ref.run_id, seq, event))
         case CallTools():
@@ -395,19 +395,19 @@ def _check_relations(check: JobCheck) -> None:
     for run_id, start in check.starts.items():
         by, base = start.delegated_by, start.continued_from
         if by is not None and run_id not in check.unsealed:
-            caller = check.named.get(run_id)
+            caller = check.called_delegates.get(run_id)
             if caller is None or (caller[0], caller[2]) != (by.run_id, by.tool_call_id):
                 check.add_finding(run_id, 1, f"it says that {by.run_id} started it, and the log of that Run does not")
         if base is not None and base.run_id not in check.starts:
             check.add_finding(run_id, 1, f"it continues from {base.run_id}, which has no log")
     anchored = {run_id for run_id, _ in check.anchors}
-    for run_id, (parent, seq, call_id) in check.named.items():
+    for run_id, (parent, seq, call_id) in check.called_delegates.items():
         # a delegate that could not be set up has a result, but no log, and its result names no head
         is_over = (parent, call_id) in check.answered
         if run_id not in check.heads and run_id not in anchored and not is_over:
             words = f"{parent}, event {seq}, has decided on it; it has no log: it never began, or the log was removed"
             check.add_unchecked("runs", run_id, 0, words)
-    named_runs = check.heads.keys() | check.named.keys() | anchored
+    named_runs = check.heads.keys() | check.called_delegates.keys() | anchored
     for number in _numbers_below(number_of_run(run_id) for run_id in check.heads):
         run_id = run_id_of(check.job_id, number)
         if run_id not in named_runs:
@@ -449,7 +449,7 @@ async def _check_blobs(check: JobCheck, storage: Storage) -> None:
         try:
             actual_size = len(await storage.blob(check.job_id, name))
         except NotFound:
-            if name not in check.removed:
+            if name not in check.removed_blobs:
                 check.add_finding(run_id, seq, f"the blob {name}, which it names, is missing")
         except (StorageError, UsageError) as error:
             check.add_finding(run_id, seq, str(error))
@@ -464,7 +464,7 @@ async def _check_blobs(check: JobCheck, storage: Storage) -> None:
 async def _check_mentions(check: JobCheck, storage: Storage) -> None:
     """Read the blobs that results mention. Any tool may write a name, so a missing blob may never have existed."""
     for name, (run_id, seq) in check.mentions.items():
-        if name in check.blobs or name in check.removed:
+        if name in check.blobs or name in check.removed_blobs:
             continue
         try:
             await storage.blob(check.job_id, name)
@@ -487,7 +487,7 @@ async def _check_trees(check: JobCheck, storage: Storage) -> None:
 
     async for part in blobs_of_trees(Trees(storage, check.job_id), check.trees):
         run_id, seq = check.trees[part.tree]
-        if part.problem and not (part.is_missing and part.digest in check.removed):
+        if part.problem and not (part.is_missing and part.digest in check.removed_blobs):
             check.add_finding(run_id, seq, f"its snapshot: {part.problem}")
         elif not part.problem:
             check.names_blob(part.digest, run_id, seq, part.size)
@@ -507,7 +507,7 @@ async def _collect_skills(check: JobCheck, storage: Storage) -> None:
 
 async def _check_removed(check: JobCheck, storage: Storage) -> None:
     """Check that blobs removed by a redaction are gone; blobs that were named again later are skipped."""
-    for name, (run_id, seq) in check.removed.items():
+    for name, (run_id, seq) in check.removed_blobs.items():
         if any(run != run_id or at > seq for run, at in check.blob_references.get(name, ())):
             continue
         with suppress(UsageError, StorageError):

@@ -309,15 +309,15 @@ class ClaimHandler:
     # --- the next state of the order ------------------------------------------------------------------------------
 
     async def _decide_order(self, claim: HeldClaim, outcome: Outcome) -> Done | Requeue:
-        order, has_begun = claim.claim.order, outcome.came not in ("busy", "unreachable")
+        order, has_begun = claim.claim.order, outcome.kind not in ("busy", "unreachable")
         attempts = self._attempts.pop(order.key, 0)
         if not has_begun and len(self._attempts) < _MAX_COUNTED_JOBS:
             self._attempts[order.key] = attempts + 1
         reason, now = "" if outcome.error is None else error_text(outcome.error), self._clock.now()
         if order.run_id is None:
-            decision = after_drive(outcome.came, outcome.served, now, tries=attempts, reason=reason)
+            decision = after_drive(outcome.kind, outcome.served, now, tries=attempts, reason=reason)
         else:
-            outcome_kind, status = await self._run_status(order, outcome.came)
+            outcome_kind, status = await self._run_status(order, outcome.kind)
             decision = after_delegate(outcome_kind, status, now, tries=attempts, reason=reason)
         if isinstance(decision, Requeue) and not has_begun:
             self.soonest = decision.due if self.soonest is None else min(self.soonest, decision.due)

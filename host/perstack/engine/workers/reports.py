@@ -39,7 +39,7 @@ from perstack.ports.dispatcher import Claim, Order
 class Outcome:
     """The outcome of driving a Job or a series, and its state afterwards."""
 
-    came: DriveOutcome
+    kind: DriveOutcome
     served: OrderTarget | None = None  # the state; None if it is unknown, or there is no such Job
     error: BaseException | None = None
     seconds: float | None = None  # seconds for which it was driven; None if it was not
@@ -113,7 +113,7 @@ def report_of_claim(claim: Claim, served: OrderTarget) -> WorkerReport:
 def report_of_outcome(order: Order, outcome: Outcome, decision: Done | Requeue) -> WorkerReport:
     """Return the report of an order's outcome."""
     event, level, text = _describe(order, outcome, isinstance(decision, Requeue))
-    facts: dict[str, JsonValue] = {"came": outcome.came}
+    facts: dict[str, JsonValue] = {"came": outcome.kind}
     text = _delegate_prefix(order, facts) + text
     served, run = outcome.served, _delegate_run(order, outcome.served)
     if served is not None:
@@ -155,18 +155,18 @@ def _describe(order: Order, outcome: Outcome, is_requeued: bool) -> tuple[Kind, 
     served = outcome.served
     if outcome.is_poison:
         return "poison", "error", f"stopped: {order.takeovers} workers in a row ended or fell silent"
-    if outcome.came == "lost":
+    if outcome.kind == "lost":
         return "lost", "warning", "another worker has taken it over"
-    if is_requeued and outcome.came in _REQUEUE_REPORTS:
-        return _REQUEUE_REPORTS[outcome.came]
-    if outcome.came == "deleted":
+    if is_requeued and outcome.kind in _REQUEUE_REPORTS:
+        return _REQUEUE_REPORTS[outcome.kind]
+    if outcome.kind == "deleted":
         return "ended", "warning", "its order is removed" if outcome.seconds is None else "stopped"
     if served is None:
         return "ended", "error", "cannot be driven by anybody"
     run = _delegate_run(order, served)
     if run is not None:
         return "ended", "warning" if run.status == "stoppedByError" else "info", run.status
-    status = "cancelled" if outcome.came == "cancelled" else f"{served.status}"
+    status = "cancelled" if outcome.kind == "cancelled" else f"{served.status}"
     return "ended", "warning" if _failure_of(served) else "info", status
 
 
