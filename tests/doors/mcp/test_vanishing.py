@@ -41,13 +41,13 @@ WAITING = ("exec", {"command": "sh", "args": ["-c", "while [ ! -e go ]; do sleep
 
 CALLER = """
 import asyncio, sys
-from http_server import known
+from http_server import authorized_client
 
 async def hear(progress, total, message):
     print(message, flush=True)
 
 async def main(url, mode):
-    async with known(url, mode) as client:
+    async with authorized_client(url, mode) as client:
         await client.call_tool("solo", {"query": "go"}, progress_callback=hear)
 
 asyncio.run(main(*sys.argv[1:]))
