@@ -52,18 +52,18 @@ Block = (
 
 async def _attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
     """Return the prompt's images and PDFs, embedded or linked in the workspace. Raises UsageError if not base64."""
-    found: list[Blob] = []
+    attachments: list[Blob] = []
     for block in prompt:
         match block:
             case schema.ImageContentBlock():
-                found.append(Blob(_decode_base64(block.data), name=_name(block.uri)))
+                attachments.append(Blob(_decode_base64(block.data), name=_name(block.uri)))
             case schema.EmbeddedResourceContentBlock(resource=schema.BlobResourceContents() as resource):
-                found.append(Blob(_decode_base64(resource.blob), name=_name(resource.uri)))
+                attachments.append(Blob(_decode_base64(resource.blob), name=_name(resource.uri)))
             case schema.ResourceContentBlock() if _is_shown(block):
-                found += await _attach_link(block.uri, host)
+                attachments += await _attach_link(block.uri, host)
             case _:
                 continue
-    return found
+    return attachments
 
 
 async def _attach_link(uri: str, host: Host) -> list[Blob]:
@@ -135,11 +135,11 @@ class PerstackAgent:
         """Show the messages of a Job again, and open it as a session."""
         with _errors():
             session = await self._sessions.load(cwd, session_id)
-            loaded = await session.host.jobs.load(session_id)
-            run = loaded.coordinator
+            job = await session.host.jobs.load(session_id)
+            run = job.coordinator
             for update in replay_updates(run.messages):
                 await self._client.session_update(session_id, update)
-            if (asking := loaded.question) is not None:
+            if (asking := job.question) is not None:
                 await self._say(session, _in_words(asking))
             return schema.LoadSessionResponse(modes=_modes(session))
 
@@ -174,10 +174,10 @@ class PerstackAgent:
             await self._consent(session)
             job = await self._turn(session, _text(prompt), await _attachments_of(prompt, session.host))
             while job.asking is not None:
-                said = await self._ask(session, job.asking)
-                if said is None:
+                answer = await self._ask(session, job.asking)
+                if answer is None:
                     break
-                job = await self._turn(session, said)
+                job = await self._turn(session, answer)
         # is_cancelled may also be set while a permission request is open and nothing is driven (ACP, «Cancellation»)
         return schema.PromptResponse(stop_reason="cancelled" if session.is_cancelled else _reason(job))
 
@@ -203,8 +203,8 @@ class PerstackAgent:
         """Return the user's choice; None if the question has no choices or none was made, after showing it as text."""
         form = form_of(question)
         options = [
-            schema.PermissionOption(option_id=one, name=name, kind=_kind_of(one))
-            for one, name in choices_of(form).items()
+            schema.PermissionOption(option_id=choice, name=name, kind=_kind_of(choice))
+            for choice, name in choices_of(form).items()
         ]
         if options:
             title = call_text(question, session.workspace) if question.call_digest else form.message
@@ -219,15 +219,15 @@ class PerstackAgent:
 
     async def _consent(self, session: EditorSession) -> None:
         live = self._sessions.live(session)
-        held = live.open_change
-        if held is None or live.is_asked:
+        change = live.open_change
+        if change is None or live.is_asked:
             return
         options = [
-            schema.PermissionOption(option_id=one, name=name, kind="allow_once" if agrees(one) else "reject_once")
-            for one, name in CHOICES.items()
+            schema.PermissionOption(option_id=choice, name=name, kind="allow_once" if agrees(choice) else "reject_once")
+            for choice, name in CHOICES.items()
         ]
         call = schema.ToolCallUpdate(
-            tool_call_id=f"trust-{held.digest[:16]}", title=held.question, kind="other", status="pending"
+            tool_call_id=f"trust-{change.digest[:16]}", title=change.question, kind="other", status="pending"
         )
         live.is_asked = True
         try:
@@ -235,11 +235,11 @@ class PerstackAgent:
         finally:
             live.is_asked = False
         if isinstance(reply.outcome, schema.AllowedOutcome) and agrees(reply.outcome.option_id):
-            if live.agree(held.digest):
+            if live.agree(change.digest):
                 session.host.use(live.loaded.project)
             return
-        live.refuse(held.digest)
-        await self._say(session, f"{held.note.text_for(acp_phrase)}.\n\n")
+        live.refuse(change.digest)
+        await self._say(session, f"{change.note.text_for(acp_phrase)}.\n\n")
 
     async def _say(self, session: EditorSession, text: str) -> None:
         await self._client.session_update(session.id, update_agent_message_text(text))
@@ -262,8 +262,8 @@ def _kind_of(choice: str) -> schema.PermissionOptionKind:
 
 
 def _in_words(question: OpenQuestion) -> str:
-    message, asked = form_of(question).message, accepted_answers(question)
-    return f"{message}\n({accepted(asked)})" if asked.is_bound else message
+    message, allowed = form_of(question).message, accepted_answers(question)
+    return f"{message}\n({accepted(allowed)})" if allowed.is_bound else message
 
 
 def _modes(session: EditorSession) -> schema.SessionModeState:
@@ -277,8 +277,8 @@ def _modes(session: EditorSession) -> schema.SessionModeState:
 
 
 def _info(job: JobSummary, cwd: str) -> schema.SessionInfo:
-    when = local_time(job.updated_at).astimezone(UTC).isoformat()
-    return schema.SessionInfo(session_id=job.id, cwd=cwd, title=job.query[:100], updated_at=when)
+    updated_at = local_time(job.updated_at).astimezone(UTC).isoformat()
+    return schema.SessionInfo(session_id=job.id, cwd=cwd, title=job.query[:100], updated_at=updated_at)
 
 
 def _text(prompt: Sequence[Block]) -> str:

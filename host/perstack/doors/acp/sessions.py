@@ -112,25 +112,25 @@ class Sessions:
         """Open a session in a directory. Raises DefinitionError and UsageError."""
         host = self.host(cwd)
         expert_key = self._default_expert(host)
-        session_id = next(one for one in new_ids(host.clock.now()) if one not in self._sessions)
+        session_id = next(new_id for new_id in new_ids(host.clock.now()) if new_id not in self._sessions)
         return self._keep(EditorSession(session_id, host, expert_key, self.client))
 
     async def load(self, cwd: str, session_id: str) -> EditorSession:
         """Return the session of an existing Job. Raises NotFound."""
-        known = self._sessions.get(session_id)
-        if known is not None:
-            return known
+        session = self._sessions.get(session_id)
+        if session is not None:
+            return session
         host = self.host(cwd)
         job = await host.job(session_id)
         return self._keep(EditorSession(session_id, host, job.expert_key, self.client, has_begun=True))
 
     def get(self, session_id: str) -> EditorSession:
         """Return an open session. Raises UsageError if it is not open."""
-        found = self._sessions.get(session_id)
-        if found is None:
+        session = self._sessions.get(session_id)
+        if session is None:
             raise UsageError(f"session {session_id} is not open here: load it first")
         self._sessions[session_id] = self._sessions.pop(session_id)  # used last, dropped last
-        return found
+        return session
 
     def host(self, cwd: str) -> Host:
         """Return the Host of a directory, with its definition read again if it changed."""
@@ -160,9 +160,9 @@ class Sessions:
 
     def _keep(self, session: EditorSession) -> EditorSession:
         self._sessions[session.id] = session
-        unused = [one for one in self._sessions.values() if one.turn is None and one is not session]
-        for one in unused[: max(0, len(self._sessions) - MAX_OPEN_SESSIONS)]:
-            del self._sessions[one.id]
+        unused = [other for other in self._sessions.values() if other.turn is None and other is not session]
+        for dropped in unused[: max(0, len(self._sessions) - MAX_OPEN_SESSIONS)]:
+            del self._sessions[dropped.id]
         return session
 
     def _default_expert(self, host: Host) -> str:

@@ -66,14 +66,14 @@ def _used(part: ProviderToolPart, call_id: str) -> helpers.SessionUpdate:
 
 
 def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdate]:
-    for place, part in enumerate(message.contents):
+    for index, part in enumerate(message.contents):
         if isinstance(part, TextPart):
             yield helpers.update_agent_message_text(part.text)
         elif isinstance(part, ThinkingPart):
             if part.thinking:
                 yield helpers.update_agent_thought_text(part.thinking)
         elif isinstance(part, ProviderToolPart):
-            yield _used(part, f"{number}-{place}-{part.id}")
+            yield _used(part, f"{number}-{index}-{part.id}")
         else:
             title = shorten(f"{part.tool_name} {brief(part)}", _TITLE_CELLS)
             yield helpers.start_tool_call(
@@ -101,7 +101,7 @@ _KINDS: dict[str, ToolKind] = {
     "exec": "execute",
     "think": "think",
 }
-_SILENT = frozenset({"todo", "clearTodo", "attemptCompletion"})  # kinds of calls, not names
+_SILENT_KINDS = frozenset({"todo", "clearTodo", "attemptCompletion"})  # kinds of calls, not names
 
 
 class Updates:
@@ -126,9 +126,9 @@ class Updates:
             case StreamReasoning() if is_mine:
                 yield helpers.update_agent_thought_text(event.delta)
             case events.FinishGeneration():
-                for place, part in enumerate(event.reply):
+                for index, part in enumerate(event.reply):
                     if isinstance(part, ProviderToolPart):
-                        yield _used(part, _id(event, f"{place}-{part.id}"))
+                        yield _used(part, _id(event, f"{index}-{part.id}"))
                 if is_mine:
                     yield from self._say(event.message.text)
             case events.Retry():
@@ -138,8 +138,8 @@ class Updates:
             case events.SwitchModel():
                 yield helpers.update_agent_thought_text(f"(the model is switched {event.words})\n")
             case events.CallTools():
-                for decided in event.calls:
-                    yield from self._call(event, decided.id)
+                for call in event.calls:
+                    yield from self._call(event, call.id)
             case events.FinishToolCall():
                 yield from self._result(event)
             case FinishRun() if is_mine:
@@ -160,12 +160,12 @@ class Updates:
 
     def _call(self, event: events.CallTools, call_id: str) -> Iterator[helpers.SessionUpdate]:
         call = self._call_of(event, call_id)
-        if call is None or call.part is None or call.kind == "interactive" or call.kind in _SILENT:
+        if call is None or call.part is None or call.kind == "interactive" or call.kind in _SILENT_KINDS:
             return
-        whose = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
+        owner = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
         yield helpers.start_tool_call(
             _id(event, call_id),
-            shorten(f"{whose}{call.name} {brief(call.part)}", _TITLE_CELLS),
+            shorten(f"{owner}{call.name} {brief(call.part)}", _TITLE_CELLS),
             kind=_KINDS.get(call.name, "other"),
             status="in_progress",
             locations=self._locations(call.part),
@@ -175,7 +175,7 @@ class Updates:
     def _result(self, event: events.FinishToolCall) -> Iterator[helpers.SessionUpdate]:
         call = self._call_of(event, event.tool_call_id)
         text = text_of(event.contents)
-        if call is None or call.kind in _SILENT:
+        if call is None or call.kind in _SILENT_KINDS:
             todos = None if call is None or call.kind == "attemptCompletion" else todos_in(text)
             if todos is not None and not self._activity.is_delegate(event.run_id):
                 yield helpers.update_plan(
@@ -184,8 +184,8 @@ class Updates:
                 )
         elif call.part is not None:
             status: Literal["failed", "completed"] = "failed" if event.is_error else "completed"
-            shown = text if len(text) <= _MAX_RESULT_CHARS else f"{text[:_MAX_RESULT_CHARS]} …"
-            content = [helpers.tool_content(helpers.text_block(shown))]
+            excerpt = text if len(text) <= _MAX_RESULT_CHARS else f"{text[:_MAX_RESULT_CHARS]} …"
+            content = [helpers.tool_content(helpers.text_block(excerpt))]
             yield helpers.update_tool_call(_id(event, event.tool_call_id), status=status, content=content)
 
     def _locations(self, part: ToolCallPart) -> list[ToolCallLocation] | None:

@@ -50,8 +50,8 @@ def receipt_command(job: str, to: str | None, options: HostOptions) -> None:
 
 # perstack redact
 
-_SHOWN = 20
-_EVENT = re.compile(r".+-[1-9][0-9]*-[1-9][0-9]*")
+_MAX_LISTED_COPIES = 20
+_EVENT_ID = re.compile(r".+-[1-9][0-9]*-[1-9][0-9]*")
 
 
 @click.command("redact")
@@ -71,42 +71,42 @@ def redact_command(
     Who did it, when and why is recorded, and shown by `perstack verify` and `log`. If the command is killed, repeating
     it completes the redaction.
     """
-    done, left, failed = options.change(lambda host: _redact(host, event, fields, reason, copies=copies))
-    for event_id, redaction in done.items():
+    redactions, copy_ids, errors = options.change(lambda host: _redact(host, event, fields, reason, copies=copies))
+    for event_id, redaction in redactions.items():
         if as_json:
             write_json({"event": event_id, **redaction.to_json()})
         else:
             blobs = f", and {count(len(redaction.blobs), 'blob')}" if redaction.blobs else ""
             print_out(f"redacted {event_id} ({redaction.type}): {', '.join(redaction.fields)}{blobs}")
-    for event_id, why in failed.items():
-        print_err(one_line(f"error: {event_id}: {why}"))
-    if left and not as_json:
-        more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        print_err(one_line(f"the same text is also in: {', '.join(left[:_SHOWN])}{more}"))
-    raise SystemExit(1 if failed else 0)
+    for event_id, error in errors.items():
+        print_err(one_line(f"error: {event_id}: {error}"))
+    if copy_ids and not as_json:
+        suffix = f", and {len(copy_ids) - _MAX_LISTED_COPIES} more" if len(copy_ids) > _MAX_LISTED_COPIES else ""
+        print_err(one_line(f"the same text is also in: {', '.join(copy_ids[:_MAX_LISTED_COPIES])}{suffix}"))
+    raise SystemExit(1 if errors else 0)
 
 
 async def _redact(
     host: Host, event: str, fields: tuple[str, ...], reason: str, *, copies: bool
 ) -> tuple[dict[str, Redaction], list[str], dict[str, str]]:
     """Return the redactions by event id, the ids where an equal text is left, and the errors by id."""
-    by, done, failed = this_user("cli"), dict[str, Redaction](), dict[str, str]()
+    by, redactions, errors = this_user("cli"), dict[str, Redaction](), dict[str, str]()
     event = await host.jobs.find(event)
     place_of(event, "event")
-    done[event] = await host.audit.redact(event, fields, reason=reason, by=by)
-    left = [one for one in done[event].copies if one != event]
-    for one in [one for one in left if copies and _EVENT.fullmatch(one)]:
+    redactions[event] = await host.audit.redact(event, fields, reason=reason, by=by)
+    copy_ids = [copy_id for copy_id in redactions[event].copies if copy_id != event]
+    for copy_id in [copy_id for copy_id in copy_ids if copies and _EVENT_ID.fullmatch(copy_id)]:
         try:
-            done[one] = await host.audit.redact(one, reason=reason, by=by)
+            redactions[copy_id] = await host.audit.redact(copy_id, reason=reason, by=by)
         except PerstackError as error:
-            failed[one] = str(error)
-    redacted = {place for place in left if place in done or await _is_redacted(host, place)}
-    return done, [one for one in left if one not in redacted], failed
+            errors[copy_id] = str(error)
+    redacted = {event_id for event_id in copy_ids if event_id in redactions or await _is_redacted(host, event_id)}
+    return redactions, [copy_id for copy_id in copy_ids if copy_id not in redacted], errors
 
 
 async def _is_redacted(host: Host, event_id: str) -> bool:
     """Return whether a copy found at an earlier time has been redacted since."""
-    if not _EVENT.fullmatch(event_id):
+    if not _EVENT_ID.fullmatch(event_id):
         return False
     job_id, run_id, seq = place_of(event_id)
     try:
@@ -116,7 +116,7 @@ async def _is_redacted(host: Host, event_id: str) -> bool:
     return len(log.lines) < seq or b'"redacted":true' in log.lines[seq - 1][:400]
 
 
-_ALL_WELL = "every digest, hash and kept head is right"
+_ALL_VERIFIED = "every digest, hash and kept head is right"
 _JSON_HELP = "Print the report as a JSON object."
 
 
@@ -154,15 +154,15 @@ def verify_command(
         raise UsageError(f"{job or '--receipt'} and --all: give one of them")
     if every:
         sys.exit(_report_all(options, as_json, key, anchor))
-    given = None if receipt is None else _read_receipt(Path(receipt))
+    receipt_bytes = None if receipt is None else _read_receipt(Path(receipt))
 
     async def check(host: Host) -> Report:
-        of = await host.jobs.find(job, ("job", "task", "iterations"))
-        if given is None:
-            return await host.audit.verify(of, key=key, anchor=anchor)
-        return await host.audit.verify_receipt(given, of, key=key, anchor=anchor)
+        owner = await host.jobs.find(job, ("job", "task", "iterations"))
+        if receipt_bytes is None:
+            return await host.audit.verify(owner, key=key, anchor=anchor)
+        return await host.audit.verify_receipt(receipt_bytes, owner, key=key, anchor=anchor)
 
-    sys.exit(_report(options, check, as_json, _ALL_WELL))
+    sys.exit(_report(options, check, as_json, _ALL_VERIFIED))
 
 
 @click.command("replay")
@@ -182,7 +182,7 @@ def replay_command(job: str | None, as_json: bool, options: HostOptions) -> None
     sys.exit(_report(options, check, as_json, "every decision and request is the same again"))
 
 
-_WORDS: dict[Kind, str] = {
+_OWNER_WORDS: dict[Kind, str] = {
     "job": "Job",
     "task": "Task",
     "iterations": "Iterations",
@@ -210,40 +210,40 @@ def _report(options: HostOptions, check: Callable[[Host], Awaitable[Report]], as
 
 def _report_all(options: HostOptions, as_json: bool, key: str | None, anchor: str | None) -> int:
     host = options.reader()
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
 
     async def check(host: Host) -> None:
         async for report in host.audit.verify_all(key=key, anchor=anchor):
-            found[report.kind] += 1
-            found["findings"] += len(report.findings)
+            totals[report.kind] += 1
+            totals["findings"] += len(report.findings)
             if as_json:
                 write_json(report.to_json())
             else:
-                _print(report, _ALL_WELL)
+                _print(report, _ALL_VERIFIED)
 
     run_with(host, check)
     if not as_json:
-        counts = f"{count(found['job'], 'Job')}, {count(found['task'], 'task')}, {found['iterations']} series"
-        print_out(f"{host.storage.location}: {counts}, {count(found['findings'], 'finding')}")
-    return 1 if found["findings"] else 0
+        counts = f"{count(totals['job'], 'Job')}, {count(totals['task'], 'task')}, {totals['iterations']} series"
+        print_out(f"{host.storage.location}: {counts}, {count(totals['findings'], 'finding')}")
+    return 1 if totals["findings"] else 0
 
 
 def _print(report: Report, all_well: str) -> None:
-    whole = f"{_WORDS[report.kind]} {report.job_id}"
+    name = f"{_OWNER_WORDS[report.kind]} {report.job_id}"
     for finding in report.findings:
-        run_id = finding.run_id or whole
-        place = f"{run_id}, event {finding.seq}" if finding.seq else run_id
-        print_out(finding.message if finding.message.startswith(f"{place}:") else f"{place}: {finding.message}")
-    for one in report.unchecked:
-        place = f"{one.run_id}, {count(one.count, 'event')}" if one.run_id and one.count else one.run_id or whole
-        print_out(f"not checked: {place}: {one.message}")
+        run_id = finding.run_id or name
+        source = f"{run_id}, event {finding.seq}" if finding.seq else run_id
+        print_out(finding.message if finding.message.startswith(f"{source}:") else f"{source}: {finding.message}")
+    for gap in report.unchecked:
+        source = f"{gap.run_id}, {count(gap.count, 'event')}" if gap.run_id and gap.count else gap.run_id or name
+        print_out(f"not checked: {source}: {gap.message}")
     for redaction in report.redactions:
         day = local_time(redaction.at)
-        place = f"{redaction.run_id}, event {redaction.seq} ({redaction.type})"
-        print_out(f"redacted: {place}, by {redaction.by}, {day:%Y-%m-%d %H:%M}: {redaction.reason}")
+        source = f"{redaction.run_id}, event {redaction.seq} ({redaction.type})"
+        print_out(f"redacted: {source}, by {redaction.by}, {day:%Y-%m-%d %H:%M}: {redaction.reason}")
     runs = f" of {count(report.runs, 'Run')}" if report.kind == "job" else ""
-    checked = f"{whole}: {count(report.events, 'event')}{runs}"
-    print_out(f"{checked} {_outcome(report, all_well)}")
+    events = f"{name}: {count(report.events, 'event')}{runs}"
+    print_out(f"{events} {_outcome(report, all_well)}")
 
 
 def _outcome(report: Report, all_well: str) -> str:
@@ -251,7 +251,7 @@ def _outcome(report: Report, all_well: str) -> str:
         return f"checked, {count(len(report.findings), 'finding')}"
     if report.is_complete:
         return f"checked, {all_well}"
-    passed_over = sum(one.count for one in report.unchecked if one.kind == "digests")
+    passed_over = sum(gap.count for gap in report.unchecked if gap.kind == "digests")
     if passed_over == report.events:
         return "read, and nothing is there to check them against"
     return f"read, {report.events - passed_over:,} of them checked; of what could be checked, {all_well}"

@@ -34,7 +34,7 @@ from perstack.testing.chaos.faults import Fault
 from perstack.testing.chaos.processes import Victims
 from perstack.testing.scripted import load_script
 
-_AT_RANDOM = 5  # kills of one Job at random instants, in one process after another
+_RANDOM_KILLS = 5  # kills of one Job at random instants, in one process after another
 
 
 @click.command("chaos")
@@ -115,14 +115,14 @@ def _attack(assault: Assault, tally: Tally, chance: random.Random, kills: int | 
 
 
 def _trials(assault: Assault, plain: Trial, chance: random.Random) -> Iterator[Trial]:
-    longest = max(victim.seconds for victim in plain.victims)
+    max_seconds = max(victim.seconds for victim in plain.victims)
     while True:
         boundaries = list(range(1, plain.boundaries("kill") + 1))
         chance.shuffle(boundaries)
-        for number, at in enumerate(boundaries):
-            yield assault.disturbed(Fault("torn" if chance.random() < 1 / 3 else "kill", at))
+        for number, boundary in enumerate(boundaries):
+            yield assault.disturbed(Fault("torn" if chance.random() < 1 / 3 else "kill", boundary))
             if number % 3 == 0:
-                yield assault.kill_after(*(chance.uniform(0, longest) for _ in range(_AT_RANDOM)))
+                yield assault.kill_after(*(chance.uniform(0, max_seconds) for _ in range(_RANDOM_KILLS)))
 
 
 def _say(tally: Tally, room: Path) -> None:
@@ -157,27 +157,27 @@ def _with_scripted(modules: str) -> str:
 
 
 def _write_script(
-    path: Path, given: str | None, experts: Sequence[Expert], folder: Path, storage: str, env: dict[str, str]
+    path: Path, script: str | None, experts: Sequence[Expert], folder: Path, storage: str, env: dict[str, str]
 ) -> None:
-    if given is not None:
-        path.write_text(load_script(Path(given)).model_dump_json(by_alias=True, exclude_defaults=True))
+    if script is not None:
+        path.write_text(load_script(Path(script)).model_dump_json(by_alias=True, exclude_defaults=True))
         return
-    made = script_for(asyncio.run(_tools(experts, folder, storage, env)))
-    path.write_text(made.model_dump_json(by_alias=True, exclude_defaults=True))
+    generated = script_for(asyncio.run(_tools(experts, folder, storage, env)))
+    path.write_text(generated.model_dump_json(by_alias=True, exclude_defaults=True))
 
 
 async def _tools(
     experts: Sequence[Expert], folder: Path, storage: str, env: dict[str, str]
 ) -> list[tuple[Expert, Sequence[ToolSpec]]]:
-    offered = list[tuple[Expert, Sequence[ToolSpec]]]()
+    tools_by_expert = list[tuple[Expert, Sequence[ToolSpec]]]()
     async with Host.open(config=folder / "perstack.toml", workspace=folder, storage=storage, env=env) as host:
         for index, expert in enumerate(experts):
             tools = await host.experts.tools(expert.key)
             for problem in tools.problems:
                 print_err(f"warning: {expert.key}: {one_line(problem.text_for(cli_phrase))}")
-            later = {one.key for one in experts[index + 1 :]}
-            offered.append((expert, tuple(spec for spec in tools.shown if _is_called(spec, index == 0, later))))
-    return offered
+            later = {other.key for other in experts[index + 1 :]}
+            tools_by_expert.append((expert, tuple(spec for spec in tools.shown if _is_called(spec, index == 0, later))))
+    return tools_by_expert
 
 
 def _is_called(spec: ToolSpec, is_coordinator: bool, later: set[str]) -> bool:

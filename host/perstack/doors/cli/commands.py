@@ -86,7 +86,7 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
     },
 }
 
-COMMANDS = {name: listed for group in GROUPS.values() for name, listed in group.items()}  # in the order of the help
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}  # in the order of the help
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "record": (

@@ -114,24 +114,24 @@ class _Bash(BashComplete):
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
         """Return the part left to insert: bash starts a new word after `=` and `:`, and replaces only that."""
-        found = super().get_completions(args, incomplete)
+        items = super().get_completions(args, incomplete)
         word = os.environ.get("_PERSTACK_WORD", "")
         typed = incomplete.partition("=")[2] if incomplete.startswith("--") and "=" in incomplete else incomplete
-        kept = len(typed) if word in ("=", ":") else max(0, len(typed) - len(word))
-        if typed[:kept].endswith("@"):
-            kept -= 1  # @ starts a word too, but is replaced with it
-        return [CompletionItem(item.value[kept:], item.type) if kept else item for item in found]
+        skipped = len(typed) if word in ("=", ":") else max(0, len(typed) - len(word))
+        if typed[:skipped].endswith("@"):
+            skipped -= 1  # @ starts a word too, but is replaced with it
+        return [CompletionItem(item.value[skipped:], item.type) if skipped else item for item in items]
 
 
 class _WholeWord(ShellComplete):
     """A shell that replaces the whole word, including its `--option=`."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        found = super().get_completions(args, incomplete)
+        items = super().get_completions(args, incomplete)
         option, sign, _ = incomplete.partition("=")
         if not (sign and option.startswith("--")):
-            return found
-        return [CompletionItem(f"{option}={item.value}", item.type, item.help) for item in found]
+            return items
+        return [CompletionItem(f"{option}={item.value}", item.type, item.help) for item in items]
 
 
 class _Zsh(_WholeWord, ZshComplete):
@@ -174,13 +174,15 @@ class _CompletingGroup(click.Group):
         if ctx.parent is not None:
             return super().shell_complete(ctx, incomplete)
         # completing command names imports no command
-        listed = [CompletionItem(name, help=one.text) for name, one in COMMANDS.items() if name.startswith(incomplete)]
-        return listed or super().shell_complete(ctx, incomplete)
+        items = [
+            CompletionItem(name, help=entry.text) for name, entry in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return items or super().shell_complete(ctx, incomplete)
 
 
 def answer_shell(cli: click.Group) -> None:
     """Print the completions of a shell's line. After any error, print nothing."""
-    before = signal.signal(signal.SIGALRM, _give_up)
+    previous_handler = signal.signal(signal.SIGALRM, _give_up)
     signal.alarm(MAX_WAIT_S)
     try:
         lines = _lines(cli)
@@ -188,7 +190,7 @@ def answer_shell(cli: click.Group) -> None:
         return
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous_handler)
     write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
@@ -198,9 +200,9 @@ def _give_up(_number: int, _frame: FrameType | None) -> None:
 
 def _lines(cli: click.Group) -> list[str]:
     shell = SHELLS[os.environ[COMPLETE_VARIABLE].removesuffix("_complete")]
-    asked = shell(_CompletingGroup(cli), {}, "perstack", COMPLETE_VARIABLE)
-    items = asked.get_completions(*asked.get_completion_args())
-    return [asked.format_completion(_shorten_help(item)) for item in items if _may_be_inserted(item)]
+    completer = shell(_CompletingGroup(cli), {}, "perstack", COMPLETE_VARIABLE)
+    items = completer.get_completions(*completer.get_completion_args())
+    return [completer.format_completion(_shorten_help(item)) for item in items if _may_be_inserted(item)]
 
 
 def _may_be_inserted(item: CompletionItem[str]) -> bool:

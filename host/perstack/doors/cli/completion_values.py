@@ -61,9 +61,9 @@ _OWNERS: dict[Kind, tuple[OwnerKind, ...]] = {
 
 def kind_of(command: str, param: click.Parameter) -> Kind | None:
     """Return the kind of name that a parameter takes; None if unknown."""
-    own = (command, param.name or "")
-    if own in _BY_COMMAND:
-        return _BY_COMMAND[own]
+    key = (command, param.name or "")
+    if key in _BY_COMMAND:
+        return _BY_COMMAND[key]
     if isinstance(param.type, click.Choice):
         return None
     by_option: Kind | None = next((kind for name, kind in _BY_OPTION.items() if name in param.opts), None)
@@ -86,32 +86,34 @@ class StoredName(click.ParamType[str]):
         kind = self._kind
         if kind in ("file", "dir"):
             return [CompletionItem(incomplete, type=kind)]
-        place = _TypedProject(ctx)
+        project = _TypedProject(ctx)
         if kind == "expert":
-            found = place.experts()
+            values = project.experts()
         elif kind in ("provider", "runtime"):
-            found = place.plugged(kind)
+            values = project.plugged(kind)
         else:
             import asyncio  # completing command names does not need it
 
-            found = asyncio.run(place.stored_names(kind, incomplete))
-        return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
+            values = asyncio.run(project.stored_names(kind, incomplete))
+        return [
+            CompletionItem(value, help=description) for value, description in values if value.startswith(incomplete)
+        ]
 
 
 class _TypedProject:
     def __init__(self, ctx: click.Context) -> None:
         from perstack.doors.cli.options import HostOptions
 
-        self._given = dict(ctx.params)
+        self._params = dict(ctx.params)
         if ctx.args and isinstance(first := ctx.command.params[0], click.Argument):
             # click sets positional arguments aside before an option whose value is still missing
-            self._given[first.name] = self._given.get(first.name) or ctx.args[0]
+            self._params[first.name] = self._params.get(first.name) or ctx.args[0]
         config, workspace, storage = map(self._option, ("config", "workspace", "storage"))
         self._options = HostOptions(config, workspace, storage)
-        self._found = self._options.find()
+        self._place = self._options.find()
 
     def _option(self, name: str) -> str | None:
-        value = self._given.get(name)
+        value = self._params.get(name)
         # a shell passes the line as typed, with `~` unexpanded
         return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~") else value
 
@@ -128,12 +130,12 @@ class _TypedProject:
         """Return stored names that begin with the typed text, newest first; empty if the storage is not local."""
         from perstack.engine.context.connections import open_state
 
-        storage = open_state(self._plugins(), self._project(), self._found, self._options.storage, os.environ)
+        storage = open_state(self._plugins(), self._project(), self._place, self._options.storage, os.environ)
         if not storage.places:
             return ()
         try:
             if kind in ("run", "checkpoint"):
-                return [(one, "") for one in await self._names_in(storage, kind, typed)]
+                return [(name, "") for name in await self._names_in(storage, kind, typed)]
             return await _owners(storage, _OWNERS[kind], typed)
         finally:
             await storage.close()
@@ -142,15 +144,17 @@ class _TypedProject:
         from perstack.engine.jobs.reader import JobReader
         from perstack.engine.log.id_resolution import nth_latest_job, resolve_id
 
-        named = next((value for name in _JOBS_ON_THE_LINE if isinstance(value := self._given.get(name), str)), None)
+        typed_job = next(
+            (value for name in _JOBS_ON_THE_LINE if isinstance(value := self._params.get(name), str)), None
+        )
         ids = (await storage.jobs(limit=MAX_COMPARED_IDS)).ids
-        begun = max((one for one in ids if typed.startswith(f"{one}-")), key=len, default=None)
-        job = await resolve_id(storage, named) if named else begun or await nth_latest_job(storage, 0)
+        job_of_prefix = max((job_id for job_id in ids if typed.startswith(f"{job_id}-")), key=len, default=None)
+        job = await resolve_id(storage, typed_job) if typed_job else job_of_prefix or await nth_latest_job(storage, 0)
         if kind == "run":
-            found = (await storage.runs(job, limit=MAX_COMPARED_IDS)).ids
+            names = (await storage.runs(job, limit=MAX_COMPARED_IDS)).ids
         else:
-            found = (await JobReader(storage).checkpoints(job, limit=MAX_COMPARED_IDS)).ids
-        return [one for one in reversed(found) if one.startswith(typed)][:MAX_OFFERED]
+            names = (await JobReader(storage).checkpoints(job, limit=MAX_COMPARED_IDS)).ids
+        return [name for name in reversed(names) if name.startswith(typed)][:MAX_OFFERED]
 
     def _project(self) -> Project:
         from perstack.core.definitions.project import Project
@@ -179,22 +183,24 @@ async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> l
             await nth_latest_job(storage, number) for number in range(min(3, len((await storage.jobs(limit=3)).ids)))
         ]
         names = ["@last", *(f"@last~{number}" for number in range(1, 3))]
-        return [(name, await _description_of(storage, "job", one)) for name, one in zip(names, ids, strict=False)]
-    found: list[tuple[str, str]] = []
+        return [
+            (name, await _description_of(storage, "job", owner_id)) for name, owner_id in zip(names, ids, strict=False)
+        ]
+    values: list[tuple[str, str]] = []
     for kind in kinds:
         space = space_of(storage, kind)
         page = await space.jobs(limit=MAX_COMPARED_IDS)
-        fitting = [one for one in page.ids if one.startswith(typed) and not one.startswith("-")]
-        found += [(one, await _description_of(space, kind, one)) for one in fitting[:MAX_OFFERED]]
-    return found
+        matching = [owner_id for owner_id in page.ids if owner_id.startswith(typed) and not owner_id.startswith("-")]
+        values += [(owner_id, await _description_of(space, kind, owner_id)) for owner_id in matching[:MAX_OFFERED]]
+    return values
 
 
-async def _description_of(space: Storage, kind: OwnerKind, one: str) -> str:
+async def _description_of(space: Storage, kind: OwnerKind, owner_id: str) -> str:
     from perstack.core.base.records import read_json
 
     with suppress(Exception):  # a damaged one is completed like any other
-        written = (await space.entry(one) or (0, b""))[1] if kind == "task" else await space.summary(one)
-        facts = read_json(written) if written and len(written) <= _MAX_SUMMARY_BYTES else None
+        summary = (await space.entry(owner_id) or (0, b""))[1] if kind == "task" else await space.summary(owner_id)
+        facts = read_json(summary) if summary and len(summary) <= _MAX_SUMMARY_BYTES else None
         if isinstance(facts, dict):
             return " ".join(str(facts[name]) for name in _DESCRIBES[kind] if facts.get(name))
     return ""

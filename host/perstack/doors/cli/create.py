@@ -77,18 +77,18 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
     async def work(on_event: OnEvent) -> JobSummary:
         if job is None:
             return await host.run(COORDINATOR, text, on_event=on_event)
-        found = await host.jobs.find(job)
-        stopped = await host.job(found)
-        if stopped.expert_key != COORDINATOR:
-            raise UsageError(f"Job {stopped.id} was not begun by `perstack create`: perstack resume {stopped.id}")
-        await lines.begin(host, found)
-        return stopped if stopped.asking is not None else await host.resume(found, on_event=on_event)
+        job_id = await host.jobs.find(job)
+        summary = await host.job(job_id)
+        if summary.expert_key != COORDINATOR:
+            raise UsageError(f"Job {summary.id} was not begun by `perstack create`: perstack resume {summary.id}")
+        await lines.begin(host, job_id)
+        return summary if summary.asking is not None else await host.resume(job_id, on_event=on_event)
 
-    ended = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
-    if ended is None:
+    final = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    if final is None:
         sys.exit(INTERRUPTED)
-    status = report_outcome(ended, lines, _how_to_continue(ended))
-    sys.exit(_report_written(lines, before, tried) if ended.status == "completed" else status)
+    status = report_outcome(final, lines, _how_to_continue(final))
+    sys.exit(_report_written(lines, before, tried) if final.status == "completed" else status)
 
 
 class _CreateOutput(JobOutput):
@@ -132,8 +132,8 @@ def _in_definition_folder(options: HostOptions) -> HostOptions:
         raise UsageError(f"--config {options.config}: a definition that is improved is called {DEFINITION}")
     if options.config is not None and options.workspace is not None:
         raise UsageError("--config and --workspace name one folder here: leave one of them out")
-    found = None if options.workspace is not None else place.config
-    folder = place.folder if found is None else found.parent
+    config = None if options.workspace is not None else place.config
+    folder = place.folder if config is None else config.parent
     if folder != Path.cwd():
         print_err(f"note: this is about {one_line(str(folder / DEFINITION))}")
     return replace(options, workspace=str(folder))
@@ -164,14 +164,14 @@ def _fact_lines(query: str, folder: Path, before: Project, overrides: Overrides)
 
 def _host(options: HostOptions, folder: Path, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> Host:
     project = experts_for(before, folder, says_yes=says_yes)
-    env, given = options.env(project), options.overrides
+    env, overrides = options.env(project), options.overrides
     # the given limits cover everything: half of them is for trials, which are separate Jobs
-    tokens = None if given.max_tokens is None else max(1, given.max_tokens // 2)
-    cost = None if given.max_cost is None else given.max_cost / 2
-    trials = Trials(folder, env, given, (), before, TrialBudget(tokens=tokens, cost=cost))
+    tokens = None if overrides.max_tokens is None else max(1, overrides.max_tokens // 2)
+    cost = None if overrides.max_cost is None else overrides.max_cost / 2
+    trials = Trials(folder, env, overrides, (), before, TrialBudget(tokens=tokens, cost=cost))
     kit = tools_for(folder, env, (), trials, lambda key, query: tried.append((key, query)))
-    asked = replace(given, max_tokens=tokens, max_cost=cost)
-    return options.host_of(project, env=env, overrides=asked, plugins=[kit])
+    limited = replace(overrides, max_tokens=tokens, max_cost=cost)
+    return options.host_of(project, env=env, overrides=limited, plugins=[kit])
 
 
 def _how_to_continue(job: JobSummary) -> str:
@@ -184,8 +184,8 @@ def _how_to_continue(job: JobSummary) -> str:
 
 def _report_written(lines: _CreateOutput, before: Project, tried: list[tuple[str, str]]) -> int:
     """Report the written files and next commands, and return the exit status: 1 if there is no usable definition."""
-    changed = lines.changed_files()
-    for name in changed:
+    changed_files = lines.changed_files()
+    for name in changed_files:
         lines.remark(f"wrote {name}")
     path = lines.folder / DEFINITION
     if not path.is_file():
@@ -196,23 +196,23 @@ def _report_written(lines: _CreateOutput, before: Project, tried: list[tuple[str
     except DefinitionError as error:
         print_err(f"{path} has errors: {one_line(str(error.problems[0]))}; `perstack validate` says all")
         return 1
-    if not changed:
+    if not changed_files:
         lines.remark("nothing was changed")
         return 0
-    for one in (*new_executables(before, project), *commands_of_tests(path)):
-        print_err(f"note: look at what {DEFINITION} has now, before you run it: {one}")
-    for one in _next_commands(lines.folder, before, project, tried):
-        lines.remark(f"next: {one}")
+    for reference in (*new_executables(before, project), *commands_of_tests(path)):
+        print_err(f"note: look at what {DEFINITION} has now, before you run it: {reference}")
+    for line in _next_commands(lines.folder, before, project, tried):
+        lines.remark(f"next: {line}")
     return 0
 
 
 def _next_commands(folder: Path, before: Project, project: Project, tried: list[tuple[str, str]]) -> list[str]:
-    changed = [key for key, expert in project.experts.items() if before.experts.get(key) != expert]
-    called = {name for expert in project.experts.values() for name in expert.delegates}
-    first = [key for key in changed if key not in called] or changed or list(project.experts)
+    changed_keys = [key for key, expert in project.experts.items() if before.experts.get(key) != expert]
+    delegate_keys = {name for expert in project.experts.values() for name in expert.delegates}
+    first = [key for key in changed_keys if key not in delegate_keys] or changed_keys or list(project.experts)
     key, query = next(((key, query) for key, query in reversed(tried) if key in first), (first[0], "QUERY"))
-    where = "" if folder == Path.cwd() else f"cd {shlex.quote(os.path.relpath(folder))} && "
+    prefix = "" if folder == Path.cwd() else f"cd {shlex.quote(os.path.relpath(folder))} && "
     commands = [f"perstack run {shlex.quote(key)} {shlex.quote(one_line(query))}"]
-    if any(one.expert == key for one in read_tests(DefinitionFile(folder / DEFINITION))):
+    if any(test.expert == key for test in read_tests(DefinitionFile(folder / DEFINITION))):
         commands.append(f"perstack test {shlex.quote(key)}")
-    return [where + one for one in commands]
+    return [prefix + command for command in commands]

@@ -47,15 +47,18 @@ def doctor_command(as_json: bool, shows_all: bool, options: HostOptions) -> None
     diagnosis, runtimes = run_with(options.host_of(project, env=options.env(project)), look)
     findings = (*diagnosis, _terminal(), *map(_of_runtime, runtimes))
     if as_json:
-        found = {"findings": [asdict(one) for one in findings], "runtimes": [asdict(one) for one in runtimes]}
-        write_json(found)
+        document = {
+            "findings": [asdict(finding) for finding in findings],
+            "runtimes": [asdict(state) for state in runtimes],
+        }
+        write_json(document)
     else:
         _print(findings)
         if asking := asking_experts(project):
             print_out(f"note: {', '.join(asking)}: {ASKS_NOTE}")
         if shows_all:
             _print_all(findings, runtimes)
-    sys.exit(int(any(one.state == "problem" for one in findings)))
+    sys.exit(int(any(finding.state == "problem" for finding in findings)))
 
 
 def _terminal() -> DoctorFinding:
@@ -73,20 +76,20 @@ def _of_runtime(runtime: RuntimeState) -> DoctorFinding:
     about = f"runtime {runtime.name}"
     if not runtime.problem:
         return DoctorFinding(about, "ok", "perstack.toml uses it" if runtime.is_wanted else "can be used")
-    what, _, remedy = runtime.problem.partition(": ")
-    return DoctorFinding(about, "problem" if runtime.is_wanted else "missing", what, remedy)
+    problem, _, remedy = runtime.problem.partition(": ")
+    return DoctorFinding(about, "problem" if runtime.is_wanted else "missing", problem, remedy)
 
 
 def _print(findings: Sequence[DoctorFinding]) -> None:
     """Print the problems with their remedies, and a line each for what is fine and what is not set up."""
-    problems = [one for one in findings if one.state == "problem"]
+    problems = [finding for finding in findings if finding.state == "problem"]
     print_out(f"{count(len(problems), 'problem')}{':' if problems else ''}")
-    for one in problems:
-        print_out(f"  {one.about}: {one.text}{f'; {one.remedy}' if one.remedy else ''}")
-    print_out(_group_line("fine", [one.about for one in findings if one.state == "ok"]))
-    others = [one.about for one in findings if one.state == "missing"]
-    if others:
-        print_out(_group_line("not set up, and not needed (--all says how)", others))
+    for problem in problems:
+        print_out(f"  {problem.about}: {problem.text}{f'; {problem.remedy}' if problem.remedy else ''}")
+    print_out(_group_line("fine", [finding.about for finding in findings if finding.state == "ok"]))
+    missing = [finding.about for finding in findings if finding.state == "missing"]
+    if missing:
+        print_out(_group_line("not set up, and not needed (--all says how)", missing))
 
 
 def _group_line(title: str, abouts: Sequence[str]) -> str:
@@ -100,13 +103,13 @@ def _group_line(title: str, abouts: Sequence[str]) -> str:
 
 def _print_all(findings: Sequence[DoctorFinding], runtimes: Sequence[RuntimeState]) -> None:
     print_out()
-    rows = [(one.about, one.state, one.text) for one in findings]
+    rows = [(finding.about, finding.state, finding.text) for finding in findings]
     table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
-    for one in findings:
-        if one.state != "ok" and one.remedy:
+    for finding in findings:
+        if finding.state != "ok" and finding.remedy:
             # a narrow table cuts the problem; for «not set up» the remedy is enough
-            what = "" if one.text == "not set up" else f"{one.text}; "
-            print_out(f"{one.about}: {what}{one.remedy}")
+            prefix = "" if finding.text == "not set up" else f"{finding.text}; "
+            print_out(f"{finding.about}: {prefix}{finding.remedy}")
     for runtime in runtimes:
         for key, how in runtime.limits.items():
             print_out(f"{runtime.name}: `{key}` {how}")
@@ -122,19 +125,19 @@ def models_command(provider: str | None, as_json: bool, options: HostOptions) ->
     Context is the context window of a model, in tokens. Prices are published prices in US dollars for a million tokens.
     """
     project = options.project(required=False)
-    found = run_with(options.host_of(project, env=options.env(project)), lambda host: host.experts.providers())
+    providers = run_with(options.host_of(project, env=options.env(project)), lambda host: host.experts.providers())
     if provider is not None:
-        names = [one.name for one in found]
-        found = tuple(one for one in found if one.name == provider)
-        if not found:
-            near = suggestion(provider, names)
-            raise NotFound(f"there is no provider {provider!r}{near or ': `perstack models` lists them'}")
+        names = [state.name for state in providers]
+        providers = tuple(state for state in providers if state.name == provider)
+        if not providers:
+            hint = suggestion(provider, names)
+            raise NotFound(f"there is no provider {provider!r}{hint or ': `perstack models` lists them'}")
     if as_json:
-        write_json({"providers": [_to_json(one) for one in found]})
+        write_json({"providers": [_to_json(state) for state in providers]})
     elif provider is None:
-        _print_providers(found)
+        _print_providers(providers)
     else:
-        _print_models(found[0])
+        _print_models(providers[0])
 
 
 def _to_json(state: ProviderState) -> dict[str, object]:
@@ -146,17 +149,23 @@ def _camel(fields: Mapping[str, object]) -> dict[str, object]:
     return {to_camel(name): value for name, value in fields.items()}
 
 
-def _print_providers(found: Sequence[ProviderState]) -> None:
+def _print_providers(states: Sequence[ProviderState]) -> None:
     rows = [
-        (one.name, one.default_model or "-", *_facts(_default_of(one)), f"{len(one.models) or '-'}", _use(one))
-        for one in found
+        (
+            state.name,
+            state.default_model or "-",
+            *_facts(_default_of(state)),
+            f"{len(state.models) or '-'}",
+            _use(state),
+        )
+        for state in states
     ]
     headings = ("provider", "default model", "context", "in", "out", "models", "here")
     table(Screen.of_stdout(), headings, rows, right=(2, 3, 4, 5), drops=(5, 2, 4, 3, 1))
-    for one in found:
-        if not one.is_configured:
-            print_out(f"{one.name}: {one.how_to_configure}")
-    if not any(one.is_configured for one in found):
+    for state in states:
+        if not state.is_configured:
+            print_out(f"{state.name}: {state.how_to_configure}")
+    if not any(state.is_configured for state in states):
         print_err("no provider is set up: one of these is enough, in the environment or in a file .env")
 
 
@@ -168,12 +177,12 @@ def _use(state: ProviderState) -> str:
 
 
 def _default_of(state: ProviderState) -> OfferedModel:
-    return next((one for one in state.models if one.name == state.default_model), OfferedModel(""))
+    return next((model for model in state.models if model.name == state.default_model), OfferedModel(""))
 
 
 def _print_models(state: ProviderState) -> None:
     if state.models:
-        rows = [(one.name, *_facts(one)) for one in state.models]
+        rows = [(model.name, *_facts(model)) for model in state.models]
         table(Screen.of_stdout(), ("model", "context", "in", "out"), rows, right=(1, 2, 3))
     else:
         print_out(f"{state.name} does not list its models: {state.problem or 'see its own pages'}")

@@ -101,23 +101,23 @@ async def _ask_person(question: OpenQuestion, host: Host, used: str) -> str:
     text = call_text(question, host.workspace, used) if is_approval else question_text(question)
     for line in text.split("\n"):
         print_err(line)
-    asked = accepted_answers(question)
+    allowed = accepted_answers(question)
     with suppress(termios.error):
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input is no answer to this question
-    number = f"give {'numbers' if asked.several else 'a number'}, or " if asked.options and not is_approval else ""
-    print_err(f"{'approve' if is_approval else 'answer'}? ({number}{accepted(asked)}; nothing: later)")
+    number = f"give {'numbers' if allowed.several else 'a number'}, or " if allowed.options and not is_approval else ""
+    print_err(f"{'approve' if is_approval else 'answer'}? ({number}{accepted(allowed)}; nothing: later)")
     try:
         answer = (await _read_line()).strip()
     except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
         print_err("")
         return ""
-    return answer if is_approval else select_option(asked, answer)
+    return answer if is_approval else select_option(allowed, answer)
 
 
 async def _read_line() -> str:
     """Return the next typed line; empty at the end of stdin. Does not block, so Ctrl-C ends the wait."""
     loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
-    typed: asyncio.Future[bytes] = loop.create_future()
+    line_future: asyncio.Future[bytes] = loop.create_future()
 
     def read() -> None:
         loop.remove_reader(fd)
@@ -125,12 +125,12 @@ async def _read_line() -> str:
             data = os.read(fd, _MAX_ANSWER_BYTES)
         except OSError:
             data = b""
-        if not typed.done():
-            typed.set_result(data)
+        if not line_future.done():
+            line_future.set_result(data)
 
     loop.add_reader(fd, read)
     try:
-        return (await typed).decode("utf-8", "replace")
+        return (await line_future).decode("utf-8", "replace")
     finally:
         loop.remove_reader(fd)
 
@@ -188,12 +188,12 @@ def run_interruptible(
                 finally:
                     lines.pause()
 
-    ended = asyncio.run(main())
+    result = asyncio.run(main())
     if lines.lost is not None and not isinstance(lines.lost, BrokenPipeError):
         reason = (lines.lost.strerror or str(lines.lost)).lower()
         with suppress(OSError):
             print_err(f"error: stdout cannot be written ({reason}), so this was interrupted")
-    return ended
+    return result
 
 
 def _stop(task: asyncio.Future[_T], lines: JobOutput, *, drives: bool) -> None:
@@ -209,11 +209,11 @@ def _leave(lines: JobOutput) -> None:
     exit_now()
 
 
-def report_outcome(job: JobSummary, lines: JobOutput, then: str | None = None) -> int:
+def report_outcome(job: JobSummary, lines: JobOutput, next_step: str | None = None) -> int:
     """Show the outcome and next step and return the exit status; a failure is reported on every stderr."""
     if job.status == "completed":
         lines.result(job.text or "")
-    text = outcome_line(job, then)
+    text = outcome_line(job, next_step)
     if job.without_effect and not lines.has_shown(job.text):  # the view has shown the warning with the result
         print_err(f"warning: {job.expert_key}: {WITHOUT_EFFECT}")
     if job.status == "stoppedByError" or (lines.form == "text" and job.status != "completed"):
@@ -223,8 +223,8 @@ def report_outcome(job: JobSummary, lines: JobOutput, then: str | None = None) -
     return EXIT_STATUS[job.status]
 
 
-def outcome_line(job: JobSummary, then: str | None = None) -> str:
-    """Return a line with the Job's status and next step. `then` replaces the step for Jobs with their own commands."""
+def outcome_line(job: JobSummary, next_step: str | None = None) -> str:
+    """Return a line with the Job's status and next step. `next_step` replaces that, for Jobs with own commands."""
     did = spending_line(job)
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
@@ -238,7 +238,7 @@ def outcome_line(job: JobSummary, then: str | None = None) -> str:
     }[job.status]
     step = next_step_of_job(job)
     text = f"{job.expert_key} {text}"
-    return f"{text}; {then or cli_phrase(step)}" if step is not None and job.status != "completed" else text
+    return f"{text}; {next_step or cli_phrase(step)}" if step is not None and job.status != "completed" else text
 
 
 def _waiting_time(job: JobSummary) -> str:
@@ -252,5 +252,5 @@ def _waiting_time(job: JobSummary) -> str:
 def _stop_reason(job: JobSummary) -> str:
     if job.pause_reason != "rate_limit" or job.resume_at is None:
         return "interrupted"
-    when = local_time(job.resume_at)
-    return f"paused until {when:%Y-%m-%d %H:%M}, because of the provider's rate limit,"
+    time = local_time(job.resume_at)
+    return f"paused until {time:%Y-%m-%d %H:%M}, because of the provider's rate limit,"

@@ -26,14 +26,14 @@ def _put_current_folder_last() -> None:
     imported instead of ours. At the end it is still found: a plugin or an evaluator function may be in it.
     """
     try:
-        here = os.path.realpath(os.curdir, strict=True)
+        current_folder = os.path.realpath(os.curdir, strict=True)
     except OSError:  # a deleted folder has no modules
         return
     commands, _, _ = sys.executable.rpartition(os.sep)
     installed = (sys.prefix, sys.base_prefix)
 
     def is_movable(entry: str) -> bool:
-        if not _is_below(os.path.realpath(entry), here):
+        if not _is_below(os.path.realpath(entry), current_folder):
             return False
         return entry == commands or not any(_is_below(entry, root) for root in installed)
 

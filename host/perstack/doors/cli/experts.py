@@ -41,11 +41,13 @@ def list_command(as_json: bool, options: HostOptions) -> None:
     """List the Experts that can be run, with their descriptions."""
     experts = options.project(required=True).experts.values()
     if as_json:
-        for one in experts:
-            about = {"key": one.key, "description": one.description, "delegates": [*one.delegates]}
-            write_json({**about, "tags": [*one.tags]})
+        for expert in experts:
+            summary = {"key": expert.key, "description": expert.description, "delegates": [*expert.delegates]}
+            write_json({**summary, "tags": [*expert.tags]})
         return
-    rows = [(one.key, one.description or one.instruction, ", ".join(one.delegates) or "-") for one in experts]
+    rows = [
+        (expert.key, expert.description or expert.instruction, ", ".join(expert.delegates) or "-") for expert in experts
+    ]
     table(Screen.of_stdout(), ("Expert", "what it is for", "delegates"), rows, texts=(1,), drops=(2,))
 
 
@@ -59,13 +61,13 @@ def show_command(expert: str, as_delegate: bool, as_json: bool, options: HostOpt
 
     Its skills are started and stopped for this. No tokens are used.
     """
-    sent = run_with(options.driver(), lambda host: host.experts.sent(expert, as_delegate=as_delegate))
+    preview = run_with(options.driver(), lambda host: host.experts.sent(expert, as_delegate=as_delegate))
     if as_json:
-        write_json_line(json.dumps(_as_json(expert, sent, as_delegate=as_delegate), ensure_ascii=False).encode())
+        write_json_line(json.dumps(_as_json(expert, preview, as_delegate=as_delegate), ensure_ascii=False).encode())
         return
-    for problem in sent.problems:
+    for problem in preview.problems:
         print_err(f"warning: {expert}: {one_line(problem.text_for(cli_phrase))}")
-    _print(expert, sent, as_delegate=as_delegate)
+    _print(expert, preview, as_delegate=as_delegate)
 
 
 def _as_json(expert: str, preview: PromptPreview, *, as_delegate: bool) -> JsonObject:
@@ -107,23 +109,23 @@ def _knowledge(preview: PromptPreview) -> JsonObject:
     return {
         "agentSkills": [
             {
-                "name": one.name,
-                "path": one.path,
-                "digest": one.digest,
-                "files": one.files,
-                "license": one.license,
-                "compatibility": one.compatibility,
-                "allowedTools": list(one.allowed_tools),
+                "name": skill.name,
+                "path": skill.path,
+                "digest": skill.digest,
+                "files": skill.files,
+                "license": skill.license,
+                "compatibility": skill.compatibility,
+                "allowedTools": list(skill.allowed_tools),
             }
-            for one in preview.knowledge
+            for skill in preview.knowledge
         ]
     }
 
 
 def _print(expert: str, preview: PromptPreview, *, as_delegate: bool) -> None:
     tokens = preview.tokens()
-    on = "no provider that could be used" if preview.model is None else f"{preview.provider}/{preview.model}"
-    print_out(f"{expert}, as a {'delegate' if as_delegate else 'Coordinator'}, on {on}")
+    model = "no provider that could be used" if preview.model is None else f"{preview.provider}/{preview.model}"
+    print_out(f"{expert}, as a {'delegate' if as_delegate else 'Coordinator'}, on {model}")
     print_out()
     window = preview.window
     rows = [
@@ -135,13 +137,13 @@ def _print(expert: str, preview: PromptPreview, *, as_delegate: bool) -> None:
     if preview.knowledge:
         print_out()
         print_out("== agent skills: not sent before they are loaded ==")
-    for one in preview.knowledge:
-        print_out(f"{one.name}: {count(one.files, 'file')} in {one.path}, {one.digest}")
-        for name, text in (("license", one.license), ("compatibility", one.compatibility)):
+    for skill in preview.knowledge:
+        print_out(f"{skill.name}: {count(skill.files, 'file')} in {skill.path}, {skill.digest}")
+        for name, text in (("license", skill.license), ("compatibility", skill.compatibility)):
             if text:
                 print_out(f"  {name}: {one_line(text)}")
-        if one.allowed_tools:
-            print_out(f"  allowed-tools (allows nothing here): {one_line(' '.join(one.allowed_tools))}")
+        if skill.allowed_tools:
+            print_out(f"  allowed-tools (allows nothing here): {one_line(' '.join(skill.allowed_tools))}")
     print_out()
     print_out("== instruction ==")
     print_out(preview.instruction)
@@ -175,7 +177,7 @@ def sandbox_command(expert: str, command: tuple[str, ...], runtime: str | None, 
     status is 128 plus the number of the signal.
     """
     host = replace(options, overrides=Overrides(runtime=runtime)).driver()
-    tried = run_with(host, lambda host: host.experts.run_program(expert, command))
-    if tried.ending.limit:
-        print_err(f"ended by the sandbox: {tried.ending.limit}")
-    sys.exit(tried.status if tried.status >= 0 else 128 - tried.status)
+    result = run_with(host, lambda host: host.experts.run_program(expert, command))
+    if result.ending.limit:
+        print_err(f"ended by the sandbox: {result.ending.limit}")
+    sys.exit(result.status if result.status >= 0 else 128 - result.status)

@@ -56,8 +56,8 @@ async def _export(host: Host, job: str, form: str, to: str | None) -> int:
     files = await folders_of(host, job, form)
     if to is None:
         raise UsageError(f"--format {form} writes folders: name a directory with --to DIR")
-    place = write_new_files(files, Path(to), "--to", f"--to {to}")
-    print_err(f"{place}: {count(len(files), 'file')}")
+    folder = write_new_files(files, Path(to), "--to", f"--to {to}")
+    print_err(f"{folder}: {count(len(files), 'file')}")
     return 0
 
 
@@ -135,10 +135,12 @@ def _write(path: Path, data: bytes) -> None:
 def _tell(recording: Recording, data: bytes, file: str) -> None:
     replies = sum(len(run.replies) for run in recording.runs)
     calls = sum(len(run.calls()) for run in recording.runs)
-    whole = [count(len(recording.runs), "Run"), count(replies, "generation"), count(calls, "call")]
-    print_err(f"{'recorded' if file == '-' else file}: {', '.join(whole)}, {len(data):,} bytes")
+    counts = [count(len(recording.runs), "Run"), count(replies, "generation"), count(calls, "call")]
+    print_err(f"{'recorded' if file == '-' else file}: {', '.join(counts)}, {len(data):,} bytes")
     if recording.status != "completed":
         print_err(f"note: Job {recording.job} is not finished ({recording.status}); it is recorded as far as it got")
-    hidden = data.count(REDACTED.encode())
-    if hidden:
-        print_err(f"note: what may be secret was taken out in {count(hidden, 'place')}: {REDACTED} stands there")
+    redacted_count = data.count(REDACTED.encode())
+    if redacted_count:
+        print_err(
+            f"note: what may be secret was taken out in {count(redacted_count, 'place')}: {REDACTED} stands there"
+        )

@@ -27,7 +27,7 @@ from perstack.system.user import this_user
 
 _T = TypeVar("_T")
 
-_NARROWEST = 20
+_MIN_PATH_CELLS = 20
 _STYLES: dict[file_changes.LineKind, dict[str, str | bool]] = {
     "file": {"bold": True},
     "hunk": {"fg": "cyan"},
@@ -56,32 +56,32 @@ def diff_command(
 
     It needs snapshots: `workspace = { path = ".", snapshots = true }` in perstack.toml.
     """
-    found = options.look(lambda host: _diff(host, job, what, run_id))
+    diff = options.look(lambda host: _diff(host, job, what, run_id))
     if as_json:
-        files = [file_changes.stat_json(file) if stat else file.to_json() for file in found.files]
-        write_json({"job": found.job_id, "of": found.of, "files": files})
+        files = [file_changes.stat_json(file) if stat else file.to_json() for file in diff.files]
+        write_json({"job": diff.job_id, "of": diff.of, "files": files})
     elif stat:
-        _show_files(Screen.of_stdout(), found.files)
+        _show_files(Screen.of_stdout(), diff.files)
     elif has_screen():
-        _show_diff(Screen.of_stdout(), found.files)
+        _show_diff(Screen.of_stdout(), diff.files)
     else:
-        write_bytes(file_changes.patch_bytes(found.files))
-    if not found.files and not as_json:
-        print_err(f"{found.of}: no file was changed")
+        write_bytes(file_changes.patch_bytes(diff.files))
+    if not diff.files and not as_json:
+        print_err(f"{diff.of}: no file was changed")
 
 
 def _show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
     if not files:
         return
     rows = file_changes.file_rows(files)
-    others = max(cells(lines) for _, _, lines in rows) + len("removed") + 2 * GAP
-    shown = [(change, _with_its_end(path, screen.width - others), lines) for change, path, lines in rows]
-    table(screen, ("CHANGE", "FILE", "LINES"), shown, whole=(0,), texts=(1,), drops=())
+    other_cells = max(cells(lines) for _, _, lines in rows) + len("removed") + 2 * GAP
+    fitted_rows = [(change, _with_its_end(path, screen.width - other_cells), lines) for change, path, lines in rows]
+    table(screen, ("CHANGE", "FILE", "LINES"), fitted_rows, whole=(0,), texts=(1,), drops=())
     print_out(screen.styled(file_changes.stat_words(files), dim=True))
 
 
 def _with_its_end(path: str, width: int) -> str:
-    if cells(path) <= width or width < _NARROWEST:
+    if cells(path) <= width or width < _MIN_PATH_CELLS:
         return path
     while cells(path) >= width:
         path = path[max(1, (cells(path) - width) // 2) :]
@@ -105,8 +105,8 @@ async def _diff(host: Host, job: str | None, what: str | None, run_id: str | Non
     elif job_id is not None and run_id is None and number_of_run(job_id):
         job_id, run_id = None, job_id
     if what is not None and not what.isdigit():
-        ends = [await host.jobs.find(end.strip()) if end.strip() else "" for end in what.split("..", 1)]
-        what = "..".join(ends)
+        checkpoint_ids = [await host.jobs.find(end.strip()) if end.strip() else "" for end in what.split("..", 1)]
+        what = "..".join(checkpoint_ids)
     if what is not None and run_id is not None and not what.isdigit():
         raise UsageError("a checkpoint names its Run: leave --run out")
     return await host.files.diff(job_id, what, run_id=run_id)
@@ -155,11 +155,11 @@ def rewind_command(
         return
     if not yes:
         _ask_rewind(plan)
-    done = _rewind(options, plan, only, elsewhere=elsewhere)
+    rewound = _rewind(options, plan, only, elsewhere=elsewhere)
     if as_json:
-        write_json(_as_json(done))
+        write_json(_as_json(rewound))
     else:
-        for line in _undo_lines(done, options):
+        for line in _undo_lines(rewound, options):
             print_out(line)
 
 
@@ -172,11 +172,11 @@ def _ask_rewind(plan: Rewind) -> None:
         sys.exit(1)
 
 
-def _undo_lines(done: Rewind, options: HostOptions) -> tuple[str, ...]:
-    if done.undo is None:
+def _undo_lines(rewound: Rewind, options: HostOptions) -> tuple[str, ...]:
+    if rewound.undo is None:
         return ()
-    undo = rewind(done.job_id, done.undo, options.as_arguments)
-    return (f"rewound, {file_changes.stat_words(done.files)}; to undo it:", f"  {undo}")
+    undo = rewind(rewound.job_id, rewound.undo, options.as_arguments)
+    return (f"rewound, {file_changes.stat_words(rewound.files)}; to undo it:", f"  {undo}")
 
 
 def _plan_lines(plan: Rewind) -> list[str]:
@@ -228,14 +228,14 @@ def _as_json(plan: Rewind) -> dict[str, object]:
         "checkpoint": plan.checkpoint_id,
         "workspace": str(Path(plan.workspace)),
         "files": [file_changes.stat_json(file) for file in plan.files],
-        "kept": [{"path": one.path, "why": one.why} for one in plan.kept],
+        "kept": [{"path": kept.path, "why": kept.why} for kept in plan.kept],
         **({} if plan.undo is None else {"undo": plan.undo}),
     }
 
 
 # perstack run --with-files: the files of a checkpoint, before a branch from it begins
 
-_SHOWN = 20
+_MAX_LISTED_FILES = 20
 
 
 def files_of_checkpoint(options: HostOptions, expert: str, job: str, checkpoint: str, *, is_sure: bool) -> HostOptions:
@@ -245,14 +245,14 @@ def files_of_checkpoint(options: HostOptions, expert: str, job: str, checkpoint:
     plan = _on_project(options, lambda host: _plan_rewind(host, expert, job, checkpoint))
     if plan.files:
         print_err(one_line(f"files of {plan.checkpoint_id} in {plan.workspace}:"))
-        for line in _plan_lines(plan)[:_SHOWN]:
+        for line in _plan_lines(plan)[:_MAX_LISTED_FILES]:
             print_err(line)
-        if len(plan.files) > _SHOWN:
-            print_err(f"… and {len(plan.files) - _SHOWN:,} more")
+        if len(plan.files) > _MAX_LISTED_FILES:
+            print_err(f"… and {len(plan.files) - _MAX_LISTED_FILES:,} more")
         if not is_sure:
             _ask_rewind(plan)
-        done = _rewind(options, plan)
-        for line in _undo_lines(done, options):
+        rewound = _rewind(options, plan)
+        for line in _undo_lines(rewound, options):
             print_err(line)
     return options
 

@@ -58,41 +58,41 @@ def answer_command(ident: str, text: str, is_driven: bool, showing: OutputOption
     TEXT `-` reads from stdin. The question of a running tool takes the one value that it asks for, a JSON object, or
     `decline`.
     """
-    said = read_text(text)
-    found = run_with(options.driver(), lambda host: _find_question(host, ident, said))
-    if found is None:
+    answer = read_text(text)
+    question_id = run_with(options.driver(), lambda host: _find_question(host, ident, answer))
+    if question_id is None:
         print_err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
     host = open_driver(options, showing)
     lines = JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
-        await lines.begin(host, place_of(found)[0])
+        await lines.begin(host, place_of(question_id)[0])
         return await host.answer(
-            said, question_id=found, by=this_user("cli"), drive=is_driven or None, on_event=on_event
+            answer, question_id=question_id, by=this_user("cli"), drive=is_driven or None, on_event=on_event
         )
 
     sys.exit(drive(host, work, lines))
 
 
-async def _find_question(host: Host, ident: str, said: str) -> str | None:
+async def _find_question(host: Host, ident: str, answer: str) -> str | None:
     """Return the id of a Job's question, also for an unknown id; None for a task, which is answered here."""
     ident = await host.jobs.find(ident, ("job", "task"))
-    item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
+    item = next((item for item in await host.inbox() if ident in (item.id, item.job_id)), None)
     if item is not None and item.asking is not None:
-        _check_approval(item, ident, said)
+        _check_approval(item, ident, answer)
         return item.id
     if (item is None or item.task_id is None) and not await _is_task(host, ident):
         return await _question(host, ident)
-    await host.tasks.signed(this_user("cli")).answer(ident, said)
+    await host.tasks.signed(this_user("cli")).answer(ident, answer)
     return None
 
 
-def _check_approval(item: InboxItem, ident: str, said: str) -> None:
+def _check_approval(item: InboxItem, ident: str, answer: str) -> None:
     """Raise UsageError for an approval by a Job's id, where another call may wait by now, and for one by a tool."""
     if item.asking is None or not item.asking.call_digest:
         return
-    if os.environ.get(_CALL_ID) and not is_refusal(item.asking, said):
+    if os.environ.get(_CALL_ID) and not is_refusal(item.asking, answer):
         raise UsageError(
             f"a tool cannot approve a call: {_CALL_ID} is set, so a tool runs this command; answer it in a terminal"
         )
@@ -154,11 +154,11 @@ def _to_json(item: InboxItem) -> JsonObject:
     common: JsonObject = {"id": item.id, "text": item.text, "since": item.since, "approval": item.is_approval}
     if item.damaged:
         common["damaged"] = True
-    after: JsonObject = {"next": _next_steps(item)} if item.next_steps else {}
+    next_step: JsonObject = {"next": _next_steps(item)} if item.next_steps else {}
     if item.task_id is not None:
-        return {**common, "taskId": item.task_id, "agentId": item.who, **after}
+        return {**common, "taskId": item.task_id, "agentId": item.who, **next_step}
     question = {} if item.asking is None else item.asking.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {**common, "jobId": item.job_id, **question, **after}
+    return {**common, "jobId": item.job_id, **question, **next_step}
 
 
 def _print(items: tuple[InboxItem, ...], workspace: Path) -> None:
@@ -167,20 +167,23 @@ def _print(items: tuple[InboxItem, ...], workspace: Path) -> None:
         parts = [
             part for item in items[first : first + _ITEMS_PER_WRITE] for part in _lines_of(item, screen, now, workspace)
         ]
-        shown = parts[1 if first == 0 else 0 : -1]
+        visible = parts[1 if first == 0 else 0 : -1]
         # as one text it is sanitized in one pass
-        print_out(*shown) if screen.colours else print_out("".join(map(str, shown)))
+        print_out(*visible) if screen.colours else print_out("".join(map(str, visible)))
 
 
 def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Iterator[str | StyledText]:
-    of = "Job" if item.task_id is None else "task"
-    since = ago(item.since, now) if item.since else "?"
-    about = f"{of}  {item.who or '-'}  {since}  wants {_needed_action(item)}"
+    owner_kind = "Job" if item.task_id is None else "task"
+    age = ago(item.since, now) if item.since else "?"
+    header = f"{owner_kind}  {item.who or '-'}  {age}  wants {_needed_action(item)}"
     yield "\n"
     yield screen.styled(item.id, bold=True)
     lines = _text(item, workspace).splitlines()
     yield "\n".join(
-        (f"  {screen.fit(about, len(item.id) + 2)}", *(f"  {line}".rstrip(" ") for line in lines[:_MAX_QUESTION_LINES]))
+        (
+            f"  {screen.fit(header, len(item.id) + 2)}",
+            *(f"  {line}".rstrip(" ") for line in lines[:_MAX_QUESTION_LINES]),
+        )
     )
     if len(lines) > _MAX_QUESTION_LINES:
         yield "\n"

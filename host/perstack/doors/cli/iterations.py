@@ -47,8 +47,8 @@ def iterations_command(as_json: bool, take: int, options: HostOptions) -> None:
     """List series of iterations, the most recently written first."""
     page = options.look(lambda host: host.iterations.list(limit=take))
     if as_json:
-        for one in page.series:
-            write_json_line(one.to_json())
+        for summary in page.series:
+            write_json_line(summary.to_json())
     elif not page.series:
         print_out("no iterations yet; start some with: perstack iterate EXPERT QUERY")
     else:
@@ -59,16 +59,16 @@ def _print_list(page: SeriesPage) -> None:
     screen, now = Screen.of_stdout(), SYSTEM.now()
     rows = [
         (
-            one.id,
-            "damaged" if one.damaged else one.status,
-            one.expert_key or "?",
-            f"{one.done}/{one.max_iterations}",
-            _best_score(one),
-            _age(one.started_at, now),
-            _age(one.updated_at, now),
-            one.user_input if one.message is None else one.message,
+            summary.id,
+            "damaged" if summary.damaged else summary.status,
+            summary.expert_key or "?",
+            f"{summary.done}/{summary.max_iterations}",
+            _best_score(summary),
+            _age(summary.started_at, now),
+            _age(summary.updated_at, now),
+            summary.user_input if summary.message is None else summary.message,
         )
-        for one in page.series
+        for summary in page.series
     ]
     headings = ("id", "status", "Expert", "done", "best", "began", "when", "query")
     table(screen, headings, rows, right=(3,), drops=(5, 6, 3, 2, 4, 1))
@@ -80,11 +80,11 @@ def _age(moment: int, now: int) -> str:
     return ago(moment, now) if moment else "?"
 
 
-def _best_score(one: SeriesSummary) -> str:
-    if one.best_score is None:
+def _best_score(summary: SeriesSummary) -> str:
+    if summary.best_score is None:
         return "-"
-    names = one.metric if isinstance(one.metric, str) else f"worst of {', '.join(one.metric)}"
-    return f"{names} {one.best_score:g}" + (f" of {one.target:g}" if one.target is not None else "")
+    names = summary.metric if isinstance(summary.metric, str) else f"worst of {', '.join(summary.metric)}"
+    return f"{names} {summary.best_score:g}" + (f" of {summary.target:g}" if summary.target is not None else "")
 
 
 SERIES_COLOURS: dict[SeriesStatus, str] = {"running": "cyan", "paused": "yellow", "completed": "green", "failed": "red"}
@@ -129,12 +129,12 @@ def report_series(series: SeriesState, lines: JobOutput) -> int:
             lines.result(best.artefact)
         did += f", the best is {best.number} with {best.score:g}"
     steps = "; ".join(map(cli_phrase, next_steps_of_series(series)))
-    stands = "is waiting" if series.job_status == "stoppedByInteractiveTool" else "paused"
+    pause_words = "is waiting" if series.job_status == "stoppedByInteractiveTool" else "paused"
     text = {
         "completed": f"completed: {did}; {_completion_reason(series)}; perstack report {series.id}",
         "failed": f"failed after {did}: {series.message}; {steps}"
         " (--definition current, if you have edited the Expert)",
-        "paused": f"{stands} after {did}: {series.message}; {steps}",
+        "paused": f"{pause_words} after {did}: {series.message}; {steps}",
         "running": f"is still running: {did}",
     }[series.status]
     if series.status == "failed" or (lines.form == "text" and series.status != "completed"):
@@ -218,14 +218,14 @@ def iterate_command(
     In a pipe, print events as lines of JSON. QUERY `-`, or no QUERY, reads from stdin.
     """
     check_target(target)
-    said = read_query(query)
+    query_text = read_query(query)
     host = open_driver(options, showing)
     lines = SeriesOutput(showing)
 
     async def work() -> SeriesState:
-        begun = await host.iterations.begin(
+        series = await host.iterations.begin(
             expert,
-            said,
+            query_text,
             series_id=series_id,
             max_iterations=max_iterations,
             target=target,
@@ -234,7 +234,7 @@ def iterate_command(
             on_event=lines.on_event,
             on_fact=lines.on_fact,
         )
-        return await lines.approved(host, begun)
+        return await lines.approved(host, series)
 
     series = run_interruptible(host, work, lambda: lines.state(host), lines.on_event)
     sys.exit(INTERRUPTED if series is None else report_series(series, lines.on_event))
@@ -261,36 +261,36 @@ def report_command(series_id: str, iteration: int | None, as_json: bool, options
         return await host.iterations.get(await host.jobs.find(series_id, ("iterations",)))
 
     series = options.look(look)
-    shown = _select_iteration(series, iteration)
+    chosen = _select_iteration(series, iteration)
     if as_json:
-        write_json(_document(series, shown))
+        write_json(_document(series, chosen))
         return
-    _print(Screen.of_stdout(), series, shown)
+    _print(Screen.of_stdout(), series, chosen)
 
 
 def _select_iteration(series: SeriesState, number: int | None) -> Iteration:
     if number is not None and number > len(series.iterations):
         raise NotFound(f"{series.id} has {count(len(series.iterations), 'iteration')}, and no {number}")
-    found = series.best if number is None else series.iterations[number - 1]
-    if found is None:
-        stands = f"it is {series.status}" + (f": {series.message}" if series.message else "")
-        raise UsageError(f"{series.id} has no iteration that was measured; {stands}")
-    return found
+    iteration = series.best if number is None else series.iterations[number - 1]
+    if iteration is None:
+        reason = f"it is {series.status}" + (f": {series.message}" if series.message else "")
+        raise UsageError(f"{series.id} has no iteration that was measured; {reason}")
+    return iteration
 
 
-def _document(series: SeriesState, shown: Iteration) -> dict[str, object]:
+def _document(series: SeriesState, iteration: Iteration) -> dict[str, object]:
     summary: dict[str, object] = json.loads(summary_of_series(series).to_json())
-    scores = [{"number": one.number, "score": one.score, "metrics": one.metrics} for one in series.done]
-    return {**summary, "scores": scores, "iteration": json.loads(shown.to_json())}
+    scores = [{"number": done.number, "score": done.score, "metrics": done.metrics} for done in series.done]
+    return {**summary, "scores": scores, "iteration": json.loads(iteration.to_json())}
 
 
-def _print(screen: Screen, series: SeriesState, shown: Iteration) -> None:
+def _print(screen: Screen, series: SeriesState, iteration: Iteration) -> None:
     status = screen.styled(series.status, fg=SERIES_COLOURS[series.status], bold=True)
     print_out(screen.styled(series.id, bold=True), f"  {series.expert_key}  ", status)
     _row(screen, "query", series.user_input)
     if series.message:
         _row(screen, "why", series.message)
-    scores = [one.score for one in series.done if one.score is not None]
+    scores = [done.score for done in series.done if done.score is not None]
     if scores:
         _row(screen, "chart", f"{chart(scores)}  {scores[0]:g} → {scores[-1]:g}")
     print_out()
@@ -301,31 +301,31 @@ def _print(screen: Screen, series: SeriesState, shown: Iteration) -> None:
         right=(1, 2, 3, 4, 5, 6),
     )
     print_out()
-    best = " (the best)" if shown.number == series.best_iteration else ""
-    print_out(screen.styled(f"iteration {shown.number}{best}", bold=True))
-    _row(screen, "Job", shown.job_id)
-    _row(screen, "metrics", ", ".join(f"{name} {value:g}" for name, value in shown.metrics.items()) or "none yet")
-    for name, cases in (("failed", shown.failed), ("regressed", shown.regressions)):
+    best = " (the best)" if iteration.number == series.best_iteration else ""
+    print_out(screen.styled(f"iteration {iteration.number}{best}", bold=True))
+    _row(screen, "Job", iteration.job_id)
+    _row(screen, "metrics", ", ".join(f"{name} {value:g}" for name, value in iteration.metrics.items()) or "none yet")
+    for name, cases in (("failed", iteration.failed), ("regressed", iteration.regressions)):
         if cases:
             _row(screen, name, ", ".join(cases))
-    if shown.analysis:
-        print_out("\n", shown.analysis)
-    if shown.artefact is not None:
-        print_out("\n", shown.artefact)
+    if iteration.analysis:
+        print_out("\n", iteration.analysis)
+    if iteration.artefact is not None:
+        print_out("\n", iteration.artefact)
 
 
 def _rows(series: SeriesState) -> list[tuple[str, ...]]:
     return [
         (
-            f"{one.number}{' *' if one.number == series.best_iteration else ''}",
-            "-" if one.score is None else f"{one.score:g}",
-            str(len(one.failed)),
-            str(len(one.regressions)),
-            f"{one.usage.total_tokens:,}",
-            cost(one.usage, one.usage.unpriced_tokens).removeprefix("cost ") or "-",
-            duration(one.duration),
+            f"{iteration.number}{' *' if iteration.number == series.best_iteration else ''}",
+            "-" if iteration.score is None else f"{iteration.score:g}",
+            str(len(iteration.failed)),
+            str(len(iteration.regressions)),
+            f"{iteration.usage.total_tokens:,}",
+            cost(iteration.usage, iteration.usage.unpriced_tokens).removeprefix("cost ") or "-",
+            duration(iteration.duration),
         )
-        for one in series.iterations
+        for iteration in series.iterations
     ]
 
 

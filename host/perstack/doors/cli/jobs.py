@@ -45,8 +45,13 @@ def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions
     jobs = options.look(_all)
     rows, total = spent_by(jobs, _BY[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
     if as_json:
-        shown = {"by": by, "since": since or 0, "rows": [one.to_json() for one in rows], "total": total.to_json()}
-        write_json(shown)
+        document = {
+            "by": by,
+            "since": since or 0,
+            "rows": [group.to_json() for group in rows],
+            "total": total.to_json(),
+        }
+        write_json(document)
     elif not rows:
         print_out("nothing was spent" + ("" if since is None else f" since {local_time(since):%Y-%m-%d %H:%M}"))
     else:
@@ -56,14 +61,14 @@ def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions
 def _print(by: str, rows: list[GroupCost], total: GroupCost) -> None:
     # a Job's labels are several rows, and add up to more than the total
     cells = [
-        (one.key, f"{one.runs:,}", f"{one.usage.input_tokens:,}", f"{one.usage.output_tokens:,}", _cost(one))
-        for one in (*rows, total)
+        (group.key, f"{group.runs:,}", f"{group.usage.input_tokens:,}", f"{group.usage.output_tokens:,}", _cost(group))
+        for group in (*rows, total)
     ]
     table(Screen.of_stdout(), (by, "Runs", "sent", "generated", "cost"), cells, right=(1, 2, 3, 4))
 
 
-def _cost(one: GroupCost) -> str:
-    return cost(one.usage, one.unpriced_tokens) or "$0"
+def _cost(group: GroupCost) -> str:
+    return cost(group.usage, group.unpriced_tokens) or "$0"
 
 
 # Options that select Jobs.
@@ -74,7 +79,7 @@ def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
     def gather(
         *, status: tuple[str, ...], expert: tuple[str, ...], since: int | None, label: tuple[str, ...], **others: object
     ) -> None:
-        choice = JobChoice.of((TYPED_STATUS[one] for one in status), expert, parse_labels(label), since)
+        choice = JobChoice.of((TYPED_STATUS[word] for word in status), expert, parse_labels(label), since)
         command(choice=choice, **others)
 
     return _kind_options(
@@ -99,15 +104,15 @@ def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-_PAGE = 20
-_FIRST_PAGE = 200
-_LATER_PAGES = 10_000  # each page reads the times of all Jobs, so the rest is fetched at once
-_ALL_PAGE = 500
+_PAGE_SIZE = 20
+_FIRST_PAGE_SIZE = 200
+_LATER_PAGE_SIZE = 10_000  # each page reads the times of all Jobs, so the rest is fetched at once
+_ALL_PAGE_SIZE = 500
 
 
 @click.command("jobs")
 @json_option("Print each Job's summary as a line of JSON.")
-@take_option(_PAGE, "Maximum number; the newest first.")
+@take_option(_PAGE_SIZE, "Maximum number; the newest first.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the N newest.")
 @_choice_options
 @click.option("--all", "everything", is_flag=True, help="List all Jobs, regardless of --take.")
@@ -143,14 +148,16 @@ def _empty_reason(offset: int, choice: JobChoice) -> str:
 
 
 async def _read_page(host: Host, take: int | None, offset: int, choice: JobChoice) -> tuple[list[JobSummary], bool]:
-    limit = _FIRST_PAGE if take is None or choice != JobChoice() else offset + take + 1
-    found: list[JobSummary] = []
-    async for page in pages(lambda after: host.jobs.list(limit=limit if after is None else _LATER_PAGES, after=after)):
-        found += filter(choice.has, page.jobs)
-        if take is not None and len(found) > offset + take:
+    limit = _FIRST_PAGE_SIZE if take is None or choice != JobChoice() else offset + take + 1
+    jobs: list[JobSummary] = []
+    async for page in pages(
+        lambda after: host.jobs.list(limit=limit if after is None else _LATER_PAGE_SIZE, after=after)
+    ):
+        jobs += filter(choice.has, page.jobs)
+        if take is not None and len(jobs) > offset + take:
             break
-    end = len(found) if take is None else offset + take
-    return found[offset:end], len(found) > end
+    end = len(jobs) if take is None else offset + take
+    return jobs[offset:end], len(jobs) > end
 
 
 def _show_jobs(screen: Screen, jobs: Sequence[JobSummary], *, wide: bool = False) -> None:
@@ -169,10 +176,10 @@ def _show_jobs(screen: Screen, jobs: Sequence[JobSummary], *, wide: bool = False
         )
         for job in jobs
     ]
-    more = int(wide)
+    shift = int(wide)
     headings = ("Job", "Expert", *(("model",) if wide else ()), "status", "steps", "tokens", "cost", "when", "query")
-    drops = [1 if at == 1 else at + more for at in (4, 3, 6, 1, 5, 2)]
-    table(screen, headings, rows, right=(3 + more, 4 + more, 5 + more), drops=drops)
+    drops = [1 if column == 1 else column + shift for column in (4, 3, 6, 1, 5, 2)]
+    table(screen, headings, rows, right=(3 + shift, 4 + shift, 5 + shift), drops=drops)
     waiting = sum(job.question is not None for job in jobs)
     if waiting:
         text = f'{count(waiting, "Job")} waiting; answer with: perstack answer JOB "ANSWER"'
@@ -211,10 +218,10 @@ def _remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, 
     """Remove the Jobs, report it, and end with the exit status. Raises UsageError if nobody agrees."""
     if jobs and not is_sure:
         see = "see which with --dry-run or `perstack jobs`"
-        agree_to_delete(jobs, "Job", see, lambda some: _show_jobs(Screen.of_stdout(), some))
+        agree_to_delete(jobs, "Job", see, lambda listed: _show_jobs(Screen.of_stdout(), listed))
 
     async def removed(host: Host) -> dict[str, str | None]:
-        return {job_id: why async for job_id, why in host.jobs.delete_each(job.id for job in jobs)}
+        return {job_id: error async for job_id, error in host.jobs.delete_each(job.id for job in jobs)}
 
     report_deleted(options.change(removed), "Job", had_any=bool(jobs), as_json=as_json)
 
@@ -249,8 +256,10 @@ def prune_command(
     is required.
     """
     now = SYSTEM.now()
-    before = None if older_than is None else now - older_than
-    choice = JobChoice.of((TYPED_STATUS[one] for one in status), expert, parse_labels(label), before=before)
+    last_event_before = None if older_than is None else now - older_than
+    choice = JobChoice.of(
+        (TYPED_STATUS[word] for word in status), expert, parse_labels(label), before=last_event_before
+    )
     if choice != JobChoice() or keep_last is not None:
         jobs = removable(options.look(_all), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
     else:
@@ -271,5 +280,7 @@ def prune_command(
 
 async def _all(host: Host) -> list[JobSummary]:
     return [
-        job async for page in pages(lambda after: host.jobs.list(limit=_ALL_PAGE, after=after)) for job in page.jobs
+        job
+        async for page in pages(lambda after: host.jobs.list(limit=_ALL_PAGE_SIZE, after=after))
+        for job in page.jobs
     ]

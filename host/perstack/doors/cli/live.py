@@ -36,22 +36,22 @@ def lines_of(
     if not lanes and not state.skills:
         return []
     room = max(1, min(_MAX_RUNS, screen.height - 4))
-    shown = lanes[-room:]
-    found: list[Line] = []
-    if len(lanes) > len(shown):
-        found.append(
-            (screen.styled(_fit_line(f"{count(len(lanes) - len(shown), 'more Run')} at work", screen), dim=True),)
+    visible = lanes[-room:]
+    lines: list[Line] = []
+    if len(lanes) > len(visible):
+        lines.append(
+            (screen.styled(_fit_line(f"{count(len(lanes) - len(visible), 'more Run')} at work", screen), dim=True),)
         )
-    label = min(_MAX_LABEL_CELLS, screen.width // 4, max((cells(lane.label) for lane in shown), default=0))
-    for lane in shown:
+    label = min(_MAX_LABEL_CELLS, screen.width // 4, max((cells(lane.label) for lane in visible), default=0))
+    for lane in visible:
         if unfinished is not None and len(lanes) == 1 and lane.text and not lane.is_thinking:
-            doing = (pad(lane.label, label), " ", screen.styled("the model writes", dim=True))
-            found += unfinished(lane.run_id)[-room:] or [doing]
+            writing = (pad(lane.label, label), " ", screen.styled("the model writes", dim=True))
+            lines += unfinished(lane.run_id)[-room:] or [writing]
             continue
-        found += _lane(lane, screen, now, label, colour(lane.run_id), room if len(lanes) == 1 else 1)
-    found += [(_fit_line(todos_words(lane), screen),) for lane in lanes[:1] if lane.todos]
-    found.append((screen.styled(_fit_line(", ".join(total_texts(state, now)), screen), dim=True),))
-    return found
+        lines += _lane(lane, screen, now, label, colour(lane.run_id), room if len(lanes) == 1 else 1)
+    lines += [(_fit_line(todos_words(lane), screen),) for lane in lanes[:1] if lane.todos]
+    lines.append((screen.styled(_fit_line(", ".join(total_texts(state, now)), screen), dim=True),))
+    return lines
 
 
 def line_of(state: JobActivity, screen: Screen, now: int) -> Line:
@@ -66,53 +66,53 @@ def line_of(state: JobActivity, screen: Screen, now: int) -> Line:
 
 def _lane(lane: RunActivity, screen: Screen, now: int, width: int, colour: str, room: int) -> list[Line]:
     label = screen.styled(pad(lane.label, width), fg=colour)
-    left = max(4, screen.width - 1 - width - 1)
+    text_cells = max(4, screen.width - 1 - width - 1)
     if lane.text:
-        texts = _tail(lane.text, left, min(room, _MAX_TEXT_LINES))
+        texts = _tail(lane.text, text_cells, min(room, _MAX_TEXT_LINES))
         style: dict[str, str | bool] = {"dim": True} if lane.is_thinking else {}
         return [
-            (label if not at else " " * width, " ", screen.styled(text, **style) if style else text)
-            for at, text in enumerate(texts)
+            (label if not index else " " * width, " ", screen.styled(text, **style) if style else text)
+            for index, text in enumerate(texts)
         ]
     works = list(lane.work.values())
     if len(works) > 1 and room > 1:
-        shown = works[-room:]
+        visible = works[-room:]
         return [
-            (label if not at else " " * width, " ", screen.styled(call_line(one, now, left), fg="cyan"))
-            for at, one in enumerate(shown)
+            (label if not index else " " * width, " ", screen.styled(call_line(call, now, text_cells), fg="cyan"))
+            for index, call in enumerate(visible)
         ]
-    doing = _activity_line(lane, now, left)
+    doing = _activity_line(lane, now, text_cells)
     return [(label, " ", screen.styled(doing, fg="cyan") if works else screen.styled(doing, dim=True))]
 
 
-def _activity_line(lane: RunActivity, now: int, left: int = 10_000) -> str:
+def _activity_line(lane: RunActivity, now: int, text_cells: int = 10_000) -> str:
     if lane.text:
-        return _tail(lane.text, left, 1)[-1]
+        return _tail(lane.text, text_cells, 1)[-1]
     if lane.work:
-        more = f" and {count(len(lane.work) - 1, 'more call')}" if len(lane.work) > 1 else ""
-        return call_line(next(iter(lane.work.values())), now, left - len(more)) + more
-    return with_duration(lane.doing or "begins", lane.since, now, left)
+        suffix = f" and {count(len(lane.work) - 1, 'more call')}" if len(lane.work) > 1 else ""
+        return call_line(next(iter(lane.work.values())), now, text_cells - len(suffix)) + suffix
+    return with_duration(lane.doing or "begins", lane.since, now, text_cells)
 
 
 def _fit_line(text: str, screen: Screen) -> str:
     return shorten(text, screen.width - 1)
 
 
-def _tail(text: str, width: int, most: int) -> list[str]:
-    found: list[str] = []
-    for line in plain_text(text[-width * (most + 1) :]).split("\n"):
-        found += break_anywhere(one_line(line), width)
-    while found and not found[-1]:
-        found.pop()
-    return found[-most:] or [""]
+def _tail(text: str, width: int, max_lines: int) -> list[str]:
+    lines: list[str] = []
+    for line in plain_text(text[-width * (max_lines + 1) :]).split("\n"):
+        lines += break_anywhere(one_line(line), width)
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines[-max_lines:] or [""]
 
 
 # Rows of the log in columns, for `perstack log` and while a Job is driven.
 
 _RUN_COLOURS = ("blue", "yellow", "magenta", "cyan", "green", "bright_blue", "bright_yellow", "bright_magenta")
-_WORD = 9
-_NARROW = 60  # screen width below which the time and the step are left out
-_LOUD = ("red", "green", "magenta", "bold", "dim")  # colours that apply to a row's text as well as its word
+_WORD_CELLS = 9
+_NARROW_CELLS = 60  # screen width below which the time and the step are left out
+_TEXT_COLOURS = ("red", "green", "magenta", "bold", "dim")  # colours that apply to a row's text as well as its word
 
 
 class RowPrinter:
@@ -137,22 +137,22 @@ class RowPrinter:
 
     def print(self, timestamp: int, run_id: str, label: str, step: int, row: LogRow, mark: str = " ") -> None:
         """Print a row, after the date if it changed; `mark` is one character next to the step."""
-        screen, at = self.screen, local_time(timestamp)
-        if f"{at:%Y-%m-%d}" != self._day:
-            self._day = f"{at:%Y-%m-%d}"
+        screen, time = self.screen, local_time(timestamp)
+        if f"{time:%Y-%m-%d}" != self._day:
+            self._day = f"{time:%Y-%m-%d}"
             self.put(screen.styled(self._day, dim=True))
-        is_narrow = screen.width < _NARROW
+        is_narrow = screen.width < _NARROW_CELLS
         width = min(self._width, max(6, screen.width // 4)) if is_narrow else self._width
-        used = width + 1 + _WORD + 1 + (0 if is_narrow else 8 + 1 + 4 + 1)
-        text = row.text.replace("\n", "\n" + " " * used) if self._full else screen.fit(row.text, used)
+        prefix_cells = width + 1 + _WORD_CELLS + 1 + (0 if is_narrow else 8 + 1 + 4 + 1)
+        text = row.text.replace("\n", "\n" + " " * prefix_cells) if self._full else screen.fit(row.text, prefix_cells)
         style = style_of(row.colour)
         self.put(
-            *(() if is_narrow else (screen.styled(f"{at:%H:%M:%S}", dim=True), " ")),
+            *(() if is_narrow else (screen.styled(f"{time:%H:%M:%S}", dim=True), " ")),
             screen.styled(_label(label, width), fg=self.colour(run_id)),
             mark if is_narrow else f" {step:>4}{mark}",
-            screen.styled(f"{row.word:<{_WORD}}", **style),
+            screen.styled(f"{row.word:<{_WORD_CELLS}}", **style),
             " ",
-            screen.styled(text, **style) if row.colour in _LOUD else text.rstrip(),
+            screen.styled(text, **style) if row.colour in _TEXT_COLOURS else text.rstrip(),
         )
 
 
@@ -165,7 +165,7 @@ def _label(label: str, width: int) -> str:
 
 # A Job for a user at a terminal: log rows as they arrive, and the current state below them.
 
-_NARROWEST = 40  # screen width below which lines are only appended
+_MIN_CELLS = 40  # screen width below which lines are only appended
 _EVENT_FRAME_S = 0.1  # seconds between two drawings while events arrive
 _TEXT_FRAME_S = 0.2  # seconds between two of them if each renders a text
 _CLOCK_FRAME_S = 1.0  # seconds between two drawings while only time passes
@@ -187,7 +187,7 @@ class LiveView:
         self._is_one_line = to_stderr
         screen = self._of_screen()
         self.state = state or JobActivity()
-        self._region = LiveRegion(to_stderr=to_stderr) if screen.height and screen.width >= _NARROWEST else None
+        self._region = LiveRegion(to_stderr=to_stderr) if screen.height and screen.width >= _MIN_CELLS else None
         put = (print_err if to_stderr else print_out) if self._region is None else self._add
         self._rows = rows or RowPrinter(screen)
         self._rows.put = put
@@ -206,13 +206,13 @@ class LiveView:
 
     def take(self, event: Event, *, has_rows: bool = True) -> None:
         """Show an event, with its rows if `has_rows`. Raises OSError."""
-        told = self.state.apply(event)
+        rows = self.state.apply(event)
         if self._page is not None:
-            self._page.heard(event, told, self.state)
+            self._page.heard(event, rows, self.state)
         elif has_rows:
-            self._rows.widen(one.label for one in told)
-            for one in told:
-                self._rows.print(*one)
+            self._rows.widen(row.label for row in rows)
+            for row in rows:
+                self._rows.print(*row)
         if self._region is not None:
             self._draw_within(_EVENT_FRAME_S if self._page is None else _TEXT_FRAME_S)
 
@@ -235,12 +235,12 @@ class LiveView:
 
     def _draw_within(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        at = max(loop.time(), self._drawn + seconds)
+        due = max(loop.time(), self._drawn + seconds)
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer.when() <= due:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._draw)
+        self._timer = loop.call_at(due, self._draw)
 
     def _draw(self) -> None:
         region = self._region

@@ -54,16 +54,16 @@ def _print_messages(screen: Screen, messages: Sequence[AnyMessage]) -> None:
             print_out(text)
 
 
-def _print_new(screen: Screen, found: MessagesDiff) -> None:
-    print_out("  ", screen.styled(f"{'since':<9}", dim=True), f"  {found.since or 'the beginning'}")
-    if found.gone:
-        print_out("\n", screen.styled(f"{count(len(found.gone), 'message')} no longer seen:", dim=True))
-        _print_messages(screen, found.gone)
-        print_out("\n", screen.styled(f"{count(len(found.new), 'new message')}:", dim=True))
-    _print_messages(screen, found.new)
+def _print_new(screen: Screen, diff: MessagesDiff) -> None:
+    print_out("  ", screen.styled(f"{'since':<9}", dim=True), f"  {diff.since or 'the beginning'}")
+    if diff.gone:
+        print_out("\n", screen.styled(f"{count(len(diff.gone), 'message')} no longer seen:", dim=True))
+        _print_messages(screen, diff.gone)
+        print_out("\n", screen.styled(f"{count(len(diff.new), 'new message')}:", dim=True))
+    _print_messages(screen, diff.new)
 
 
-_PAGE = 100
+_PAGE_SIZE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Request:
     job_id: str | None
     run_id: str | None
     checkpoint_id: str | None
-    wanted: log_print.EventFilter
+    event_filter: log_print.EventFilter
     as_json: bool
     full: bool
     take: int | None
@@ -118,7 +118,7 @@ class _Request:
     "--take",
     type=click.IntRange(min=0),
     metavar="N",
-    help=f"Maximum number, the newest; 0 for all. Default: {_PAGE}, and all with --json or --messages.",
+    help=f"Maximum number, the newest; 0 for all. Default: {_PAGE_SIZE}, and all with --json or --messages.",
 )
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the N newest.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new events until the Job stops.")
@@ -157,7 +157,7 @@ def log_command(
     Filters for types of events add up (--tools --errors shows both), and --step and --filter restrict them. If a log
     is damaged, the readable part is shown, the damage is reported on stderr, and the exit status is 1.
     """
-    wanted = log_print.EventFilter(
+    event_filter = log_print.EventFilter(
         log_print.parse_types(types),
         errors,
         tools,
@@ -170,13 +170,13 @@ def log_command(
         raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
     if job is not None and job_id is not None:
         raise UsageError("JOB and --job say the same: leave one of them out")
-    chooses = not wanted.is_empty or bool(context) or summary
+    chooses = not event_filter.is_empty or bool(context) or summary
     _check_state(state, chooses=chooses, follow=follow, offset=bool(offset or context or summary))
     if tree:
         _check_tree(chooses=chooses or take is not None or bool(offset), others=state or bool(run_id) or follow)
     as_json = as_json or pretty
     typed = _Request(
-        job or job_id, run_id, checkpoint_id, wanted, as_json, full, take, offset, context, pretty, summary
+        job or job_id, run_id, checkpoint_id, event_filter, as_json, full, take, offset, context, pretty, summary
     )
 
     async def show(host: Host) -> int:
@@ -242,22 +242,24 @@ async def _show_events(
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id) if logs is None else logs
     every = in_order(logs)
-    chosen = log_print.visible_events(log_print.select(every, request.wanted), request.wanted, request.full)
-    take = _PAGE if request.take is None else request.take
-    shown = log_print.last_items(chosen, take, request.offset)
+    entries = log_print.visible_events(
+        log_print.select(every, request.event_filter), request.event_filter, request.full
+    )
+    take = _PAGE_SIZE if request.take is None else request.take
+    visible = log_print.last_items(entries, take, request.offset)
     screen = Screen.of_stdout()
     log_print.print_summary(screen, job)
-    if shown:
+    if visible:
         print_out()
     marks = await log_print.marks_of(host, logs)
-    looked_for = len(shown)
-    if request.context and not request.wanted.is_empty:
-        marks = {**marks, **{(entry.log.run_id, entry.place): ">" for entry in shown}}
-        shown = log_print.add_context(shown, every, request.context, request.full)
+    looked_for = len(visible)
+    if request.context and not request.event_filter.is_empty:
+        marks = {**marks, **{(entry.log.run_id, entry.place): ">" for entry in visible}}
+        visible = log_print.add_context(visible, every, request.context, request.full)
     log_print.print_events(
-        rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full, marks
+        rows or RowPrinter(screen, full=request.full), visible, every, request.event_filter, request.full, marks
     )
-    _print_rest(screen, len(chosen), looked_for, request.offset)
+    _print_rest(screen, len(entries), looked_for, request.offset)
     return int(log_print.print_damage(logs))
 
 
@@ -278,21 +280,21 @@ async def _show_tree(host: Host, request: _Request) -> int:
 async def _follow(host: Host, request: _Request) -> int:
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id)
-    following = _LogFollower(logs, request)
+    follower = _LogFollower(logs, request)
     if request.as_json:
         _write_lines(logs, request)
     else:
-        await _show_events(host, replace(request, job_id=job.id), following.rows, logs)
-    await following.follow_until_stopped(host, job.id)
+        await _show_events(host, replace(request, job_id=job.id), follower.rows, logs)
+    await follower.follow_until_stopped(host, job.id)
     return int(log_print.print_damage(await host.jobs.logs(job.id, run_id=request.run_id)))
 
 
 def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
     every = in_order(logs)
-    chosen = log_print.last_items(log_print.select(every, request.wanted), request.take or 0, request.offset)
+    entries = log_print.last_items(log_print.select(every, request.event_filter), request.take or 0, request.offset)
     if request.context:
-        chosen = log_print.add_context(chosen, every, request.context, True)
-    write_bytes(b"".join(_line(entry.line, request.pretty) + b"\n" for entry in chosen))
+        entries = log_print.add_context(entries, every, request.context, True)
+    write_bytes(b"".join(_line(entry.line, request.pretty) + b"\n" for entry in entries))
     return int(log_print.print_damage(logs))
 
 
@@ -311,12 +313,12 @@ def _encoded(value: JsonObject, pretty: bool) -> bytes:
 async def _show_counts(host: Host, request: _Request) -> int:
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id)
-    chosen = log_print.select(in_order(logs), request.wanted)
-    chosen = log_print.last_items(chosen, request.take or 0, request.offset)
-    counts = log_print.counts_of(chosen)
+    entries = log_print.select(in_order(logs), request.event_filter)
+    entries = log_print.last_items(entries, request.take or 0, request.offset)
+    counts = log_print.counts_of(entries)
     if request.as_json:
-        found: JsonObject = {"job": json.loads(job.to_json()), "summary": counts}
-        write_json_line(_encoded(found, request.pretty))
+        document: JsonObject = {"job": json.loads(job.to_json()), "summary": counts}
+        write_json_line(_encoded(document, request.pretty))
     else:
         screen = Screen.of_stdout()
         log_print.print_summary(screen, job)
@@ -325,12 +327,12 @@ async def _show_counts(host: Host, request: _Request) -> int:
     return int(log_print.print_damage(logs))
 
 
-def _print_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
-    earlier = total - offset - shown
+def _print_rest(screen: Screen, total: int, shown_count: int, offset: int) -> None:
+    earlier = total - offset - shown_count
     if earlier > 0:
-        text = f"{count(earlier, 'earlier event')}: see more with --offset {offset + shown}, or all with --take 0"
+        text = f"{count(earlier, 'earlier event')}: see more with --offset {offset + shown_count}, or all with --take 0"
         print_out(screen.styled(text, dim=True))
-    elif not shown:
+    elif not shown_count:
         print_out(screen.styled("no such events", dim=True))
 
 
@@ -351,19 +353,19 @@ async def _show_state(host: Host, request: _Request, with_messages: bool) -> int
 
 async def _show_new(host: Host, request: _Request) -> int:
     checkpoint, logs = await _checkpoint(host, request)
-    found = await new_in(host, checkpoint)
+    diff = await new_in(host, checkpoint)
     if request.as_json:
-        write_json_line(_encoded(_as_json(checkpoint, found), request.pretty))
+        write_json_line(_encoded(_as_json(checkpoint, diff), request.pretty))
     else:
         screen = Screen.of_stdout()
         _print_checkpoint(screen, checkpoint)
-        _print_new(screen, found)
+        _print_new(screen, diff)
     return int(log_print.print_damage(logs))
 
 
-def _as_json(checkpoint: Checkpoint, found: MessagesDiff) -> JsonObject:
-    gone, new = ([json.loads(one.to_json()) for one in some] for some in (found.gone, found.new))
-    return {"checkpoint": checkpoint.id, "since": found.since, "gone": gone, "new": new}
+def _as_json(checkpoint: Checkpoint, diff: MessagesDiff) -> JsonObject:
+    gone, new = ([json.loads(message.to_json()) for message in messages] for messages in (diff.gone, diff.new))
+    return {"checkpoint": checkpoint.id, "since": diff.since, "gone": gone, "new": new}
 
 
 async def _checkpoint(host: Host, request: _Request) -> tuple[Checkpoint, Sequence[RunLog]]:
@@ -391,29 +393,29 @@ MAX_SHOWN_RUNS = 1000  # maximum Runs shown to people
 
 
 def _print_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
-    shown = tree[:MAX_SHOWN_RUNS]
+    visible = tree[:MAX_SHOWN_RUNS]
     rows = [
         (
-            one.run.id,
-            one.run.expert_key or "?",
-            run_status_of(one.run),
-            f"{one.run.steps:,}",
-            f"{one.run.usage.total_tokens:,}",
-            cost(one.run.usage, one.run.unpriced_tokens).removeprefix("cost ") or "-",
-            f"{local_time(one.run.started_at):%Y-%m-%d %H:%M:%S}" if one.run.started_at else "?",
-            origin_text(one),
+            placed.run.id,
+            placed.run.expert_key or "?",
+            run_status_of(placed.run),
+            f"{placed.run.steps:,}",
+            f"{placed.run.usage.total_tokens:,}",
+            cost(placed.run.usage, placed.run.unpriced_tokens).removeprefix("cost ") or "-",
+            f"{local_time(placed.run.started_at):%Y-%m-%d %H:%M:%S}" if placed.run.started_at else "?",
+            origin_text(placed),
         )
-        for one in shown
+        for placed in visible
     ]
     headings = ("Run", "Expert", "status", "steps", "tokens", "cost", "began", "how")
-    table(screen, headings, rows, right=(3, 4, 5), drops=(4, 6, 1, 3, 5, 2), before=branches(shown))
+    table(screen, headings, rows, right=(3, 4, 5), drops=(4, 6, 1, 3, 5, 2), before=branches(visible))
     if len(tree) > MAX_SHOWN_RUNS:
         print_out(screen.styled(f"and {count(len(tree) - MAX_SHOWN_RUNS, 'more Run')}: all with --json", dim=True))
 
 
 def _write_tree(tree: Sequence[PlacedRun], pretty: bool) -> None:
-    for one in tree:
-        write_json_line(_line(one.to_json(), pretty))
+    for placed in tree:
+        write_json_line(_line(placed.to_json(), pretty))
 
 
 # perstack log --follow: events of a Job that another process drives, until it stops
@@ -447,13 +449,13 @@ class _LogFollower:
             print_out(one_line(outcome_line(job)))
 
     def _is_shown(self, line: StoredLine[StoredEvent]) -> bool:
-        run_id, wanted = line.event.run_id, self._request.wanted
+        run_id, event_filter = line.event.run_id, self._request.event_filter
         if line.seq <= self._known.get(run_id, 0) or self._request.run_id not in (None, run_id):
             return False
         log = self._logs.setdefault(run_id, RunLog(run_id, []))
         log.lines.append(line.line)
-        if wanted.is_empty:
+        if event_filter.is_empty:
             return True
-        added = entries_of(log)[-1]
-        every = [entry for one in self._logs.values() for entry in entries_of(one)]
-        return added in log_print.select(every if wanted.delegations else [added], wanted)
+        entry = entries_of(log)[-1]
+        every = [entry for run_log in self._logs.values() for entry in entries_of(run_log)]
+        return entry in log_print.select(every if event_filter.delegations else [entry], event_filter)

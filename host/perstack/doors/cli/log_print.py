@@ -48,18 +48,18 @@ async def marks_of(host: Host, logs: Sequence[RunLog]) -> Marks:
     for log in logs:
         if not any(line.startswith(_SHORTENED) for line in log.lines):
             continue
-        found = await host.jobs.visibility(log.run_id)
-        signs = dict.fromkeys(found.shortened, "~") | dict.fromkeys(found.hidden, "·")
-        for place in range(len(log.lines)):
-            sign = signs.get(event_id_of(log.run_id, place + 1))
+        visibility = await host.jobs.visibility(log.run_id)
+        signs = dict.fromkeys(visibility.shortened, "~") | dict.fromkeys(visibility.hidden, "·")
+        for index in range(len(log.lines)):
+            sign = signs.get(event_id_of(log.run_id, index + 1))
             if sign is not None:
-                marks[log.run_id, place] = sign
+                marks[log.run_id, index] = sign
     return marks
 
 
 def _legend(marks: Marks) -> Iterator[str]:
-    used = set(marks.values())
-    return (meaning for sign, meaning in _MEANINGS.items() if sign in used)
+    used_signs = set(marks.values())
+    return (meaning for sign, meaning in _MEANINGS.items() if sign in used_signs)
 
 
 _T = TypeVar("_T")
@@ -109,15 +109,15 @@ class EventFilter:
 
 def select(entries: Sequence[LogEntry], event_filter: EventFilter) -> list[LogEntry]:
     """Return the selected events."""
-    found = entries
+    selected = entries
     if event_filter.steps is not None:
-        found = [entry for entry in found if event_filter.steps(entry.step)]
+        selected = [entry for entry in selected if event_filter.steps(entry.step)]
     if not event_filter.names_no_kind:
         delegated = _delegated_calls(entries) if event_filter.delegations else frozenset[tuple[str, bytes]]()
-        found = [entry for entry in found if _is_wanted(entry, event_filter, delegated)]
+        selected = [entry for entry in selected if _is_wanted(entry, event_filter, delegated)]
     if event_filter.condition is not None:
-        found = [entry for entry in found if _is_match(entry, event_filter.condition)]
-    return list(found)
+        selected = [entry for entry in selected if _is_match(entry, event_filter.condition)]
+    return list(selected)
 
 
 def _is_match(entry: LogEntry, condition: Condition) -> bool:
@@ -130,21 +130,21 @@ def _is_match(entry: LogEntry, condition: Condition) -> bool:
 def _fields_of(entry: LogEntry) -> JsonObject:
     """Return the fields of an event, also if this version does not know it."""
     try:
-        found: object = from_json(entry.line)
+        fields: object = from_json(entry.line)
     except ValueError:
-        found = None
-    return cast("JsonObject", found) if isinstance(found, dict) else {"type": entry.type}
+        fields = None
+    return cast("JsonObject", fields) if isinstance(fields, dict) else {"type": entry.type}
 
 
-def add_context(chosen: Sequence[LogEntry], every: Sequence[LogEntry], around: int, full: bool) -> list[LogEntry]:
-    """Return the chosen events, and `around` events before and after each: visible ones, or with `full` any."""
-    places = {_key(entry) for entry in chosen}
-    seen = [entry for entry in every if _key(entry) in places or visible_events((entry,), EventFilter(), full)]
-    kept: set[int] = set()
-    for at, entry in enumerate(seen):
-        if _key(entry) in places:
-            kept.update(range(max(0, at - around), min(len(seen), at + around + 1)))
-    return [seen[at] for at in sorted(kept)]
+def add_context(chosen: Sequence[LogEntry], every: Sequence[LogEntry], context: int, full: bool) -> list[LogEntry]:
+    """Return the chosen events, and `context` events before and after each: visible ones, or with `full` any."""
+    keys = {_key(entry) for entry in chosen}
+    candidates = [entry for entry in every if _key(entry) in keys or visible_events((entry,), EventFilter(), full)]
+    indexes: set[int] = set()
+    for index, entry in enumerate(candidates):
+        if _key(entry) in keys:
+            indexes.update(range(max(0, index - context), min(len(candidates), index + context + 1)))
+    return [candidates[index] for index in sorted(indexes)]
 
 
 def _key(entry: LogEntry) -> tuple[str, int]:
@@ -159,13 +159,13 @@ def last_items(items: Sequence[_T], take: int, offset: int) -> list[_T]:
 
 def parse_types(texts: Iterable[str]) -> frozenset[str]:
     """Return the event types in comma-separated lists, also by the original's names. Raises UsageError."""
-    found: set[str] = set()
+    types: set[str] = set()
     for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
-        named = [own for own in TYPES if name == own or name in ORIGINAL_TYPES[own]]
-        if not named:
+        matching = [type_name for type_name in TYPES if name == type_name or name in ORIGINAL_TYPES[type_name]]
+        if not matching:
             raise UsageError(f"--type {name}: no such event; there are: {', '.join(TYPES)}")
-        found.update(named)
-    return frozenset(found)
+        types.update(matching)
+    return frozenset(types)
 
 
 def parse_condition(text: str | None) -> Condition | None:
@@ -182,11 +182,11 @@ def parse_steps(text: str | None) -> Callable[[int], bool] | None:
     """Return `5`, `>5`, `<5`, `>=5`, `<=5` or `1-10` as a predicate; None without text. Raises UsageError."""
     if text is None:
         return None
-    found = _STEPS.fullmatch(text.replace(" ", ""))
-    if found is None or (found["sign"] and found["last"]):
+    parsed = _STEPS.fullmatch(text.replace(" ", ""))
+    if parsed is None or (parsed["sign"] and parsed["last"]):
         raise UsageError(f'--step {text}: write it as 5, ">5", "<5", ">=5", "<=5" or 1-10')
-    first = int(found["first"])
-    match found["sign"]:
+    first = int(parsed["first"])
+    match parsed["sign"]:
         case ">":
             return lambda step: step > first
         case ">=":
@@ -196,7 +196,7 @@ def parse_steps(text: str | None) -> Callable[[int], bool] | None:
         case "<=":
             return lambda step: step <= first
         case _:
-            last = int(found["last"] or first)
+            last = int(parsed["last"] or first)
             return lambda step: first <= step <= last
 
 
@@ -227,8 +227,8 @@ def _is_delegation(entry: LogEntry, delegated: frozenset[tuple[str, bytes]]) -> 
         return is_delegate(entry.log)
     if entry.type != "finishToolCall":
         return False
-    found = _TOOL_CALL_ID.search(entry.line)
-    return found is not None and (entry.log.run_id, found[1]) in delegated
+    match = _TOOL_CALL_ID.search(entry.line)
+    return match is not None and (entry.log.run_id, match[1]) in delegated
 
 
 def _delegated_calls(entries: Iterable[LogEntry]) -> frozenset[tuple[str, bytes]]:
@@ -264,7 +264,7 @@ _STATUS_COLOURS: dict[JobStatus, str] = {
     "queued": "cyan",
 }
 
-_MOST_RUNS = 6
+_MAX_LISTED_RUNS = 6
 
 
 class _PlacedRow(NamedTuple):
@@ -305,8 +305,8 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
 def _closing_line(job: JobSummary) -> str:
     if job.closed is None:
         return ""
-    why = f": {job.closed.reason}" if job.closed.reason else ""
-    return f"for good by {job.closed.by}, {local_time(job.closed.at):%Y-%m-%d %H:%M}{why}"
+    reason = f": {job.closed.reason}" if job.closed.reason else ""
+    return f"for good by {job.closed.by}, {local_time(job.closed.at):%Y-%m-%d %H:%M}{reason}"
 
 
 def print_events(
@@ -320,8 +320,8 @@ def print_events(
     """Print the events with their time, Run and step. `every` holds all events, to look up when a step began."""
     lines = [
         _PlacedRow(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
-        for entry, around in _with_contexts(entries, every, event_filter, full)
-        for row in rows_of(entry, around)
+        for entry, context in _with_contexts(entries, every, event_filter, full)
+        for row in rows_of(entry, context)
     ]
     for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
         rows.colour(run_id)
@@ -339,20 +339,20 @@ def _with_contexts(
     began = {
         (entry.log.run_id, entry.step): entry.timestamp for entry in reversed(every) if entry.type == "startGeneration"
     }
-    found: list[tuple[LogEntry, EventContext]] = []
+    result: list[tuple[LogEntry, EventContext]] = []
     for entry in entries:
         calls = calls_of_last_reply(entry) if entry.type == "callTools" else {}
         start = began.get((entry.log.run_id, entry.step))
         step_ms = entry.timestamp - start if start is not None and entry.type == "finishStep" else None
         # a quiet event has rows only in full
         is_found = event_filter.condition is not None and entry.type in _QUIET_TYPES
-        found.append(
+        result.append(
             (entry, EventContext(calls, minute, step_ms, full or is_found or entry.type in event_filter.types))
         )
-    return found
+    return result
 
 
-_QUIET_TYPES = frozenset(one.model_fields["type"].default for one in get_args(StoredEvent) if one.is_quiet)
+_QUIET_TYPES = frozenset(kind.model_fields["type"].default for kind in get_args(StoredEvent) if kind.is_quiet)
 
 
 def visible_events(entries: Sequence[LogEntry], event_filter: EventFilter, full: bool) -> list[LogEntry]:
@@ -376,15 +376,15 @@ def counts_of(entries: Sequence[LogEntry]) -> JsonObject:
 
 
 def _length(entry: LogEntry, name: str) -> int:
-    found = _fields_of(entry).get(name)
-    return len(found) if isinstance(found, list) else 0
+    items = _fields_of(entry).get(name)
+    return len(items) if isinstance(items, list) else 0
 
 
 def print_counts(screen: Screen, counts: JsonObject) -> None:
     """Print what `counts_of` returns."""
     types = cast("dict[str, int]", counts["types"])
     names = (("errorCount", "error"), ("toolCallCount", "tool call"), ("delegationCount", "delegation"))
-    totals = (count(cast("int", counts[name]), word) for name, word in names)
+    totals = (count(cast("int", counts[name]), noun) for name, noun in names)
     print_out(screen.styled(f"{count(sum(types.values()), 'event')}: {', '.join(totals)}", bold=True))
     for kind, number in types.items():
         print_out(f"  {number:>6,}  {kind}")
@@ -399,7 +399,7 @@ def print_damage(logs: Sequence[RunLog]) -> bool:
 
 
 def _runs(job: JobSummary) -> str:
-    if len(job.runs) > _MOST_RUNS:
+    if len(job.runs) > _MAX_LISTED_RUNS:
         experts = Counter(run.expert_key for run in job.runs)
         return f"{len(job.runs)}: " + ", ".join(f"{number} {key}" for key, number in experts.items())
     return ", ".join(f"{run_label(run.expert_key, run.id)} {count(run.steps, 'step')}" for run in job.runs)

@@ -66,7 +66,7 @@ EXIT_CODES = {
     130: "interrupted",
 }
 _FREE_TEXTS = ("query", "text", "value", "error", "fields", "args", "command", "tool")  # arguments that may be empty
-WIDEST_HELP = 120  # maximum columns of the help on a wide terminal
+MAX_HELP_COLUMNS = 120  # maximum columns of the help on a wide terminal
 
 
 class _LazyGroup(click.Group):
@@ -85,10 +85,10 @@ class _LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        first = max(map(len, COMMANDS))
+        width = max(map(len, COMMANDS))
         for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(first), listed.text) for name, listed in commands.items()])
+                formatter.write_dl([(name.ljust(width), entry.text) for name, entry in commands.items()])
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text("`perstack COMMAND --help` shows a command's options, with examples.")
@@ -98,8 +98,8 @@ def _give_examples(command: click.Command, name: str) -> None:
     lines = "\n".join(f"  {line}" for line in EXAMPLES.get(name, ()))
     command.epilog = f"\b\nExamples:\n{lines}" if lines else None
     if isinstance(command, click.Group):
-        for word, inner in command.commands.items():
-            _give_examples(inner, f"{name} {word}")
+        for subcommand, inner in command.commands.items():
+            _give_examples(inner, f"{name} {subcommand}")
 
 
 def _refuse_empty_values(command: click.Command) -> None:
@@ -108,8 +108,8 @@ def _refuse_empty_values(command: click.Command) -> None:
         is_flag = isinstance(option, click.Option) and option.is_flag
         if not is_flag and option.name not in _FREE_TEXTS and option.callback is None:
             option.callback = _not_empty
-    for inner in command.commands.values() if isinstance(command, click.Group) else ():
-        _refuse_empty_values(inner)
+    for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+        _refuse_empty_values(subcommand)
 
 
 def _not_empty(context: click.Context, option: click.Parameter, value: object) -> object:
@@ -132,7 +132,7 @@ def _print_usage_error(error: click.ClickException) -> None:
 @click.group(
     cls=_LazyGroup,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_COLUMNS},
 )
 @click.version_option(VERSION, prog_name="perstack")
 @click.pass_context
@@ -182,8 +182,8 @@ def entry() -> None:
     except OSError as error:
         discard_stdout()  # the rest of the output would fail once more at the end
         if error.errno != errno.EPIPE:  # a reader that stopped early needs no message
-            place = error.filename or "the output cannot be written"
-            print_err(one_line(f"error: {place}: {(error.strerror or str(error)).lower()}"))
+            target = error.filename or "the output cannot be written"
+            print_err(one_line(f"error: {target}: {(error.strerror or str(error)).lower()}"))
         sys.exit(1)
     finally:
         finish_stderr()

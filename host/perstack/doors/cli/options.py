@@ -96,8 +96,8 @@ class HostOptions:
         """Return the project; an empty one if there is no file and it is not required."""
         if required:
             return self.load().project
-        found = self.find().config
-        return Project() if found is None else load_usable(found).project
+        config = self.find().config
+        return Project() if config is None else load_usable(config).project
 
     def find(self) -> ProjectPlace:
         """Return where the project is. Raises UsageError for a named file or folder that does not exist."""
@@ -270,9 +270,9 @@ def pass_options(command: Callable[..., None]) -> Callable[..., None]:
     """Pass the options that locate the project to the command as one `options: HostOptions`."""
 
     @wraps(command)
-    def gather(**given: Any) -> None:
-        options = HostOptions.take_from(given)
-        command(options=options, **given)
+    def gather(**values: Any) -> None:
+        options = HostOptions.take_from(values)
+        command(options=options, **values)
 
     return gather
 
@@ -306,13 +306,13 @@ def _parse_compaction(text: str) -> Compaction:
 
 def dispatcher_of(host: Host) -> Dispatcher:
     """Return the Host's dispatcher. Raises UsageError without one."""
-    found = host.dispatcher
-    if found is None:
+    dispatcher = host.dispatcher
+    if dispatcher is None:
         raise UsageError(
             "there is no dispatcher, which says who drives what: give --dispatcher postgresql://USER@HOST/DATABASE,"
             " or keep Jobs in PostgreSQL"
         )
-    return found
+    return dispatcher
 
 
 class _Dollars(click.FloatRange):
@@ -362,7 +362,7 @@ _DRIVING = {
         help="Override the permission rules in force with those of this file; the override is recorded.",
     ),
 }
-_FIRST = (  # in the order of the help
+_LEADING_OPTIONS = (  # in the order of the help
     *("provider", "model", "reasoning_budget", *Budget.model_fields, "max_steps", "max_retries", "timeout"),
     *("env_path", "compaction", "runtime", "recording", "permissions", "open", "strict_skills", "unattended"),
 )
@@ -378,18 +378,18 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a command that drives a Job, passed to it as one `options: HostOptions`."""
 
     @wraps(command)
-    def gather(*, permissions: str | None, **given: Any) -> None:
-        options = HostOptions.take_from(given)
-        chosen = {name: given.pop(name) for name in _OVERRIDES}
-        parsed = {name: parse(chosen[name]) for name, parse in _PARSERS.items() if chosen[name] is not None}
+    def gather(*, permissions: str | None, **values: Any) -> None:
+        options = HostOptions.take_from(values)
+        given = {name: values.pop(name) for name in _OVERRIDES}
+        parsed = {name: parse(given[name]) for name, parse in _PARSERS.items() if given[name] is not None}
         overrides = Overrides(
             widening=None if permissions is None else _read_widening(permissions),
             widened_by=None if permissions is None else this_user("cli"),
-            **{**chosen, **parsed},
+            **{**given, **parsed},
         )
-        command(options=replace(options, overrides=overrides), **given)
+        command(options=replace(options, overrides=overrides), **values)
 
-    names = (*_FIRST, *(name for name in _OVERRIDES if name not in _FIRST))
+    names = (*_LEADING_OPTIONS, *(name for name in _OVERRIDES if name not in _LEADING_OPTIONS))
     return stack(*(_DRIVING[name] for name in names), config_option, workspace_option, storage_option)(gather)
 
 
@@ -409,9 +409,9 @@ total_options = stack(
 
 # Headings under which `--help` lists the options of a command that drives a Job: it has some thirty.
 
-_OWN = "Options"
+_DEFAULT_GROUP = "Options"
 _GROUPS: dict[str, tuple[str, ...]] = {  # the options under each heading, by parameter
-    _OWN: (),  # every other option, `--help` among them
+    _DEFAULT_GROUP: (),  # every other option, `--help` among them
     "An existing Job": (
         *("go_on", "continue_job", "resume_from", "with_files", "yes", "is_answer"),
         *("answer", "settle", "before_compaction"),
@@ -438,7 +438,7 @@ class GroupedCommand(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
-                records[_GROUP_OF.get(param.name or "", _OWN)].append(record)
+                records[_GROUP_OF.get(param.name or "", _DEFAULT_GROUP)].append(record)
         for group, rows in records.items():
             if rows:
                 with formatter.section(group):
@@ -447,37 +447,37 @@ class GroupedCommand(click.Command):
 
 # Command lines of the original.
 
-_SEVERAL = ("--env-path", "--env")  # options that take several values there
+_MULTI_VALUE_OPTIONS = ("--env-path", "--env")  # options that take several values there
 
 
 def _with_each_value_named(args: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
     """Return the arguments with `--env-path A B` as two options, if there are more arguments than the command takes."""
     takes = {
-        name: 0 if one.is_flag or one.count else one.nargs
-        for one in params
-        if isinstance(one, click.Option)
-        for name in (*one.opts, *one.secondary_opts)
+        name: 0 if param.is_flag or param.count else param.nargs
+        for param in params
+        if isinstance(param, click.Option)
+        for name in (*param.opts, *param.secondary_opts)
     }
-    room = sum(one.nargs for one in params if isinstance(one, click.Argument))
+    room = sum(param.nargs for param in params if isinstance(param, click.Argument))
     plain: list[int] = []
-    after: dict[int, str] = {}  # arguments that follow a value of such an option directly, by position
-    place, option = 0, ""
-    while place < len(args):
-        name, separator, _ = args[place].partition("=")
+    repeated: dict[int, str] = {}  # arguments that follow a value of such an option directly, by position
+    index, option = 0, ""
+    while index < len(args):
+        name, separator, _ = args[index].partition("=")
         if name == "--":
-            plain.extend(range(place + 1, len(args)))
+            plain.extend(range(index + 1, len(args)))
             break
         if not name.startswith("-") or name == "-":
-            plain.append(place)
-            if option in _SEVERAL:
-                after[place] = option
+            plain.append(index)
+            if option in _MULTI_VALUE_OPTIONS:
+                repeated[index] = option
         else:
             option = name
-            place += 0 if separator else takes.get(name, 0)
-        place += 1
-    named = dict(list(after.items())[: max(0, len(plain) - room)])
+            index += 0 if separator else takes.get(name, 0)
+        index += 1
+    inserted = dict(list(repeated.items())[: max(0, len(plain) - room)])
     return [
-        word for place, given in enumerate(args) for word in ((named[place], given) if place in named else (given,))
+        word for index, arg in enumerate(args) for word in ((inserted[index], arg) if index in inserted else (arg,))
     ]
 
 

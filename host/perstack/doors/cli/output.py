@@ -65,7 +65,7 @@ def output_options(command: _F) -> _F:
     ) -> None:
         command(showing=OutputOptions(output, stream, quiet, compact, no_input), **others)
 
-    found: Callable[..., object] = gather
+    decorated: Callable[..., object] = gather
     for option in (
         click.option(
             "--no-input", is_flag=True, help=("Do not ask questions at the terminal; exit with status 3 instead.")
@@ -86,8 +86,8 @@ def output_options(command: _F) -> _F:
             ),
         ),
     ):
-        found = option(found)
-    return found  # type: ignore[return-value]  # the command with its options
+        decorated = option(decorated)
+    return decorated  # type: ignore[return-value]  # the command with its options
 
 
 class JobOutput:

@@ -10,14 +10,14 @@ from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.errors import DefinitionError, PerstackError
 
-_FIRST = ("init", "run", "start", "jobs", "log", "inbox")
+_FIRST_COMMANDS = ("init", "run", "start", "jobs", "log", "inbox")
 
 
 def show_overview() -> None:
     """Print the overview. A definition or state that cannot be read is named in it, and is no error."""
     print_out("perstack runs Experts: small LLM agents declared in perstack.toml.\n")
-    for name in _FIRST:
-        print_out(f"  {name.ljust(max(map(len, _FIRST)))}  {COMMANDS[name].text}")
+    for name in _FIRST_COMMANDS:
+        print_out(f"  {name.ljust(max(map(len, _FIRST_COMMANDS)))}  {COMMANDS[name].text}")
     state, step = _state()
     print_out(f"\n{state}\nNext: {step}\nAll commands: perstack --help")
 
@@ -31,12 +31,12 @@ def _state() -> tuple[str, str]:
         experts = load_usable(path).project.experts
     except DefinitionError as error:
         return f"{path} has {count(len(error.problems), 'problem')}.", "perstack validate"
-    declared = f"{path} declares {count(len(experts), 'Expert')}"
+    summary = f"{path} declares {count(len(experts), 'Expert')}"
     try:
         waiting = len(options.look(lambda host: host.inbox()))
     except PerstackError as error:
-        return f"{declared}; its Jobs cannot be read: {error.text_for(cli_phrase)}.", "perstack doctor"
+        return f"{summary}; its Jobs cannot be read: {error.text_for(cli_phrase)}.", "perstack doctor"
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
-        return f"{declared}; {count(waiting, 'question')} {verb} for you.", "perstack inbox"
-    return f"{declared}; nothing waits for you.", "perstack start, or perstack run EXPERT QUERY"
+        return f"{summary}; {count(waiting, 'question')} {verb} for you.", "perstack inbox"
+    return f"{summary}; nothing waits for you.", "perstack start, or perstack run EXPERT QUERY"

@@ -37,36 +37,36 @@ def read_query(text: str | None, otherwise: str = "") -> str:
     return query
 
 
-def _read_value(text: str | None, what: str) -> JsonValue:
+def _read_value(text: str | None, name: str) -> JsonValue:
     """Return a JSON value: as typed, from `@FILE`, or from stdin for `-`; None without text. Raises UsageError."""
     if text is None:
         return None
-    return _json(_read_content(text, what), what, "give JSON, @FILE, or - for stdin")
+    return _json(_read_content(text, name), name, "give JSON, @FILE, or - for stdin")
 
 
-def read_object(text: str | None, what: str) -> JsonObject | None:
+def read_object(text: str | None, name: str) -> JsonObject | None:
     """Return a JSON object, read as `_read_value` does. Raises UsageError for any other value."""
-    value = _read_value(text, what)
+    value = _read_value(text, name)
     if value is not None and not isinstance(value, dict):
-        raise UsageError(f"{what} must be a JSON object")
+        raise UsageError(f"{name} must be a JSON object")
     return value
 
 
-def read_answer(text: str | None, what: str) -> JsonValue:
+def read_answer(text: str | None, name: str) -> JsonValue:
     """Return a JSON value, read as `_read_value` does, or the text itself if it is not JSON. Raises UsageError."""
     if text is None or text.startswith("@") or text == "-":
-        return _read_value(text, what)
+        return _read_value(text, name)
     if text.startswith("{"):
-        return _json(_bytes(text), what, "give JSON, a text that begins with something else, or @FILE")
+        return _json(_bytes(text), name, "give JSON, a text that begins with something else, or @FILE")
     try:
         return read_json(_bytes(text))
     except ValueError:
         return text
 
 
-def read_error(text: str, what: str) -> str | JsonObject:
+def read_error(text: str, name: str) -> str | JsonObject:
     """Return a text, or a JSON object if the text begins with `{`. Raises UsageError."""
-    value = read_answer(text, what) if text.startswith("{") else text
+    value = read_answer(text, name) if text.startswith("{") else text
     return value if isinstance(value, dict) else text
 
 
@@ -88,38 +88,38 @@ def json_on_stdin(remedy: str) -> JsonValue:
     return _json(_stdin("stdin"), "stdin", remedy)
 
 
-def _json(data: bytes, what: str, remedy: str) -> JsonValue:
+def _json(data: bytes, name: str, remedy: str) -> JsonValue:
     try:
         return read_json(data)
     except ValueError as error:
-        raise UsageError(f"{what} is not JSON: {error}; {remedy}") from error
+        raise UsageError(f"{name} is not JSON: {error}; {remedy}") from error
 
 
-def _read_content(text: str, what: str) -> bytes:
+def _read_content(text: str, name: str) -> bytes:
     if text == "-":
-        return _stdin(what)
+        return _stdin(name)
     if not text.startswith("@"):
         return _bytes(text)
     try:
         return read_bounded(Path(text[1:]), MAX_INPUT_BYTES)
     except NotRead as error:
-        raise UsageError(f"{what}: {text[1:]} {error}") from error
+        raise UsageError(f"{name}: {text[1:]} {error}") from error
     except OSError as error:
-        raise UsageError(f"{what}: {text[1:]}: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{name}: {text[1:]}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _stdin(what: str) -> bytes:
+def _stdin(name: str) -> bytes:
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # the process was started without it (`<&-`)
         return b""
     data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
     if len(data) > MAX_INPUT_BYTES:
-        raise UsageError(f"{what}: stdin has more than {MAX_INPUT_BYTES >> 20} MiB: give less, or a file's path")
+        raise UsageError(f"{name}: stdin has more than {MAX_INPUT_BYTES >> 20} MiB: give less, or a file's path")
     return data
 
 
-def _bytes(typed: str) -> bytes:
+def _bytes(text: str) -> bytes:
     # Python represents bytes of the command line that are not UTF-8 as lone surrogates
-    return typed.encode("utf-8", "surrogateescape")
+    return text.encode("utf-8", "surrogateescape")
 
 
 # Durations and moments, in milliseconds; moments since 1970.
@@ -127,15 +127,15 @@ def _bytes(typed: str) -> bytes:
 _ECHO_CELLS = 40  # maximum cells of the typed text in an error
 
 
-def read_span(text: str, what: str) -> int:
+def read_span(text: str, name: str) -> int:
     """Return the milliseconds of `90s`, `5m`, `2h`, `7d`. Raises UsageError."""
     try:
         return milliseconds(text)
     except ValueError as error:
-        raise UsageError(f"{what} {shorten(text, _ECHO_CELLS)}: give a time such as 90s, 5m, 2h or 7d") from error
+        raise UsageError(f"{name} {shorten(text, _ECHO_CELLS)}: give a time such as 90s, 5m, 2h or 7d") from error
 
 
-def read_since(text: str, what: str) -> int:
+def read_since(text: str, name: str) -> int:
     """Return the moment of `2026-11-30`, or of a time ago such as `7d` or `2w`. Raises UsageError."""
     weeks = re.fullmatch(r"(\d{1,6})w", text)
     try:
@@ -145,20 +145,20 @@ def read_since(text: str, what: str) -> int:
             return SYSTEM.now() - (int(weeks[1]) * _WEEK_MS if weeks else milliseconds(text))
         except ValueError as error:
             remedy = "write a date such as 2026-11-30, or a time ago such as 7d"
-            raise UsageError(f"{what} {shorten(text, _ECHO_CELLS)}: {remedy}") from error
+            raise UsageError(f"{name} {shorten(text, _ECHO_CELLS)}: {remedy}") from error
 
 
-def read_moment(text: str, what: str) -> int:
+def read_moment(text: str, name: str) -> int:
     """Return the moment of `+5m`, `2026-11-22T08:00` or a number. Raises UsageError."""
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text)
     if text.startswith("+"):
-        return SYSTEM.now() + read_span(text[1:], what)
+        return SYSTEM.now() + read_span(text[1:], name)
     try:
         return _date(text)
     except ValueError as error:
-        shown = shorten(text, _ECHO_CELLS)
-        raise UsageError(f"{what} {shown}: give a moment such as +5m or 2026-11-22T08:00") from error
+        excerpt = shorten(text, _ECHO_CELLS)
+        raise UsageError(f"{name} {excerpt}: give a moment such as +5m or 2026-11-22T08:00") from error
 
 
 _WEEK_MS = 7 * 86_400_000

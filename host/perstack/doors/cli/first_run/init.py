@@ -53,52 +53,54 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     files are not changed.
     """
     if template == _LIST:
-        table(Screen.of_stdout(), ("template", "what"), [(one.name, one.about) for one in templates().values()])
-        return
-    place = Path(folder)
-    if place.exists() and not place.is_dir():
-        raise UsageError(f"{place} is not a folder: name another one")
-    if os.path.lexists(place / DEFINITION):
-        raise UsageError(
-            f"{place / DEFINITION} is there already: name another folder, or improve it by perstack create"
+        table(
+            Screen.of_stdout(),
+            ("template", "what"),
+            [(template.name, template.about) for template in templates().values()],
         )
+        return
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is not a folder: name another one")
+    if os.path.lexists(path / DEFINITION):
+        raise UsageError(f"{path / DEFINITION} is there already: name another folder, or improve it by perstack create")
     asks = not no_input and sys.stdin.isatty()
-    states = asyncio.run(_look(place if place.is_dir() else Path()))
+    states = asyncio.run(_look(path if path.is_dir() else Path()))
     if provider is not None:
         _model_lines(states, provider, model)  # reports an error before asking anything
-    chosen = _template(template, asks=asks)
+    chosen_template = _template(template, asks=asks)
     name = provider or (_ask_provider(states) if asks else None)
     if asks and name is None and not any(state.is_usable for state in states):
         name = choose_provider(states)
-        states = asyncio.run(_look(place if place.is_dir() else Path()))
+        states = asyncio.run(_look(path if path.is_dir() else Path()))
     files = {
-        **chosen.filled(_model_lines(states, name, model)),
+        **chosen_template.filled(_model_lines(states, name, model)),
         ".env.example": _example(states),
         ".gitignore": "".join(f"{name}\n" for name in _IGNORED),
     }
     try:
-        _write(place, files)
+        _write(path, files)
     except OSError as error:
-        words = (error.strerror or type(error).__name__).lower()
-        raise UsageError(f"{error.filename or place} cannot be written ({words}): name another folder") from None
+        reason = (error.strerror or type(error).__name__).lower()
+        raise UsageError(f"{error.filename or path} cannot be written ({reason}): name another folder") from None
     if name is None and not any(state.is_usable for state in states):
         print_err("no provider is set up here yet: `perstack models` says how")
     first = "" if folder == "." else f"cd {shlex.quote(folder)} && "
-    print_out(f"next: {one_line(first + chosen.command)}")
+    print_out(f"next: {one_line(first + chosen_template.command)}")
 
 
 def _template(name: str | None, *, asks: bool) -> Template:
-    known = templates()
-    plainest = next(iter(known))
+    by_name = templates()
+    plainest = next(iter(by_name))
     if name is None and asks:
-        names, width = max(map(len, known)), Screen.of_stderr().width
-        for one in known.values():
-            print_err(fill(f"  {one.name:<{names}}  {one.about}", width, subsequent_indent=" " * (names + 4)))
-        name = prompt(f"Which of these [{plainest}]", default=plainest, choices=[*known])
+        names, width = max(map(len, by_name)), Screen.of_stderr().width
+        for template in by_name.values():
+            print_err(fill(f"  {template.name:<{names}}  {template.about}", width, subsequent_indent=" " * (names + 4)))
+        name = prompt(f"Which of these [{plainest}]", default=plainest, choices=[*by_name])
     name = name or plainest
-    if name not in known:
-        raise UsageError(f"there is no template {name!r}: choose one of {', '.join(known)}")
-    return known[name]
+    if name not in by_name:
+        raise UsageError(f"there is no template {name!r}: choose one of {', '.join(by_name)}")
+    return by_name[name]
 
 
 async def _look(folder: Path) -> Sequence[ProviderState]:
@@ -130,10 +132,10 @@ def _model_lines(states: Sequence[ProviderState], name: str | None, model: str |
             raise UsageError(f"there is no provider {name!r}: choose one of {', '.join(one.name for one in states)}")
     if state is None:
         return _UNSET
-    named = model or _default_model(state)
-    if named is None:
+    model_name = model or _default_model(state)
+    if model_name is None:
         raise UsageError(f"provider {state.name} has no default model: name one with --model")
-    lines = model_lines(state.name, named)
+    lines = model_lines(state.name, model_name)
     if name is not None or model is not None or state.default_model is None or not state.is_configured:
         return lines
     commented = lines.replace("\n", "\n# ")
@@ -154,7 +156,7 @@ def _example(states: Sequence[ProviderState]) -> str:
 
 def _write(path: Path, files: Mapping[str, str]) -> None:
     """Write the files that do not exist yet; perstack.toml last, since without it nothing has begun."""
-    for name, text in sorted(files.items(), key=lambda one: one[0] == DEFINITION):
+    for name, text in sorted(files.items(), key=lambda item: item[0] == DEFINITION):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             with (path / name).open("x", encoding="utf-8") as file:

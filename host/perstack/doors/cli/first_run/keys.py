@@ -34,18 +34,18 @@ def choose_provider(states: Sequence[ProviderState]) -> str | None:
     print_err(f"  {EMBEDDED:<10} a small one on this machine, without a key: 1.1 GB are fetched once")
     print_err(f"  {_LATER:<10} none now")
     names = [*variables, EMBEDDED, _LATER]
-    chosen = prompt(f"Which of these [{names[0]}]", default=names[0], choices=names)
-    if chosen == EMBEDDED:
+    choice = prompt(f"Which of these [{names[0]}]", default=names[0], choices=names)
+    if choice == EMBEDDED:
         return EMBEDDED if _install_embedded(any(state.name == EMBEDDED for state in states)) else None
-    return chosen if chosen in variables and keep_key(variables[chosen]) else None
+    return choice if choice in variables and keep_key(variables[choice]) else None
 
 
 def variable_of_provider(provider: str) -> str:
     """Return the variable of a provider's key. Raises UsageError for a provider that has no key, or none at all."""
     factories = load_plugins(env=os.environ).providers
     if provider not in factories:
-        near = suggestion(provider, [*factories])
-        raise UsageError(f"there is no provider {provider!r}{near or ': `perstack models` lists them'}")
+        hint = suggestion(provider, [*factories])
+        raise UsageError(f"there is no provider {provider!r}{hint or ': `perstack models` lists them'}")
     variable = _variable(factories[provider].how_to_configure)
     if variable is None:
         raise UsageError(f"provider {provider} needs more than a key: {factories[provider].how_to_configure}")
@@ -82,8 +82,8 @@ def remove_key(variable: str) -> None:
 
 def _variable(how_to_configure: str) -> str | None:
     """Return the only variable that a provider needs; None if it needs more or something else."""
-    found = re.fullmatch(r"set ([A-Z][A-Z0-9]*_[A-Z0-9_]+)", how_to_configure)
-    return None if found is None else found[1]
+    match = re.fullmatch(r"set ([A-Z][A-Z0-9]*_[A-Z0-9_]+)", how_to_configure)
+    return None if match is None else match[1]
 
 
 def _install_embedded(is_installed: bool) -> bool:
