@@ -41,22 +41,30 @@ from perstack.toolkit import ToolContext, Toolkit
 
 # Additional reach of a changed definition.
 
-IN_A_RUN: frozenset[Kind] = frozenset({"command", "endpoint", "plugin", "provider"})
-EVER: frozenset[Kind] = frozenset({*IN_A_RUN, "evaluator", "anchor", "include", "storage", "dispatcher"})
+RUN_KINDS: frozenset[Kind] = frozenset({"command", "endpoint", "plugin", "provider"})
+ALL_KINDS: frozenset[Kind] = frozenset({*RUN_KINDS, "evaluator", "anchor", "include", "storage", "dispatcher"})
 
 
-def new_executables(before: Project, after: Project, kinds: frozenset[Kind] = EVER) -> list[str]:
+def new_executables(before: Project, after: Project, kinds: frozenset[Kind] = ALL_KINDS) -> list[str]:
     """Return a line for each program, endpoint, plugin and the like that only `after` uses."""
     settings = (after.provider, *(expert.provider for expert in after.experts.values()))
-    named = (Project(provider=ProviderSetting(provider_name=one.provider_name)) for one in settings if one)
-    known = digests_of(items_to_trust(before)).union(*(digests_of(items_to_trust(one)) for one in named))
-    return [one.shown for one in items_to_trust(after) if one.kind in kinds and one.digest not in known]
+    providers = (
+        Project(provider=ProviderSetting(provider_name=provider.provider_name)) for provider in settings if provider
+    )
+    known_digests = digests_of(items_to_trust(before)).union(
+        *(digests_of(items_to_trust(project)) for project in providers)
+    )
+    return [item.shown for item in items_to_trust(after) if item.kind in kinds and item.digest not in known_digests]
 
 
 def commands_of_tests(path: Path) -> list[str]:
     """Return a line for each program that judges a test: Runs do not start them, `perstack test` does."""
-    said = ((one.title, one.test.expect.command) for one in read_tests(DefinitionFile(path)))
-    lines = ((title, one if isinstance(one, str) else shlex.join(one)) for title, one in said if one is not None)
+    commands = ((test.title, test.test.expect.command) for test in read_tests(DefinitionFile(path)))
+    lines = (
+        (title, command if isinstance(command, str) else shlex.join(command))
+        for title, command in commands
+        if command is not None
+    )
     return [f"test {title}: {line}" for title, line in lines]
 
 
@@ -76,21 +84,21 @@ def team() -> Project:
 def experts_for(project: Project, folder: Path, *, says_yes: bool) -> Project:
     """Return the shipped Experts under the project's settings; changing a file asks unless `says_yes`."""
     shipped = team()
-    opened = Permissions() if shipped.permissions is None else shipped.permissions
-    free: list[str] = []
+    shipped_rules = Permissions() if shipped.permissions is None else shipped.permissions
+    unasked: list[str] = []
     if says_yes or _is_empty(folder):
-        free += WRITES
+        unasked += WRITES
     if says_yes or not (folder / DEFINITION).exists():
-        free += (f"{name}({DEFINITION})" for name in WRITES)
-    theirs = Permissions() if project.permissions is None else project.permissions
-    rules = opened.model_copy(
+        unasked += (f"{name}({DEFINITION})" for name in WRITES)
+    project_rules = Permissions() if project.permissions is None else project.permissions
+    rules = shipped_rules.model_copy(
         update={
-            "deny": (*opened.deny, *theirs.deny),
-            "ask": (*(rule for rule in opened.ask if rule not in free), *theirs.ask),
-            "allow": (*opened.allow, *free),
+            "deny": (*shipped_rules.deny, *project_rules.deny),
+            "ask": (*(rule for rule in shipped_rules.ask if rule not in unasked), *project_rules.ask),
+            "allow": (*shipped_rules.allow, *unasked),
         }
     )
-    of_its_experts: dict[str, object] = {
+    cleared: dict[str, object] = {
         "broken": {},
         "includes": (),
         "workspace": None,
@@ -98,7 +106,7 @@ def experts_for(project: Project, folder: Path, *, says_yes: bool) -> Project:
         "agents_md": None,
     }
     return project.model_copy(
-        update={**of_its_experts, "experts": shipped.experts, "max_steps": shipped.max_steps, "permissions": rules}
+        update={**cleared, "experts": shipped.experts, "max_steps": shipped.max_steps, "permissions": rules}
     )
 
 
@@ -115,10 +123,10 @@ async def validate_definition(
 ) -> tuple[Project | None, tuple[Problem, ...]]:
     """Return the project, None if it has errors, and every problem including warnings. Starts nothing."""
     if not definition.drafts and not definition.problems and definition.report is not None:
-        what, tell = "declares no Expert", definition.report.warn
+        problem, report = "declares no Expert", definition.report.warn
         if not definition.project.model_fields_set:
-            what, tell = "is empty", definition.report.error
-        tell((), f"{what}: write [experts.NAME] and its `instruction`")
+            problem, report = "is empty", definition.report.error
+        report((), f"{problem}: write [experts.NAME] and its `instruction`")
     await _ask_plugins(definition, env, plugins)
     if any(draft.tests is not None for draft in definition.drafts.values()):
         from perstack.config.expert_tests import read_tests  # imported late: few definitions have tests
@@ -145,33 +153,38 @@ async def _ask_plugins(definition: DefinitionFile, env: Environment, plugins: It
 
 # A copy of the project for a trial.
 
-_LEFT_OUT = (".git", ".venv", "node_modules", "__pycache__")
-_COPIED = (S_IFREG, S_IFDIR, S_IFLNK)  # file types: a socket has no content, and reading a pipe would block
-_MOST_BYTES = 64 * 1024 * 1024
+_EXCLUDED_NAMES = (".git", ".venv", "node_modules", "__pycache__")
+_COPIED_FILE_TYPES = (S_IFREG, S_IFDIR, S_IFLNK)  # file types: a socket has no content, and reading a pipe would block
+_MAX_COPY_BYTES = 64 * 1024 * 1024
 
 
-def copy_project(folder: Path, to: Path, leaves_out: Callable[[str], bool] = lambda name: False) -> None:
+def copy_project(folder: Path, target: Path, leaves_out: Callable[[str], bool] = lambda name: False) -> None:
     """Copy a project without its state and the names in `leaves_out`. Raises UsageError if it is too large."""
-    left = _MOST_BYTES
+    remaining_bytes = _MAX_COPY_BYTES
 
     def leave_out(base: str, names: list[str]) -> set[str]:
-        nonlocal left
-        out = set[str]()
+        nonlocal remaining_bytes
+        excluded = set[str]()
         for name in names:
             status = Path(base, name).lstat()
             is_state = name == STATE_DIR and Path(base) == folder
-            if name in _LEFT_OUT or is_state or leaves_out(name) or S_IFMT(status.st_mode) not in _COPIED:
-                out.add(name)
+            if (
+                name in _EXCLUDED_NAMES
+                or is_state
+                or leaves_out(name)
+                or S_IFMT(status.st_mode) not in _COPIED_FILE_TYPES
+            ):
+                excluded.add(name)
             elif not S_ISDIR(status.st_mode):
-                left -= status.st_size
-        if left < 0:
+                remaining_bytes -= status.st_size
+        if remaining_bytes < 0:
             raise UsageError(
-                f"{folder} is larger than {_MOST_BYTES >> 20} MB, and is copied to be tried: copy perstack.toml and"
+                f"{folder} is larger than {_MAX_COPY_BYTES >> 20} MB, and is copied to be tried: copy perstack.toml and"
                 " what it needs into a folder of their own, and name it with --config"
             )
-        return out
+        return excluded
 
-    shutil.copytree(folder, to, symlinks=True, ignore=leave_out)
+    shutil.copytree(folder, target, symlinks=True, ignore=leave_out)
 
 
 MAX_TRIALS = 4
@@ -198,7 +211,7 @@ class TrialBudget:
     @property
     def is_nothing(self) -> bool:
         """True if the allowance is used up."""
-        return self.trials < 1 or any(one is not None and one <= 0 for one in (self.tokens, self.cost))
+        return self.trials < 1 or any(amount is not None and amount <= 0 for amount in (self.tokens, self.cost))
 
 
 class Trials:
@@ -218,14 +231,14 @@ class Trials:
         self._env = env
         self._overrides = overrides
         self._plugins = plugins
-        self._own = project
-        self._left = remaining
+        self._user_project = project
+        self._remaining = remaining
         self._one_at_a_time = asyncio.Lock()
 
     async def try_expert(self, key: str, query: str, on_progress: Callable[[str], None]) -> str:
         """Run the Expert on the query and return a report for the model. Raises SkillError if no trial is possible."""
         async with self._one_at_a_time:
-            if self._left.is_nothing:
+            if self._remaining.is_nothing:
                 raise SkillError("nothing is left to try with: judge by what has been seen, and say so")
             room = Path(tempfile.mkdtemp(prefix="perstack-create-"))
             try:
@@ -246,12 +259,12 @@ class Trials:
             raise SkillError(f"there is no {DEFINITION} yet: write it first")
         # The copy is loaded, not the folder: the folder may have changed since.
         project = self._confined(load_usable(copy / DEFINITION).project, key)
-        before = _files(copy)
-        called: Counter[str] = Counter()
+        files_before = _files(copy)
+        call_counts: Counter[str] = Counter()
 
         def note(event: Event, _: bytes) -> None:
             if isinstance(event, CallTools):
-                called.update(f"{event.expert_key}: {call.tool_name}" for call in event.calls)
+                call_counts.update(f"{event.expert_key}: {call.tool_name}" for call in event.calls)
 
         host = Host(
             project,
@@ -260,20 +273,20 @@ class Trials:
             env=self._env,
             overrides=self._bounded_overrides(),
             plugins=self._plugins,
-            agreement=Agreement(self._own),
+            agreement=Agreement(self._user_project),
         )
         async with host:
             on_progress(f"trying {key}")
             job = await host.run(key, query, on_event=note)
-        self._left = self._left.remaining_after(job)
-        return _report(job, called, copy, before)
+        self._remaining = self._remaining.remaining_after(job)
+        return _report(job, call_counts, copy, files_before)
 
     def _confined(self, project: Project, key: str) -> Project:
         """Return the project with this Expert and its delegates. Raises SkillError if it reaches something new."""
         if key not in project.experts:
             project.check_broken(key)
             raise SkillError(f"there is no Expert {key!r} in {DEFINITION}; there are: {', '.join(project.experts)}")
-        experts = {one.key: one for one in with_delegates(project, (key,))}
+        experts = {expert.key: expert for expert in with_delegates(project, (key,))}
         update: dict[str, object] = {
             "audit": None,
             "sandbox": None,
@@ -282,64 +295,70 @@ class Trials:
             "env_path": (),
             "includes": (),
         }
-        project = project.model_copy(update={**update, "experts": experts, "prices": self._own.prices})
-        new = new_executables(self._own, project, IN_A_RUN)
-        if new:
-            what = "; ".join(new)
-            raise SkillError(f"{key} is not tried, because a person has to agree to what it starts or reaches: {what}")
+        project = project.model_copy(update={**update, "experts": experts, "prices": self._user_project.prices})
+        additions = new_executables(self._user_project, project, RUN_KINDS)
+        if additions:
+            text = "; ".join(additions)
+            raise SkillError(f"{key} is not tried, because a person has to agree to what it starts or reaches: {text}")
         return project
 
     def _bounded_overrides(self) -> Overrides:
-        left, given = self._left, self._overrides
-        asked = given.widening or Widening(source="")
+        remaining, overrides = self._remaining, self._overrides
+        widening = overrides.widening or Widening(source="")
         return replace(
-            given,
-            max_steps=min(_MAX_STEPS, given.max_steps or _MAX_STEPS),
-            max_time=min(_MAX_TIME_MS, given.max_time or _MAX_TIME_MS),
-            max_tokens=min(_MAX_TOKENS, left.tokens or _MAX_TOKENS),
-            max_cost=left.cost,
+            overrides,
+            max_steps=min(_MAX_STEPS, overrides.max_steps or _MAX_STEPS),
+            max_time=min(_MAX_TIME_MS, overrides.max_time or _MAX_TIME_MS),
+            max_tokens=min(_MAX_TOKENS, remaining.tokens or _MAX_TOKENS),
+            max_cost=remaining.cost,
             unattended=True,
-            widening=Widening(source="perstack create", deny=("exec", *asked.deny, *asked.ask)),
+            widening=Widening(source="perstack create", deny=("exec", *widening.deny, *widening.ask)),
             output=None,
         )
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+    statuses: dict[str, tuple[int, int]] = {}
     for base, _, names in os.walk(folder):
         for name in names:
             path = Path(base, name)
             status = path.lstat()
-            found[str(path.relative_to(folder))] = (status.st_mtime_ns, status.st_size)
-    return found
+            statuses[str(path.relative_to(folder))] = (status.st_mtime_ns, status.st_size)
+    return statuses
 
 
-def _report(job: JobSummary, called: Counter[str], copy: Path, before: dict[str, tuple[int, int]]) -> str:
-    return "\n".join(_lines(job, called, copy, before))
+def _report(job: JobSummary, call_counts: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]) -> str:
+    return "\n".join(_lines(job, call_counts, copy, files_before))
 
 
-def _lines(job: JobSummary, called: Counter[str], copy: Path, before: dict[str, tuple[int, int]]) -> Iterator[str]:
-    why = job.error or job.exceeded or job.asks
-    yield f"{job.status}, {spending_line(job)}{f': {why}' if why else ''}"
-    if called:
-        yield "called: " + ", ".join(f"{name} ({count(times, 'time')})" for name, times in called.items())
+def _lines(
+    job: JobSummary, call_counts: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]
+) -> Iterator[str]:
+    reason = job.error or job.exceeded or job.asks
+    yield f"{job.status}, {spending_line(job)}{f': {reason}' if reason else ''}"
+    if call_counts:
+        yield "called: " + ", ".join(f"{name} ({count(times, 'time')})" for name, times in call_counts.items())
     if job.text:
         yield f"answered:\n{_shorten(job.text, _MAX_REPORT_CHARS)}"
-    changed = [name for name, status in sorted(_files(copy).items()) if before.get(name) != status]
-    left = _MAX_REPORT_CHARS
-    for name in changed:
+    changed_names = [name for name, status in sorted(_files(copy).items()) if files_before.get(name) != status]
+    remaining_chars = _MAX_REPORT_CHARS
+    for name in changed_names:
         path = copy / name
-        text = path.read_bytes()[:left].decode("utf-8", "replace") if left > 0 and _is_plain(path) else ""
-        left -= len(text)
-        yield f"wrote {name}:\n{_shorten(text, left)}" if text else f"wrote {name}"
+        text = (
+            path.read_bytes()[:remaining_chars].decode("utf-8", "replace")
+            if remaining_chars > 0 and _is_plain(path)
+            else ""
+        )
+        remaining_chars -= len(text)
+        yield f"wrote {name}:\n{_shorten(text, remaining_chars)}" if text else f"wrote {name}"
 
 
 def _is_plain(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _shorten(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
+def _shorten(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"
 
 
 # Tools of the Experts that write definitions.
@@ -387,7 +406,7 @@ def tools_for(
 
 
 def _definition_lines(project: Project | None, problems: Sequence[str]) -> Sequence[str]:
-    said = problems if len(problems) > 1 else ()
+    lines = problems if len(problems) > 1 else ()
     if project is None:
-        return said
-    return (*said, f"ok: {count(len(project.experts), 'Expert')}: {', '.join(project.experts)}")
+        return lines
+    return (*lines, f"ok: {count(len(project.experts), 'Expert')}: {', '.join(project.experts)}")

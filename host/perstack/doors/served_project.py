@@ -40,8 +40,8 @@ class Definitions:
     def check_offered(self, key: str) -> None:
         """Raise UsageError for an Expert that this server leaves out."""
         if not self.offers(key):
-            known = ", ".join(sorted(self._only))
-            raise UsageError(f"Jobs of {key} are not driven by this server, which is limited to: {known}")
+            offered = ", ".join(sorted(self._only))
+            raise UsageError(f"Jobs of {key} are not driven by this server, which is limited to: {offered}")
 
     def offers(self, key: str) -> bool:
         """Return whether Jobs of this Expert may be seen and driven here."""
@@ -66,10 +66,10 @@ class Definitions:
                 await on_change()
 
     def _take(self) -> bool:
-        before = self.experts
+        previous = self.experts
         self._host.use(self.live.loaded.project)
         self.experts = self._offered_experts()
-        return _as_listed(self.experts) != _as_listed(before)
+        return _as_listed(self.experts) != _as_listed(previous)
 
     def _offered_experts(self) -> dict[str, Expert]:
         experts = {key: expert for key, expert in self.live.loaded.project.experts.items() if self.offers(key)}
@@ -103,8 +103,8 @@ class _JobTask:
 
     async def wait_until_begun(self) -> str:
         """Return the Job's id once its first event is stored. Raises the error that prevented its start."""
-        either: set[asyncio.Future[str] | asyncio.Task[JobSummary]] = {self._begun, self.task}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        waiting: set[asyncio.Future[str] | asyncio.Task[JobSummary]] = {self._begun, self.task}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if self._begun.done():
             return job_of_run(self._begun.result())
         if self.task.cancelled():
@@ -140,20 +140,20 @@ class JobTasks:
 
     def start(self, work: DriveJob, key: CallKey | None, listen: EventListener | None = None) -> _JobTask:
         """Start to drive a Job. `key` is the call that waits for it, None without one."""
-        running = _JobTask(self._host, work, listen)
-        self._running[running] = key
-        running.task.add_done_callback(lambda task: self._forget(running, task))
-        return running
+        job_task = _JobTask(self._host, work, listen)
+        self._running[job_task] = key
+        job_task.task.add_done_callback(lambda task: self._forget(job_task, task))
+        return job_task
 
     def run_of_call(self, key: CallKey) -> str | None:
         """Return the id of the Run that is driven for a call; None without one."""
-        return next((running.run_id for running, of in self._running.items() if of == key), None)
+        return next((job_task.run_id for job_task, call_key in self._running.items() if call_key == key), None)
 
     def cancel_call(self, key: CallKey) -> None:
         """Interrupt the Jobs that a call started, because its client cancelled it."""
-        for running, of in tuple(self._running.items()):
-            if of == key:
-                running.task.cancel()
+        for job_task, call_key in tuple(self._running.items()):
+            if call_key == key:
+                job_task.task.cancel()
 
     async def close(self) -> None:
         """Interrupt all Jobs and wait until that is recorded."""
@@ -163,8 +163,8 @@ class JobTasks:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _forget(self, running: _JobTask, task: asyncio.Task[JobSummary]) -> None:
-        del self._running[running]
+    def _forget(self, job_task: _JobTask, task: asyncio.Task[JobSummary]) -> None:
+        del self._running[job_task]
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not warn about a Job nobody awaits
 

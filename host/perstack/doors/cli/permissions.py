@@ -56,27 +56,27 @@ def test_command(
 
     definition = DefinitionFile(options.find().require_path())
     folder = options.find().workspace(definition.project, options.workspace_path)
-    tried = judge_call(definition, load_plugins().skills, folder, expert, tool, _object(args), above=under)
-    ruling = tried.ruling
+    result = judge_call(definition, load_plugins().skills, folder, expert, tool, _object(args), above=under)
+    ruling = result.ruling
     if as_json:
-        found = {
+        document = {
             "decision": ruling.decision,
             "rule": ruling.rule or None,
             "list": ruling.list,
             "source": ruling.source or None,
-            "file": tried.file,
-            "line": tried.line,
+            "file": result.file,
+            "line": result.line,
             "subject": ruling.subject or None,
             "reason": ruling.reason or None,
             "opens": list(ruling.opens),
         }
-        write_json(found)
+        write_json(document)
         return
     screen = Screen.of_stdout()
-    about = f" ({ruling.subject})" if ruling.subject and ruling.subject != tool else ""
-    print_out(f"{ruling.decision}: {ruling.said}{about}")
-    if tried.file is not None:
-        print_out(screen.styled(f"{Path(tried.file)}:{tried.line}", dim=True))
+    subject = f" ({ruling.subject})" if ruling.subject and ruling.subject != tool else ""
+    print_out(f"{ruling.decision}: {ruling.said}{subject}")
+    if result.file is not None:
+        print_out(screen.styled(f"{Path(result.file)}:{result.line}", dim=True))
 
 
 @permissions_command.command("list")
@@ -86,10 +86,10 @@ def list_command(as_json: bool, options: HostOptions) -> None:
     """Show the rules that a person has approved for this project, by «always in this project»."""
     grants = _grants(options).all()
     if as_json:
-        for one in grants:
-            write_json_line(one.to_json())
+        for grant in grants:
+            write_json_line(grant.to_json())
     elif grants:
-        rows = [(one.rule, one.by.user, minute(one.granted_at)) for one in grants]
+        rows = [(grant.rule, grant.by.user, minute(grant.granted_at)) for grant in grants]
         table(Screen.of_stdout(), ("rule", "granted by", "when"), rows, texts=(0,))
     else:
         print_err("nothing was granted to this project")
@@ -107,8 +107,10 @@ def revoke_command(rules: tuple[str, ...], is_all: bool, options: HostOptions) -
     unknown = [rule for rule in rules if rule not in grants.rules()]
     if unknown:
         raise UsageError(f"nobody has granted {', '.join(unknown)} here: see `perstack permissions list`")
-    removed = grants.revoke(lambda one: is_all or one.rule in rules)
-    print_err(f"revoked: {', '.join(one_line(one.rule) for one in removed)}" if removed else "there are no grants here")
+    revoked = grants.revoke(lambda grant: is_all or grant.rule in rules)
+    print_err(
+        f"revoked: {', '.join(one_line(grant.rule) for grant in revoked)}" if revoked else "there are no grants here"
+    )
 
 
 def _grants(options: HostOptions) -> ProjectGrants:
@@ -129,8 +131,8 @@ def backtest_command(rules: str | None, since: int | None, as_json: bool, option
 
     Uses no tokens and changes nothing. Exit status 1 if a call that ran would now be denied.
     """
-    other = None if rules is None else (Path(rules).name, read_permissions(Path(rules)))
-    totals = options.change(lambda host: _backtest(host, options, other, since or 0, as_json=as_json))
+    other_rules = None if rules is None else (Path(rules).name, read_permissions(Path(rules)))
+    totals = options.change(lambda host: _backtest(host, options, other_rules, since or 0, as_json=as_json))
     if as_json:
         write_json_line(json.dumps(totals.to_json()))
     else:
@@ -147,13 +149,13 @@ class _Totals:
     unknown: int = 0
     unreadable: int = 0
 
-    def add(self, tested: BacktestResult) -> None:
+    def add(self, result: BacktestResult) -> None:
         self.jobs += 1
-        self.calls += tested.calls
-        self.unknown += tested.unknown
-        self.unreadable += tested.problem is not None
-        self.otherwise += len(tested.otherwise)
-        self.denied += sum(_is_denied(one) for one in tested.otherwise)
+        self.calls += result.calls
+        self.unknown += result.unknown
+        self.unreadable += result.problem is not None
+        self.otherwise += len(result.otherwise)
+        self.denied += sum(_is_denied(change) for change in result.otherwise)
 
     def to_json(self) -> JsonObject:
         return {
@@ -175,59 +177,61 @@ class _Totals:
             print_err(f"note: {count(self.unknown, 'call')} not tried: the arguments were taken out of the log")
 
 
-def _is_denied(one: ChangedRuling) -> bool:
-    return one.call.ran and one.ruling.decision == "deny"
+def _is_denied(change: ChangedRuling) -> bool:
+    return change.call.ran and change.ruling.decision == "deny"
 
 
 async def _backtest(host: Host, options: HostOptions, rules: _File, since: int, *, as_json: bool) -> _Totals:
     totals = _Totals()
     workspace = workspace_folder(host.project, options.workspace_path)
-    async for tested in host.audit.backtest(host.project, workspace, rules=rules, since=since):
-        totals.add(tested)
-        if tested.problem is not None:
-            print_err(one_line(f"warning: Job {tested.job_id} cannot be read: {tested.problem}"))
-        for one in tested.otherwise:
-            write_json(_to_json(one)) if as_json else _tell(one)
+    async for result in host.audit.backtest(host.project, workspace, rules=rules, since=since):
+        totals.add(result)
+        if result.problem is not None:
+            print_err(one_line(f"warning: Job {result.job_id} cannot be read: {result.problem}"))
+        for change in result.otherwise:
+            write_json(_to_json(change)) if as_json else _tell(change)
     return totals
 
 
-def _tell(one: ChangedRuling) -> None:
-    about = f" {one.ruling.subject}" if one.ruling.subject not in ("", one.call.tool) else ""
-    place = f"{one.run_id} step {one.call.step} {one.expert_key}"
-    said = f"{one.call.decision} -> {one.ruling.decision}: {one.call.tool}{about} ({one.ruling.said})"
-    print_out(one_line(f"{place}: {said}"))
+def _tell(change: ChangedRuling) -> None:
+    subject = f" {change.ruling.subject}" if change.ruling.subject not in ("", change.call.tool) else ""
+    source = f"{change.run_id} step {change.call.step} {change.expert_key}"
+    decisions = (
+        f"{change.call.decision} -> {change.ruling.decision}: {change.call.tool}{subject} ({change.ruling.said})"
+    )
+    print_out(one_line(f"{source}: {decisions}"))
 
 
-def _to_json(one: ChangedRuling) -> JsonObject:
+def _to_json(change: ChangedRuling) -> JsonObject:
     return {
-        "jobId": one.job_id,
-        "runId": one.run_id,
-        "expertKey": one.expert_key,
-        "step": one.call.step,
-        "toolCallId": one.call.id,
-        "skill": one.call.skill,
-        "tool": one.call.tool,
-        "was": one.call.decision,
-        "ran": one.call.ran,
-        "decision": one.ruling.decision,
-        "rule": one.ruling.rule or None,
-        "source": one.ruling.source or None,
-        "subject": one.ruling.subject or None,
-        "reason": one.ruling.reason or None,
+        "jobId": change.job_id,
+        "runId": change.run_id,
+        "expertKey": change.expert_key,
+        "step": change.call.step,
+        "toolCallId": change.call.id,
+        "skill": change.call.skill,
+        "tool": change.call.tool,
+        "was": change.call.decision,
+        "ran": change.call.ran,
+        "decision": change.ruling.decision,
+        "rule": change.ruling.rule or None,
+        "source": change.ruling.source or None,
+        "subject": change.ruling.subject or None,
+        "reason": change.ruling.reason or None,
     }
 
 
 def _object(text: str) -> JsonObject:
     """Return the typed arguments. Raises UsageError."""
     try:
-        found = read_json(text.encode())
+        value = read_json(text.encode())
     except ValueError as error:
         raise UsageError(
             f'the arguments are not JSON: {error}; write an object in quotes: \'{{"path": "a"}}\''
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UsageError('the arguments are no JSON object: write one in quotes: \'{"path": "a"}\'')
-    return found
+    return value
 
 
 # perstack trust
@@ -250,8 +254,8 @@ def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> 
     if revoke and options.config is None and options.find().config is None:
         raise UsageError("there is no perstack.toml here, so nothing is trusted: go to the folder of one")
     project = options.load().project
-    found, store = options.find(), TrustStore.of_user()
-    folder = folder_of(project, found.folder)
+    place, store = options.find(), TrustStore.of_user()
+    folder = folder_of(project, place.folder)
     if revoke:
         was_there = store.remove(folder)
         print_err(f"no longer trusted: {one_line(str(folder))}" if was_there else "nothing was agreed to here")
@@ -280,12 +284,12 @@ def _confirm() -> bool:
 
 
 def _print(folder: str, items: Sequence[Item], agreed: Sequence[StoredItem]) -> None:
-    before, now = digests_of(agreed), digests_of(items)
+    agreed_digests, current_digests = digests_of(agreed), digests_of(items)
     print_out(f"{one_line(folder)}:")
     for item in items:
-        print_out(f"{' ' if item.digest in before else '+'} {one_line(item.shown)}  ({one_line(item.name)})")
-    for one in agreed:
-        if one.digest not in now:
-            print_out(f"- {one.kind}  ({one_line(one.name)})")
+        print_out(f"{' ' if item.digest in agreed_digests else '+'} {one_line(item.shown)}  ({one_line(item.name)})")
+    for stored in agreed:
+        if stored.digest not in current_digests:
+            print_out(f"- {stored.kind}  ({one_line(stored.name)})")
     if not items:
         print_out("  nothing is executed, and no address is named")

@@ -53,14 +53,14 @@ def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: H
         await host.cancel(job_id, final=final, by=this_user("cli"), reason=reason)
         return await host.job(job_id)
 
-    stopped = options.change(stop)
+    summary = options.change(stop)
     if as_json:
-        write_json_line(stopped.to_json())
+        write_json_line(summary.to_json())
         return
-    step = next_step_of_job(stopped)
-    after = "" if step is None else f"; {cli_phrase(step)}"
-    by = "" if stopped.closed is None else f" for good by {stopped.closed.by}"
-    print_out(f"Job {stopped.id}: {status_of(stopped)}{by}, {spending_line(stopped)}{after}")
+    step = next_step_of_job(summary)
+    next_step = "" if step is None else f"; {cli_phrase(step)}"
+    closer = "" if summary.closed is None else f" for good by {summary.closed.by}"
+    print_out(f"Job {summary.id}: {status_of(summary)}{closer}, {spending_line(summary)}{next_step}")
 
 
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
@@ -128,8 +128,10 @@ def resume_command(
         job = await host.jobs.find(typed, ("job", "iterations"))
         if answer is not None:
             await lines.on_event.begin(host, job)
-            by, place = this_user("cli"), await host.jobs.find(resume_from)
-            return await host.answer(answer, job_id=job, resume_from=place, by=by, drive=True, on_event=lines.on_event)
+            by, checkpoint_id = this_user("cli"), await host.jobs.find(resume_from)
+            return await host.answer(
+                answer, job_id=job, resume_from=checkpoint_id, by=by, drive=True, on_event=lines.on_event
+            )
         if job is not None and await host.iterations.has(job):
             if settled:
                 raise UsageError(f"--settle is for Jobs, and {job} is the id of iterations: resume its Job first")
@@ -146,7 +148,7 @@ def resume_command(
             )
             return await lines.approved(host, series)
         of_series = (max_iterations, target, total_cost, total_tokens)
-        if any(one is not None for one in of_series) or definition != "started":
+        if any(value is not None for value in of_series) or definition != "started":
             raise UsageError(
                 "--max-iterations, --target, --total-cost, --total-tokens and --definition are for iterations:"
                 " name some that `perstack iterations` lists"
@@ -157,13 +159,13 @@ def resume_command(
     async def state_after_interrupt() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
 
-    ended = run_interruptible(host, work, state_after_interrupt, lines.on_event)
-    if ended is None:
+    result = run_interruptible(host, work, state_after_interrupt, lines.on_event)
+    if result is None:
         sys.exit(INTERRUPTED)
     sys.exit(
-        report_series(ended, lines.on_event)
-        if isinstance(ended, SeriesState)
-        else report_outcome(ended, lines.on_event)
+        report_series(result, lines.on_event)
+        if isinstance(result, SeriesState)
+        else report_outcome(result, lines.on_event)
     )
 
 
@@ -191,9 +193,9 @@ def _make_resume(
     return resume_job
 
 
-def _settlements(given: tuple[str, ...]) -> dict[str, Settlement]:
+def _settlements(texts: tuple[str, ...]) -> dict[str, Settlement]:
     settled: dict[str, Settlement] = {}
-    for text in given:
+    for text in texts:
         call, _, word = text.rpartition("=")
         if not call or word not in _SETTLEMENTS:
             raise UsageError(f"--settle {text}: write it as CALL=done, CALL=retry or CALL=ask")

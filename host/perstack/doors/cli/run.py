@@ -96,15 +96,21 @@ def run_command(
     lines = JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
-        job, place = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
+        job, checkpoint_id = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
         if go_on or continue_job:
             await lines.begin(host, job)
         if is_answer:
             by = this_user("cli")
-            return await host.answer(text, job_id=job, resume_from=place, by=by, drive=True, on_event=on_event)
+            return await host.answer(text, job_id=job, resume_from=checkpoint_id, by=by, drive=True, on_event=on_event)
         if go_on or continue_job:
             return await host.continue_job(
-                expert, text, job_id=job, resume_from=place, attachments=attachments, labels=labels, on_event=on_event
+                expert,
+                text,
+                job_id=job,
+                resume_from=checkpoint_id,
+                attachments=attachments,
+                labels=labels,
+                on_event=on_event,
             )
         return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
 
@@ -190,22 +196,22 @@ def submit_command(
             return job
         lines.remark(f"Job {job.id} waits for a worker")
         waiting.append(job.id)
-        followed = await host.jobs.follow(job.id, on_event=lines)
+        summary = await host.jobs.follow(job.id, on_event=lines)
         waiting.clear()
-        return followed
+        return summary
 
     async def state_after_interrupt() -> JobSummary | None:
         return await host.job(waiting[0]) if waiting else None
 
-    done = run_interruptible(host, work, state_after_interrupt, lines, drives=False)
-    if done is None:
+    final = run_interruptible(host, work, state_after_interrupt, lines, drives=False)
+    if final is None:
         sys.exit(INTERRUPTED)
     if not wait:
         sys.exit(0)
-    if waiting and done.status in ("running", "queued", "stoppedByInterrupt"):
-        lines.remark(_left_line(done))
+    if waiting and final.status in ("running", "queued", "stoppedByInterrupt"):
+        lines.remark(_left_line(final))
         sys.exit(INTERRUPTED)
-    sys.exit(report_outcome(done, lines))
+    sys.exit(report_outcome(final, lines))
 
 
 def _left_line(job: JobSummary) -> str:

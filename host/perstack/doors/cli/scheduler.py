@@ -36,74 +36,74 @@ def schedules_command(as_json: bool, options: HostOptions) -> None:
     async def look(host: Host) -> tuple[ScheduleStatus, ...]:
         return await host.schedules.list() if host.project.schedules else ()
 
-    standings = options.change(look)
+    statuses = options.change(look)
     if as_json:
-        for one in standings:
-            write_json(_to_json(one))
-    elif not standings:
+        for entry in statuses:
+            write_json(_to_json(entry))
+    elif not statuses:
         print_out("no schedules yet: write [schedules.NAME] with cron, expert and query in perstack.toml")
     else:
-        _print(standings)
-    for one in standings:
-        if one.error is not None and not as_json:
-            print_err(f"schedule {one.schedule.name}: {one_line(one.error)}")
+        _print(statuses)
+    for entry in statuses:
+        if entry.error is not None and not as_json:
+            print_err(f"schedule {entry.schedule.name}: {one_line(entry.error)}")
 
 
-def _to_json(one: ScheduleStatus) -> JsonObject:
-    schedule, last = one.schedule, one.last
-    started: JsonObject = {}
+def _to_json(entry: ScheduleStatus) -> JsonObject:
+    schedule, last = entry.schedule, entry.last
+    last_fields: JsonObject = {}
     if last is not None:
-        status = last.outcome if one.job is None else one.job.status
-        started["last"] = {"at": last.at, "jobId": last.job_id, **({} if status is None else {"status": status})}
-    found: JsonObject = {
+        status = last.outcome if entry.job is None else entry.job.status
+        last_fields["last"] = {"at": last.at, "jobId": last.job_id, **({} if status is None else {"status": status})}
+    document: JsonObject = {
         "name": schedule.name,
         "cron": schedule.cron,
         "timezone": schedule.timezone,
         "expert": schedule.expert,
         "query": schedule.query,
         "overlap": schedule.overlap,
-        "next": one.next,
-        **started,
-        "waiting": one.waiting,
-        "skipped": one.skipped,
-        "error": one.error,
+        "next": entry.next,
+        **last_fields,
+        "waiting": entry.waiting,
+        "skipped": entry.skipped,
+        "error": entry.error,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in document.items() if value is not None}
 
 
-def _print(standings: tuple[ScheduleStatus, ...]) -> None:
+def _print(statuses: tuple[ScheduleStatus, ...]) -> None:
     rows = [
         (
-            one.schedule.name,
-            one.schedule.cron,
-            one.schedule.timezone,
-            _moment(one, one.next),
-            _moment(one, None if one.last is None else one.last.at),
-            _status(one),
-            "-" if one.last is None else one.last.job_id,
+            entry.schedule.name,
+            entry.schedule.cron,
+            entry.schedule.timezone,
+            _moment(entry, entry.next),
+            _moment(entry, None if entry.last is None else entry.last.at),
+            _status(entry),
+            "-" if entry.last is None else entry.last.job_id,
         )
-        for one in standings
+        for entry in statuses
     ]
     table(Screen.of_stdout(), ("name", "cron", "zone", "next", "last", "status", "Job"), rows, drops=(2, 4, 6, 1))
 
 
-def _moment(one: ScheduleStatus, at: int | None) -> str:
+def _moment(entry: ScheduleStatus, at: int | None) -> str:
     from perstack.config.calendar import calendar_of
 
-    return "-" if at is None else calendar_of(one.schedule).format_minute(at)
+    return "-" if at is None else calendar_of(entry.schedule).format_minute(at)
 
 
-def _status(one: ScheduleStatus) -> str:
-    if one.error is not None:
+def _status(entry: ScheduleStatus) -> str:
+    if entry.error is not None:
         return "error"
-    if one.last is None:
+    if entry.last is None:
         return "-"
-    waits = "" if one.waiting is None else ", one waits"
-    if one.job is not None:
-        return status_of(one.job) + waits
-    outcome = one.last.outcome
+    suffix = "" if entry.waiting is None else ", one waits"
+    if entry.job is not None:
+        return status_of(entry.job) + suffix
+    outcome = entry.last.outcome
     word = "about to begin" if outcome is None else outcome if outcome == "deleted" else STATUS_WORDS[outcome]
-    return word + waits
+    return word + suffix
 
 
 # perstack task run-due
@@ -138,13 +138,13 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
     """Run due work once, or every `interval` milliseconds, and return the exit status. Ctrl-C interrupts Jobs."""
 
     async def once() -> bool:
-        done = await host.scheduler.once()
-        for one in done:
-            _say(one, as_json=as_json)
-        return any(one.did == "failed" for one in done)
+        results = await host.scheduler.once()
+        for result in results:
+            _say(result, as_json=as_json)
+        return any(result.did == "failed" for result in results)
 
     async def watch(interval: int) -> bool:
-        await host.scheduler.watch(interval, lambda one: _say(one, as_json=as_json))
+        await host.scheduler.watch(interval, lambda result: _say(result, as_json=as_json))
         return False
 
     async with host:
@@ -156,32 +156,42 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
                 return INTERRUPTED if interval is None else 0
 
 
-def _say(one: DueWorkResult, *, as_json: bool) -> None:
+def _say(result: DueWorkResult, *, as_json: bool) -> None:
     if as_json:
-        task: JsonObject = {} if one.task is None else {"status": one.task.status, "jobId": one.task.job_id}
-        if one.job_id is not None:
-            task = {"status": one.job.status if one.job else None, "jobId": one.job_id}
-        if one.series_id is not None:
-            task = {"status": one.series.status if one.series else None, "seriesId": one.series_id}
-        if one.schedule is not None:
-            task |= {"schedule": one.schedule, "occurrence": one.occurrence}
-        said = {"taskId": one.task_id, "did": one.did, **task, "question": one.question, "error": one.error}
-        write_json({key: value for key, value in said.items() if value is not None})
-    if as_json and one.error is None:
+        task: JsonObject = {} if result.task is None else {"status": result.task.status, "jobId": result.task.job_id}
+        if result.job_id is not None:
+            task = {"status": result.job.status if result.job else None, "jobId": result.job_id}
+        if result.series_id is not None:
+            task = {"status": result.series.status if result.series else None, "seriesId": result.series_id}
+        if result.schedule is not None:
+            task |= {"schedule": result.schedule, "occurrence": result.occurrence}
+        document = {
+            "taskId": result.task_id,
+            "did": result.did,
+            **task,
+            "question": result.question,
+            "error": result.error,
+        }
+        write_json({key: value for key, value in document.items() if value is not None})
+    if as_json and result.error is None:
         return
-    stands = one.job or one.series or one.task
-    now = "" if stands is None else f", now {stands.status}"
-    asks = f", and asks: {one.question}; see perstack inbox" if one.question is not None else ""
-    wrong = "" if one.error is None else f": {one_line(one.error)}"
-    say = print_out if one.error is None else print_err
-    say(f"{_name(one)}: {one.did}{now}{asks}{wrong}")
+    owner = result.job or result.series or result.task
+    state_words = "" if owner is None else f", now {owner.status}"
+    question_words = f", and asks: {result.question}; see perstack inbox" if result.question is not None else ""
+    error_words = "" if result.error is None else f": {one_line(result.error)}"
+    say = print_out if result.error is None else print_err
+    say(f"{_name(result)}: {result.did}{state_words}{question_words}{error_words}")
 
 
-def _name(one: DueWorkResult) -> str:
-    if one.schedule is not None:
-        return f"schedule {one.schedule}" if one.job_id is None else f"schedule {one.schedule}, Job {one.job_id}"
-    if one.job_id is not None:
-        return f"Job {one.job_id}"
-    if one.series_id is not None:
-        return f"iterations {one.series_id}"
-    return one.task_id or "run-due"
+def _name(result: DueWorkResult) -> str:
+    if result.schedule is not None:
+        return (
+            f"schedule {result.schedule}"
+            if result.job_id is None
+            else f"schedule {result.schedule}, Job {result.job_id}"
+        )
+    if result.job_id is not None:
+        return f"Job {result.job_id}"
+    if result.series_id is not None:
+        return f"iterations {result.series_id}"
+    return result.task_id or "run-due"

@@ -98,8 +98,8 @@ class _Serving:
 
     def open_root(self, folder: Path) -> Workspace:
         """Return the workspace of another folder. Raises DefinitionError and UsageError."""
-        there = replace(self, options=replace(self.options, folder=str(folder)))
-        return there.open(there.load())
+        rooted = replace(self, options=replace(self.options, folder=str(folder)))
+        return rooted.open(rooted.load())
 
     def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> ServeOptions:
         from perstack.doors.mcp.workspaces import ServeOptions
@@ -195,19 +195,19 @@ def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str
 
 def _places(options: HostOptions) -> dict[str, object]:
     """Return the location options. A workspace named by perstack.toml need not be below its folder."""
-    found = options.find()
+    place = options.find()
     try:
         project = options.project(required=False)
     except DefinitionError:
         project = Project()
-    workspace = found.workspace(project, options.workspace_path)
-    config, storage = options.config and found.config, options.storage
-    if config is None and find_config(workspace) != found.config:
-        config = found.config
+    workspace = place.workspace(project, options.workspace_path)
+    config, storage = options.config and place.config, options.storage
+    if config is None and find_config(workspace) != place.config:
+        config = place.config
         if storage is None and not _is_anywhere(project.storage):
-            storage = _resolve_from(found.state_root, project.storage)
-    if storage is not None and workspace != found.folder:
-        storage = _resolve_from(found.folder, storage)
+            storage = _resolve_from(place.state_root, project.storage)
+    if storage is not None and workspace != place.folder:
+        storage = _resolve_from(place.folder, storage)
     return {"--workspace": workspace, "--config": config, "--storage": storage}
 
 
@@ -227,8 +227,8 @@ _NOT_COPIED = frozenset({"client", "address", "names", "experts", "config", "wor
 
 def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ...]) -> list[str]:
     """Return the typed options with absolute paths: the client starts the server in any folder."""
-    given = {**_places(options), "--experts": ",".join(keys) or None}
-    arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    values = {**_places(options), "--experts": ",".join(keys) or None}
+    arguments = [part for name, value in values.items() if value is not None for part in (name, str(value))]
     flags: list[str] = []
     for option in context.command.params:
         name = option.name or ""
@@ -238,8 +238,8 @@ def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ..
             flags.append(option.opts[0])
             continue
         value = context.params[name]
-        for one in value if option.multiple else (value,):
-            arguments += (option.opts[0], str(Path(one).resolve() if option.metavar == "FILE" else one))
+        for item in value if option.multiple else (value,):
+            arguments += (option.opts[0], str(Path(item).resolve() if option.metavar == "FILE" else item))
     return [*arguments, *flags]
 
 
@@ -255,8 +255,8 @@ def acp_command(expert: str | None, options: HostOptions) -> None:
     from perstack.doors.acp.agent import serve_acp
 
     def make_host(folder: Path) -> tuple[Host, LoadedProject]:
-        there = replace(options, workspace=None, folder=str(folder))
-        loaded = there.load()
-        return replace(there, is_attended=lambda: True).driver(loaded.project), loaded
+        folder_options = replace(options, workspace=None, folder=str(folder))
+        loaded = folder_options.load()
+        return replace(folder_options, is_attended=lambda: True).driver(loaded.project), loaded
 
     asyncio.run(serve_acp(make_host, expert))

@@ -42,16 +42,16 @@ def install_command(experts: tuple[str, ...], options: HostOptions) -> None:
     progress = _Table() if is_attended() else _ProgressLines()
     try:
         with progress.shown():
-            done = asyncio.run(main(progress.take))
+            installed = asyncio.run(main(progress.take))
     except KeyboardInterrupt:
         print_err("interrupted: perstack.lock was not written")
         sys.exit(130)
-    for step in done.failed:
+    for step in installed.failed:
         problem = "" if step.problem is None else step.problem.text_for(cli_phrase)
         print_err(f"error: {one_line(f'{step.skill}: {problem}')}")
-    ready = len(done.skills) - len(done.failed)
-    print_out(f"{done.path}: {count(ready, 'skill')} locked")
-    sys.exit(1 if done.failed else 0)
+    ready = len(installed.skills) - len(installed.failed)
+    print_out(f"{installed.path}: {count(ready, 'skill')} locked")
+    sys.exit(1 if installed.failed else 0)
 
 
 def _words(step: InstallStep) -> str:
@@ -86,7 +86,7 @@ class _Table:
     def take(self, step: InstallStep) -> None:
         self._steps[step.skill] = step
         style = {"starting": "dim", "ready": "green", "failed": "red"}
-        self._rows.update((name, _words(one), style[one.status]) for name, one in self._steps.items())
+        self._rows.update((name, _words(current), style[current.status]) for name, current in self._steps.items())
 
 
 _skill_options = stack(

@@ -22,12 +22,12 @@ from perstack.engine.audit.storage_admin import CopyResult, DiskUsage
 from perstack.host import Host
 from perstack.ports.storage import JobSize
 
-_PAGE = 20
+_PAGE_SIZE = 20
 
 
 @click.command("du")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1)
-@take_option(_PAGE, "Maximum number; the largest first.")
+@take_option(_PAGE_SIZE, "Maximum number; the largest first.")
 @click.option("--all", "everything", is_flag=True, help="List all Jobs, regardless of --take.")
 @json_option("Print sizes in bytes as a JSON object.")
 @place_options
@@ -39,17 +39,17 @@ def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool
     """
 
     async def look(host: Host) -> tuple[DiskUsage, str]:
-        ids = [await host.jobs.find(one, get_args(OwnerKind)) for one in dict.fromkeys(jobs)]
+        ids = [await host.jobs.find(owner_id, get_args(OwnerKind)) for owner_id in dict.fromkeys(jobs)]
         return await host.storage_admin.disk_usage(ids), host.storage.location
 
     usage, location = options.look(look)
     if as_json:
-        owners = [{"kind": owner.kind, "id": owner.id, **_in_bytes(one)} for owner, one in usage.owners]
-        whole = {"storage": location, "bytes": usage.storage, "total": _in_bytes(usage.total), "owners": owners}
-        write_json(whole)
+        owners = [{"kind": owner.kind, "id": owner.id, **_in_bytes(job_size)} for owner, job_size in usage.owners]
+        document = {"storage": location, "bytes": usage.storage, "total": _in_bytes(usage.total), "owners": owners}
+        write_json(document)
         return
-    shown = usage.owners if everything or jobs else usage.owners[:take]
-    rows = [(owner.id, owner.kind, *_cells(one)) for owner, one in shown]
+    visible = usage.owners if everything or jobs else usage.owners[:take]
+    rows = [(owner.id, owner.kind, *_cells(job_size)) for owner, job_size in visible]
     headings = ("id", "kind", "logs", "blobs", "checkpoints", "caches", "total")
     table(
         Screen.of_stdout(),
@@ -58,20 +58,20 @@ def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool
         right=(2, 3, 4, 5, 6),
         drops=(5, 4, 3, 1, 2),
     )
-    if len(shown) < len(usage.owners):
-        print_out(f"{count(len(usage.owners) - len(shown), 'smaller one')} not shown; see them with --all")
+    if len(visible) < len(usage.owners):
+        print_out(f"{count(len(usage.owners) - len(visible), 'smaller one')} not shown; see them with --all")
     print_out(f"{location}: {size(usage.storage)}")
 
 
-def _cells(one: JobSize) -> tuple[str, ...]:
-    return (*map(size, one), size(one.total))
+def _cells(job_size: JobSize) -> tuple[str, ...]:
+    return (*map(size, job_size), size(job_size.total))
 
 
-def _in_bytes(one: JobSize) -> dict[str, int]:
-    return {**one._asdict(), "total": one.total}
+def _in_bytes(job_size: JobSize) -> dict[str, int]:
+    return {**job_size._asdict(), "total": job_size.total}
 
 
-_WORDS = {"copied": "copied", "continued": "completed", "there": "was there", "left": "left"}
+_STATE_WORDS = {"copied": "copied", "continued": "completed", "there": "was there", "left": "left"}
 
 
 @click.group("storage")
@@ -105,18 +105,18 @@ def copy_command(
         states: Counter[str] = Counter()
         async with (
             HostOptions(config, storage=source).reader() as host,
-            HostOptions(config, storage=target).reader() as other,
-            aclosing(host.storage_admin.copy_to(other.storage, ids, since)) as copied,
+            HostOptions(config, storage=target).reader() as target_host,
+            aclosing(host.storage_admin.copy_to(target_host.storage, ids, since)) as results,
         ):
-            async for one in copied:
-                states[one.state] += 1
-                _print(one, as_json=as_json)
+            async for result in results:
+                states[result.state] += 1
+                _print(result, as_json=as_json)
         return states
 
     states = asyncio.run(copy())
     if not as_json:
         print_out(
-            ", ".join(f"{_WORDS[state]}: {states[state]}" for state in _WORDS if states[state])
+            ", ".join(f"{_STATE_WORDS[state]}: {states[state]}" for state in _STATE_WORDS if states[state])
             or "there is nothing to copy"
         )
     sys.exit(int(bool(states["left"])))
@@ -132,24 +132,30 @@ def check_command(place: str, as_json: bool, config: str | None) -> None:
     Creates no Job. Exit status 1 if a check fails.
     """
     checks = HostOptions(config, storage=place).look(lambda host: host.storage_admin.check())
-    for one in checks:
+    for check in checks:
         if as_json:
-            write_json(asdict(one))
+            write_json(asdict(check))
     if not as_json:
-        rows = [(one.about, "ok" if one.is_there else "problem", one.text) for one in checks]
+        rows = [(check.about, "ok" if check.is_there else "problem", check.text) for check in checks]
         table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
-        for one in checks:
-            if not one.is_there:
-                print_out(f"{one.about}: {one_line(one.text)}" + (f"; {one.remedy}" if one.remedy else ""))
-    sys.exit(int(not all(one.is_there for one in checks)))
+        for check in checks:
+            if not check.is_there:
+                print_out(f"{check.about}: {one_line(check.text)}" + (f"; {check.remedy}" if check.remedy else ""))
+    sys.exit(int(not all(check.is_there for check in checks)))
 
 
-def _print(one: CopyResult, *, as_json: bool) -> None:
-    kind, of = one.owner
+def _print(result: CopyResult, *, as_json: bool) -> None:
+    kind, owner_id = result.owner
     if as_json:
-        about = {"kind": kind, "id": of, "state": one.state, "records": one.records, "blobs": one.blobs}
-        write_json({**about, **({"problem": one.problem} if one.problem else {})})
-    elif one.state == "left":
-        print_err(f"{kind} {of} was left: {one_line(one.problem)}")
-    elif one.state != "there":
-        print_out(f"{kind} {of}: {count(one.records, 'record')}, {count(one.blobs, 'blob')}")
+        document = {
+            "kind": kind,
+            "id": owner_id,
+            "state": result.state,
+            "records": result.records,
+            "blobs": result.blobs,
+        }
+        write_json({**document, **({"problem": result.problem} if result.problem else {})})
+    elif result.state == "left":
+        print_err(f"{kind} {owner_id} was left: {one_line(result.problem)}")
+    elif result.state != "there":
+        print_out(f"{kind} {owner_id}: {count(result.records, 'record')}, {count(result.blobs, 'blob')}")

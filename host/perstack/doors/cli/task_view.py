@@ -77,17 +77,17 @@ def show_task(task: TaskState) -> None:
 
 def _facts(task: TaskState) -> list[tuple[str, str]]:
     now = SYSTEM.now()
-    waits = task.waiting_for
+    waiting_for = task.waiting_for
     return [
         ("name", task.name if task.name != task.task_id else ""),
         ("description", task.description),
         ("agent", task.agent_id),
         ("status", _status(task, now)),
         ("message", task.pause_message or ""),
-        ("waits for", waits.what if waits else ""),
+        ("waits for", waiting_for.what if waiting_for else ""),
         ("depends on", ", ".join(task.depends_on)),
         ("held up", in_words(task.blocked_by)),
-        ("asks", line_of(waits.command) if waits else ""),
+        ("asks", line_of(waiting_for.command) if waiting_for else ""),
         ("token", task.token or ""),
         ("webhook", f"POST /v1/hooks/{task.token}, where perstack mcp --http serves" if task.token else ""),
         ("resumes", time_text(task.resume_at)),
@@ -132,8 +132,8 @@ def show_all(tasks: Sequence[TaskSummary]) -> None:
 
 
 def _describe(task: TaskSummary) -> str:
-    said = task.error or task.pause_message or time_text(task.resume_at)
-    return "; ".join(filter(None, (said, in_words(task.blocked_by)))) or task.name
+    reason = task.error or task.pause_message or time_text(task.resume_at)
+    return "; ".join(filter(None, (reason, in_words(task.blocked_by)))) or task.name
 
 
 def _status(task: TaskState | TaskSummary, now: int) -> str:
@@ -161,7 +161,7 @@ def text(value: JsonValue) -> str:
 
 # perstack task delete: one task, or all that match
 
-_PAGE = 500
+_PAGE_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +184,11 @@ class _TaskSelection:
                 agent_id=self.agent,
                 older_than=self.older_than,
                 archived=self.archived,
-                limit=_PAGE,
+                limit=_PAGE_SIZE,
                 after=after,
             )
 
-        return [task async for one in pages(page) for task in one.tasks]
+        return [task async for task_page in pages(page) for task in task_page.tasks]
 
 
 @click.command("delete")
@@ -219,8 +219,8 @@ def delete(
     Several tasks need confirmation. A task that another one waits for, or that changed meanwhile, is kept, and the exit
     status is 1. With --json: `{"deleted": "TASK"}`, or `{"deleted": [TASK, …], "kept": {TASK: why, …}}`.
     """
-    kind = _TaskSelection(status, reason, agent, older_than, archived)
-    if task_id is not None and not kind.is_any:
+    selection = _TaskSelection(status, reason, agent, older_than, archived)
+    if task_id is not None and not selection.is_any:
         raise UsageError("task delete takes a TASK, or options that mean many, and not both")
     if task_id is None and expected_version is not None:
         raise UsageError("--expected-version is for one TASK: name it")
@@ -230,27 +230,27 @@ def delete(
             write_json_line(json.dumps({"deleted": task}))
         else:
             print_out(f"deleted {task}")
-    elif kind.is_any:
+    elif selection.is_any:
         raise UsageError("name a TASK, or say which are meant, such as --status completed --older-than 30d")
     else:
-        _delete_all(kind, tasks, is_sure=yes)
+        _delete_all(selection, tasks, is_sure=yes)
 
 
-def _delete_one(typed: str, expected_version: int | None, tasks: Tasks) -> str:
+def _delete_one(typed_id: str, expected_version: int | None, tasks: Tasks) -> str:
     async def work(memory: ExecutionMemory) -> str:
-        task_id = await memory.resolve_id(typed)
+        task_id = await memory.resolve_id(typed_id)
         await memory.delete(task_id, expected_version=expected_version)
         return task_id
 
     return tasks.do(work)
 
 
-def _delete_all(kind: _TaskSelection, tasks: Tasks, *, is_sure: bool) -> NoReturn:
-    found = tasks.do(kind.tasks)
-    if found and not is_sure:
-        agree_to_delete(found, "task", "see them with task list", show_all)
+def _delete_all(selection: _TaskSelection, tasks: Tasks, *, is_sure: bool) -> NoReturn:
+    tasks_found = tasks.do(selection.tasks)
+    if tasks_found and not is_sure:
+        agree_to_delete(tasks_found, "task", "see them with task list", show_all)
 
     async def removed(memory: ExecutionMemory) -> dict[str, str | None]:
-        return {task_id: why async for task_id, why in memory.delete_each(found)}
+        return {task_id: error async for task_id, error in memory.delete_each(tasks_found)}
 
-    report_deleted(tasks.do(removed), "task", had_any=bool(found), as_json=tasks.as_json)
+    report_deleted(tasks.do(removed), "task", had_any=bool(tasks_found), as_json=tasks.as_json)

@@ -32,32 +32,34 @@ if TYPE_CHECKING:
 
 # An operation as a command: its arguments as options, its result as rows or JSON.
 
-Made = Callable[[], click.Parameter]  # makes a parameter, since each command needs its own
+ParameterFactory = Callable[[], click.Parameter]  # makes a parameter, since each command needs its own
 
 
-def _option(*names: str, **about: Any) -> Made:
+def _option(*names: str, **settings: Any) -> ParameterFactory:
     """Return a maker of an option; the first name may be the argument's name."""
-    return lambda: click.Option(names, **about)
+    return lambda: click.Option(names, **settings)
 
 
-def _argument(name: str, **about: Any) -> Made:
-    return lambda: click.Argument([name], **about)
+def _argument(name: str, **settings: Any) -> ParameterFactory:
+    return lambda: click.Argument([name], **settings)
 
 
-def _as_they_are(given: Mapping[str, object]) -> dict[str, object]:
-    return dict(given)
+def _as_they_are(values: Mapping[str, object]) -> dict[str, object]:
+    return dict(values)
 
 
 @dataclass(frozen=True, slots=True)
 class _CommandHelp:
     help: str
-    parameters: Mapping[str, Made | tuple[Made, ...] | None] = field(default_factory=dict[str, Made])
+    parameters: Mapping[str, ParameterFactory | tuple[ParameterFactory, ...] | None] = field(
+        default_factory=dict[str, ParameterFactory]
+    )
     """Makers by argument, in order. None means the shared one; () leaves the argument out."""
     gather: Callable[[Mapping[str, object]], dict[str, object]] = _as_they_are
     """Returns the operation's arguments for the typed values."""
 
 
-_SHARED: dict[str, Made] = {
+_SHARED_PARAMETERS: dict[str, ParameterFactory] = {
     "task_id": _argument("task_id", metavar="TASK"),
     "state": _option("--state", type=STATE, help="The complete state: a JSON object, @FILE, or - for stdin."),
     "checkpoint_data": _option(
@@ -74,68 +76,70 @@ _SHARED: dict[str, Made] = {
 
 def command_of(operation: Operation, texts: _CommandHelp | None = None) -> click.Command:
     """Return the command. Without `texts` it has the operation's own description."""
-    words = _CommandHelp(operation.description) if texts is None else texts
+    command_help = _CommandHelp(operation.description) if texts is None else texts
 
     @task_options
-    def run(*, tasks: Tasks, **given: object) -> None:
-        named = {name: value for name, value in given.items() if value not in (None, ())}
-        words.gather(named)  # reports invalid values before the storage is opened
+    def run(*, tasks: Tasks, **params: object) -> None:
+        values = {name: value for name, value in params.items() if value not in (None, ())}
+        command_help.gather(values)  # reports invalid values before the storage is opened
 
         async def work(memory: ExecutionMemory) -> Fact:
-            await _find(memory, named, () if operation.makes else ("task_id",))
-            command = read_command(operation.command, **words.gather(named))
+            await _find(memory, values, () if operation.makes else ("task_id",))
+            command = read_command(operation.command, **command_help.gather(values))
             return operation.shown(command, await memory.do(command))
 
         _show((tasks.look if operation.reads else tasks.do)(work), as_json=tasks.as_json)
 
-    return click.command(operation.name, params=_parameters(operation, words), help=words.help)(run)
+    return click.command(operation.name, params=_parameters(operation, command_help), help=command_help.help)(run)
 
 
-async def _find(memory: ExecutionMemory, named: dict[str, object], own: Sequence[str]) -> None:
-    for name in own:
-        if isinstance(typed := named.get(name), str):
-            named[name] = await memory.resolve_id(typed)
-    others = named.get("depends_on")
-    if isinstance(others, tuple):
-        named["depends_on"] = tuple([await memory.resolve_id(str(one)) for one in cast("tuple[object, ...]", others)])
+async def _find(memory: ExecutionMemory, values: dict[str, object], id_names: Sequence[str]) -> None:
+    for name in id_names:
+        if isinstance(typed_id := values.get(name), str):
+            values[name] = await memory.resolve_id(typed_id)
+    dependencies = values.get("depends_on")
+    if isinstance(dependencies, tuple):
+        values["depends_on"] = tuple(
+            [await memory.resolve_id(str(task_id)) for task_id in cast("tuple[object, ...]", dependencies)]
+        )
 
 
 def _parameters(operation: Operation, texts: _CommandHelp) -> list[click.Parameter]:
-    arguments = {one.name: one for one in operation.arguments("program")}
+    arguments = {argument.name: argument for argument in operation.arguments("program")}
     names = dict.fromkeys(("task_id", *texts.parameters, *arguments))
-    return [made() for name in names if name in arguments for made in _make_parameters(arguments[name], texts)]
+    return [make() for name in names if name in arguments for make in _make_parameters(arguments[name], texts)]
 
 
-def _make_parameters(given: Argument, texts: _CommandHelp) -> Sequence[Made]:
-    own = texts.parameters.get(given.name)
-    if own is None:
-        return (_SHARED.get(given.name) or _plain(given),)
-    return (own,) if callable(own) else own
+def _make_parameters(argument: Argument, texts: _CommandHelp) -> Sequence[ParameterFactory]:
+    custom = texts.parameters.get(argument.name)
+    if custom is None:
+        return (_SHARED_PARAMETERS.get(argument.name) or _plain(argument),)
+    return (custom,) if callable(custom) else custom
 
 
-def _plain(given: Argument) -> Made:
-    about = get_args(given.type)[1:] if get_origin(given.type) is Annotated else ()
-    words = next((one.description for one in about if isinstance(one, FieldInfo)), None)
-    if given.default is ...:
-        return _argument(given.name)
-    return _option(f"--{given.name.replace('_', '-')}", metavar="TEXT", help=words)
+def _plain(argument: Argument) -> ParameterFactory:
+    metadata = get_args(argument.type)[1:] if get_origin(argument.type) is Annotated else ()
+    help_text = next((item.description for item in metadata if isinstance(item, FieldInfo)), None)
+    if argument.default is ...:
+        return _argument(argument.name)
+    return _option(f"--{argument.name.replace('_', '-')}", metavar="TEXT", help=help_text)
 
 
-def _show(done: Fact, *, as_json: bool) -> None:
-    match done:
+def _show(result: Fact, *, as_json: bool) -> None:
+    match result:
         case Checkpoints() if as_json:
-            for one in done.checkpoints:
-                write_json_line(one.to_json())
+            for checkpoint in result.checkpoints:
+                write_json_line(checkpoint.to_json())
         case _ if as_json:
-            write_json_line(done.to_json())
+            write_json_line(result.to_json())
         case TaskState():
-            show_task(done)
+            show_task(result)
         case TaskPage():
-            _show_page(done)
+            _show_page(result)
         case Checkpoints():
-            _show_checkpoints(done)
+            _show_checkpoints(result)
         case _:
-            write_json_line(done.to_json())
+            write_json_line(result.to_json())
 
 
 def _show_page(page: TaskPage) -> None:
@@ -147,38 +151,41 @@ def _show_page(page: TaskPage) -> None:
         print_err(f"there are more: see them with --after {page.next}")
 
 
-def _show_checkpoints(found: Checkpoints) -> None:
-    if not found.checkpoints:
+def _show_checkpoints(page: Checkpoints) -> None:
+    if not page.checkpoints:
         print_out("no checkpoint yet")
         return
-    rows = [(one.id, one.name or "", time_text(one.timestamp), text(one.state)) for one in found.checkpoints]
+    rows = [
+        (checkpoint.id, checkpoint.name or "", time_text(checkpoint.timestamp), text(checkpoint.state))
+        for checkpoint in page.checkpoints
+    ]
     table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)
 
 
 _REASON = f"Why the task waits: {', '.join(get_args(PauseReason))}; or a question for a person."
-_AGENT = ("agent_id", "--agent", "--agent-id")
-_OF_CONFIG = ("max_retries", "timeout", "on_failure", "checkpoint_interval")
+_AGENT_OPTIONS = ("agent_id", "--agent", "--agent-id")
+_CONFIG_FIELDS = ("max_retries", "timeout", "on_failure", "checkpoint_interval")
 
 
-def _created(given: Mapping[str, object]) -> dict[str, object]:
+def _created(values: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments with the config of its options; without `--start`, `start` is left out."""
-    config = TaskConfig.model_validate({name: given[name] for name in _OF_CONFIG if name in given})
-    rest = {name: value for name, value in given.items() if name not in _OF_CONFIG and value is not False}
-    return {**rest, "config": config}
+    config = TaskConfig.model_validate({name: values[name] for name in _CONFIG_FIELDS if name in values})
+    remaining = {name: value for name, value in values.items() if name not in _CONFIG_FIELDS and value is not False}
+    return {**remaining, "config": config}
 
 
-def _pause_arguments(given: Mapping[str, object]) -> dict[str, object]:
+def _pause_arguments(values: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments with the external dependency of its options. Raises UsageError for a missing option."""
-    if "reason" not in given and not given.get("depends_on"):
+    if "reason" not in values and not values.get("depends_on"):
         raise UsageError(f"--reason is missing: {_REASON}")
-    if given.get("reason") == "scheduled_wait" and "resume_at" not in given:
+    if values.get("reason") == "scheduled_wait" and "resume_at" not in values:
         raise UsageError("--reason scheduled_wait needs --resume-at: when it is to continue, such as +5m")
-    outside = {name: cast("str", given[name]) for name in ("waiting_for", "command") if name in given}
-    rest = {name: value for name, value in given.items() if name not in ("waiting_for", "command")}
-    if not outside:
-        return rest
-    waits = WaitingFor(what=outside.get("waiting_for", ""), command=argv_of(outside.get("command", "")))
-    return {**rest, "waiting_for": waits}
+    dependency = {name: cast("str", values[name]) for name in ("waiting_for", "command") if name in values}
+    remaining = {name: value for name, value in values.items() if name not in ("waiting_for", "command")}
+    if not dependency:
+        return remaining
+    waiting_for = WaitingFor(what=dependency.get("waiting_for", ""), command=argv_of(dependency.get("command", "")))
+    return {**remaining, "waiting_for": waiting_for}
 
 
 COMMAND_HELP: dict[str, _CommandHelp] = {
@@ -187,7 +194,9 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
         {
             "name": _option("--name", metavar="TEXT", help="A short name."),
             "description": _option("--description", metavar="TEXT", help="The description of the work."),
-            "agent_id": _option(*_AGENT, metavar="ID", help="The agent that works on it: an Expert, or any name."),
+            "agent_id": _option(
+                *_AGENT_OPTIONS, metavar="ID", help="The agent that works on it: an Expert, or any name."
+            ),
             "state": None,
             "checkpoint_data": None,
             "depends_on": None,
@@ -228,7 +237,7 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
                 type=click.Choice(get_args(PauseReason)),
                 help=("Only tasks that are paused for this reason."),
             ),
-            "agent_id": _option(*_AGENT, metavar="ID", help="Only tasks of this agent."),
+            "agent_id": _option(*_AGENT_OPTIONS, metavar="ID", help="Only tasks of this agent."),
             "older_than": _option(
                 "--older-than", type=SPAN, help=("Only tasks without a change for this time, such as 2h.")
             ),
@@ -340,10 +349,11 @@ def task_command() -> None:
     """Manage tasks that agents pause and resume, from any process."""
 
 
-_ORDER = list(COMMAND_HELP)
+_COMMAND_ORDER = list(COMMAND_HELP)
 
 for _operation in sorted(
-    OPERATIONS, key=lambda one: _ORDER.index(one.name) if one.name in COMMAND_HELP else len(COMMAND_HELP)
+    OPERATIONS,
+    key=lambda operation: _COMMAND_ORDER.index(operation.name) if operation.name in COMMAND_HELP else len(COMMAND_HELP),
 ):
     task_command.add_command(
         delete if _operation.name == delete.name else command_of(_operation, COMMAND_HELP.get(_operation.name))

@@ -19,7 +19,7 @@ import click
 
 from perstack.core.base.text import one_line, plain_json, plain_text
 from perstack.doors.shared.output_stream import channel_of, finish_output, pending_bytes, unblock
-from perstack.doors.shared.screen import WIDEST, Screen, StyledText, is_closed, is_terminal, sanitized, size_of
+from perstack.doors.shared.screen import UNLIMITED_WIDTH, Screen, StyledText, is_closed, is_terminal, sanitized, size_of
 from perstack.doors.shared.text import GAP, cells, count, fit_columns, pad
 from perstack.errors import UsageError
 
@@ -65,10 +65,10 @@ def print_note(text: str) -> None:
 def prompt(question: str, *, default: str, choices: Sequence[str] = (), is_hidden: bool = False) -> str:
     """Ask on stderr until the typed text is in `choices`, and return it; `is_hidden` hides it. Raises click.Abort."""
 
-    def check_choice(said: str) -> str:
-        if choices and said not in choices:
+    def check_choice(answer: str) -> str:
+        if choices and answer not in choices:
             raise click.UsageError(f"choose one of {', '.join(choices)}")
-        return said
+        return answer
 
     return str(
         click.prompt(
@@ -157,16 +157,16 @@ def table(
     is put before the first cell of each row and must be trusted text.
     """
     lines = [[one_line(cell) for cell in row] for row in (headings, *rows)]
-    for line, drawn in zip(lines[1:], before, strict=False):
-        line[0] = drawn + line[0]
+    for line, prefix in zip(lines[1:], before, strict=False):
+        line[0] = prefix + line[0]
     last = len(headings) - 1
     texts = [i for i in (last,) if i not in (*whole, *right)] if texts is None else texts
     drops = [i for i in range(last, -1, -1) if i not in (*whole, *texts)] if drops is None else drops
-    width = None if screen.width >= WIDEST else screen.width
+    width = None if screen.width >= UNLIMITED_WIDTH else screen.width
     widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
-    shown = fit_columns(widths, [*map(cells, lines[0])], width, whole=whole, texts=texts, drops=drops)
+    visible_widths = fit_columns(widths, [*map(cells, lines[0])], width, whole=whole, texts=texts, drops=drops)
     for number, line in enumerate(lines):
-        padded = [pad(line[i], shown[i], right=i in right) for i in sorted(shown)]
+        padded = [pad(line[i], visible_widths[i], right=i in right) for i in sorted(visible_widths)]
         text = (" " * GAP).join(padded).rstrip()
         print_out(screen.styled(text, bold=True) if number == 0 else text)
 
@@ -219,7 +219,7 @@ class LiveRegion:
         if not self._cells:
             return ""
         width = max(1, size_of(self._stream)[0])
-        rows = sum(max(1, -(-one // width)) for one in self._cells)
+        rows = sum(max(1, -(-line_cells // width)) for line_cells in self._cells)
         return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "") + "\x1b[J"
 
 
@@ -239,8 +239,8 @@ class LiveRows:
         from rich.text import Text
 
         grid = Table.grid(padding=(0, 2))
-        for name, words, style in rows:
-            grid.add_row(Text(one_line(name)), Text(one_line(words), style=style))
+        for name, text, style in rows:
+            grid.add_row(Text(one_line(name)), Text(one_line(text), style=style))
         self.live.update(grid)
 
 
@@ -320,9 +320,9 @@ def confirm(question: str) -> bool:
     from perstack.core.jobs.answers import yes_or_no  # few commands ask
 
     while True:
-        found = yes_or_no(prompt(f"{question} [y/N]", default="no"))
-        if found is not None:
-            return found.is_yes
+        answer = yes_or_no(prompt(f"{question} [y/N]", default="no"))
+        if answer is not None:
+            return answer.is_yes
         print_err("say yes or no")
 
 
@@ -330,30 +330,30 @@ def confirm(question: str) -> bool:
 
 _T = TypeVar("_T")
 
-_LISTED = 10  # maximum rows shown before the question
+_MAX_LISTED_ROWS = 10  # maximum rows shown before the question
 
 
-def agree_to_delete(found: Sequence[_T], noun: str, see: str, show: Callable[[Sequence[_T]], None]) -> None:
+def agree_to_delete(items: Sequence[_T], noun: str, see: str, show: Callable[[Sequence[_T]], None]) -> None:
     """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
-    them = count(len(found), noun)
+    counted = count(len(items), noun)
     if not sys.stdin.isatty():
-        raise UsageError(f"{them} would be deleted for good: {see}, and add --yes")
-    show(found[:_LISTED])
-    if len(found) > _LISTED:
-        print_out(f"… and {len(found) - _LISTED} more")
-    if not confirm(f"Delete {them} for good?"):
+        raise UsageError(f"{counted} would be deleted for good: {see}, and add --yes")
+    show(items[:_MAX_LISTED_ROWS])
+    if len(items) > _MAX_LISTED_ROWS:
+        print_out(f"… and {len(items) - _MAX_LISTED_ROWS} more")
+    if not confirm(f"Delete {counted} for good?"):
         print_out("nothing is deleted")
         sys.exit(1)
 
 
 def report_deleted(outcomes: Mapping[str, str | None], noun: str, *, had_any: bool, as_json: bool) -> NoReturn:
     """Report each id with the reason why it was kept, None for a deleted one, and end with the exit status."""
-    kept = {one: why for one, why in outcomes.items() if why is not None}
-    deleted = [one for one in outcomes if one not in kept]
+    kept = {item_id: reason for item_id, reason in outcomes.items() if reason is not None}
+    deleted = [item_id for item_id in outcomes if item_id not in kept]
     if as_json:
         write_json({"deleted": deleted, "kept": kept})
     else:
         print_out(f"deleted {count(len(deleted), noun)}" if had_any else f"no such {noun}s")
-        for why in kept.values():
-            print_err(one_line(f"kept: {why}"))
+        for reason in kept.values():
+            print_err(one_line(f"kept: {reason}"))
     sys.exit(1 if kept else 0)

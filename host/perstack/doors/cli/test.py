@@ -49,78 +49,78 @@ def _to_json(outcomes: Sequence[ExpertTestOutcome], path: Path, *, is_whole: boo
     """Return one JSON object; `costUsd` is null if nothing was spent, and may be `unknown`."""
     document: JsonObject = {
         "file": str(path),
-        "ok": is_whole and all(one.is_good for one in outcomes),
+        "ok": is_whole and all(outcome.is_good for outcome in outcomes),
         "interrupted": not is_whole,
-        "tests": [_outcome(one) for one in outcomes],
+        "tests": [_outcome(outcome) for outcome in outcomes],
     }
     return json.dumps(document, ensure_ascii=False)
 
 
 def _junit_xml(outcomes: Sequence[ExpertTestOutcome]) -> bytes:
     suites = Xml.Element("testsuites", _counts(outcomes))
-    for expert in dict.fromkeys(one.written.expert for one in outcomes):
-        own = [one for one in outcomes if one.written.expert == expert]
-        suite = Xml.SubElement(suites, "testsuite", {"name": expert, **_counts(own)})
-        for outcome in own:
+    for expert in dict.fromkeys(outcome.written.expert for outcome in outcomes):
+        expert_outcomes = [outcome for outcome in outcomes if outcome.written.expert == expert]
+        suite = Xml.SubElement(suites, "testsuite", {"name": expert, **_counts(expert_outcomes)})
+        for outcome in expert_outcomes:
             _case(suite, outcome)
-    written: bytes = Xml.tostring(suites, encoding="utf-8", xml_declaration=True)
-    return written
+    document: bytes = Xml.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return document
 
 
 def _outcome(outcome: ExpertTestOutcome) -> JsonObject:
     low, high = outcome.interval
-    done = len(outcome.attempts)
+    attempt_count = len(outcome.attempts)
     return {
         "expert": outcome.written.expert,
         "name": outcome.written.test.name,
         "place": outcome.written.place,
         "ok": outcome.is_good,
         "passed": outcome.passed,
-        "done": done,
+        "done": attempt_count,
         "repeats": outcome.planned,
         "passRate": outcome.written.test.pass_rate,
-        "rate": outcome.passed / done if done else None,
+        "rate": outcome.passed / attempt_count if attempt_count else None,
         "interval": [round(low, 4), round(high, 4)],
         "tokens": outcome.usage.total_tokens,
         "costUsd": outcome.cost,
-        "attempts": [_attempt(one) for one in outcome.attempts],
+        "attempts": [_attempt(attempt) for attempt in outcome.attempts],
     }
 
 
-def _attempt(one: Attempt) -> JsonObject:
+def _attempt(attempt: Attempt) -> JsonObject:
     return {
-        "number": one.number,
-        "passed": one.passed,
-        "reasons": [*one.reasons],
-        "status": None if one.status is None else status_word(one.status),
-        "steps": one.steps,
-        "tokens": one.usage.total_tokens,
-        "costUsd": one.cost_usd,
-        "milliseconds": one.milliseconds,
-        "job": one.job or None,
-        "storage": one.storage or None,
+        "number": attempt.number,
+        "passed": attempt.passed,
+        "reasons": [*attempt.reasons],
+        "status": None if attempt.status is None else status_word(attempt.status),
+        "steps": attempt.steps,
+        "tokens": attempt.usage.total_tokens,
+        "costUsd": attempt.cost_usd,
+        "milliseconds": attempt.milliseconds,
+        "job": attempt.job or None,
+        "storage": attempt.storage or None,
     }
 
 
 def _case(suite: Xml.Element, outcome: ExpertTestOutcome) -> None:
-    name, seconds = outcome.written.test.name, sum(one.milliseconds for one in outcome.attempts) / 1000
-    about = {"classname": outcome.written.expert, "name": _clean(name), "time": f"{seconds:.3f}"}
-    case = Xml.SubElement(suite, "testcase", about)
+    name, seconds = outcome.written.test.name, sum(attempt.milliseconds for attempt in outcome.attempts) / 1000
+    attributes = {"classname": outcome.written.expert, "name": _clean(name), "time": f"{seconds:.3f}"}
+    case = Xml.SubElement(suite, "testcase", attributes)
     if not outcome.is_whole:
         Xml.SubElement(case, "skipped", {"message": "interrupted"})
     elif not outcome.is_good:
-        words = f"{outcome.passed} of {outcome.planned} passed"
-        failure = Xml.SubElement(case, "failure", {"message": words})
-        lines = [f"{one.number}: {reason}" for one in outcome.attempts for reason in one.reasons]
+        message = f"{outcome.passed} of {outcome.planned} passed"
+        failure = Xml.SubElement(case, "failure", {"message": message})
+        lines = [f"{attempt.number}: {reason}" for attempt in outcome.attempts for reason in attempt.reasons]
         failure.text = _clean("\n".join(lines))
 
 
 def _counts(outcomes: Sequence[ExpertTestOutcome]) -> dict[str, str]:
-    seconds = sum(one.milliseconds for outcome in outcomes for one in outcome.attempts) / 1000
+    seconds = sum(attempt.milliseconds for outcome in outcomes for attempt in outcome.attempts) / 1000
     return {
         "tests": str(len(outcomes)),
-        "failures": str(sum(one.is_whole and not one.is_good for one in outcomes)),
-        "skipped": str(sum(not one.is_whole for one in outcomes)),
+        "failures": str(sum(outcome.is_whole and not outcome.is_good for outcome in outcomes)),
+        "skipped": str(sum(not outcome.is_whole for outcome in outcomes)),
         "errors": "0",
         "time": f"{seconds:.3f}",
     }
@@ -132,73 +132,73 @@ def _clean(text: str) -> str:
 
 # Test results for people: failures with reasons, then a table of all tests.
 
-_SHOWN_REASONS = 6
-_LAST_EVENTS = 6
+_MAX_REASONS = 6
+_MAX_EVENTS = 6
 
 
 async def _print_failures(outcomes: Sequence[ExpertTestOutcome]) -> None:
     screen = Screen.of_stdout()
     for outcome in outcomes:
-        failed = [one for one in outcome.attempts if not one.passed]
-        if not failed or outcome.is_good:
+        failures = [attempt for attempt in outcome.attempts if not attempt.passed]
+        if not failures or outcome.is_good:
             continue
-        of = f" ({len(failed)} of {len(outcome.attempts)})" if len(outcome.attempts) > 1 else ""
-        print_out(screen.styled(f"FAILED {outcome.written.title}{of}", fg="red", bold=True))
+        fraction = f" ({len(failures)} of {len(outcome.attempts)})" if len(outcome.attempts) > 1 else ""
+        print_out(screen.styled(f"FAILED {outcome.written.title}{fraction}", fg="red", bold=True))
         print_out("  ", screen.styled(outcome.written.place, dim=True))
-        _print_reasons(outcome, failed)
-        kept = next((one for one in failed if one.job), None)
-        if kept is not None:
-            await _print_end(screen, kept)
+        _print_reasons(outcome, failures)
+        kept_attempt = next((attempt for attempt in failures if attempt.job), None)
+        if kept_attempt is not None:
+            await _print_end(screen, kept_attempt)
         print_out()
 
 
-def _print_reasons(outcome: ExpertTestOutcome, failed: Sequence[Attempt]) -> None:
-    times = Counter(reason for one in failed for reason in one.reasons).most_common()
-    for reason, number in times[:_SHOWN_REASONS]:
+def _print_reasons(outcome: ExpertTestOutcome, failures: Sequence[Attempt]) -> None:
+    reason_counts = Counter(reason for attempt in failures for reason in attempt.reasons).most_common()
+    for reason, number in reason_counts[:_MAX_REASONS]:
         print_out("  ", f"{number} of {outcome.planned}: " if number < outcome.planned else "", reason)
-    if len(times) > _SHOWN_REASONS:
-        print_out(f"  … and {count(len(times) - _SHOWN_REASONS, 'other reason')}, which --json shows")
+    if len(reason_counts) > _MAX_REASONS:
+        print_out(f"  … and {count(len(reason_counts) - _MAX_REASONS, 'other reason')}, which --json shows")
 
 
-async def _print_end(screen: Screen, one: Attempt) -> None:
+async def _print_end(screen: Screen, attempt: Attempt) -> None:
     try:
-        async with Host(Project(), storage=one.storage, env={}) as host:
-            entries = in_order(await host.jobs.logs(one.job))
+        async with Host(Project(), storage=attempt.storage, env={}) as host:
+            entries = in_order(await host.jobs.logs(attempt.job))
     except PerstackError:
         return  # the reasons already tell what is wrong
-    print_events(RowPrinter(screen), entries[-_LAST_EVENTS:], entries, EventFilter(), full=False)
-    print_out("  ", screen.styled(f"perstack log {one.job} --storage {one.storage}", dim=True))
+    print_events(RowPrinter(screen), entries[-_MAX_EVENTS:], entries, EventFilter(), full=False)
+    print_out("  ", screen.styled(f"perstack log {attempt.job} --storage {attempt.storage}", dim=True))
 
 
 def _print_outcomes(outcomes: Sequence[ExpertTestOutcome], *, is_whole: bool) -> None:
-    rows = [_row(one) for one in outcomes]
+    rows = [_row(outcome) for outcome in outcomes]
     headings = ("test", "", "passed", "rate", "steps", "tokens", "cost", "time")
     table(Screen.of_stdout(), headings, rows, right=(2, 4, 5, 6, 7), whole=(), texts=(0,), drops=(7, 4, 5, 6, 3))
-    good = sum(one.is_good for one in outcomes)
-    done = sum(len(one.attempts) for one in outcomes)
-    usage = sum((one.usage for one in outcomes[1:]), outcomes[0].usage)
-    spent = cost(usage, sum(one.unpriced_tokens for one in outcomes))
-    words = [f"{good} of {count(len(outcomes), 'test')} passed", count(done, "Job"), spent]
-    planned = sum(one.planned for one in outcomes)
+    good = sum(outcome.is_good for outcome in outcomes)
+    attempt_count = sum(len(outcome.attempts) for outcome in outcomes)
+    usage = sum((outcome.usage for outcome in outcomes[1:]), outcomes[0].usage)
+    cost_words = cost(usage, sum(outcome.unpriced_tokens for outcome in outcomes))
+    parts = [f"{good} of {count(len(outcomes), 'test')} passed", count(attempt_count, "Job"), cost_words]
+    planned_count = sum(outcome.planned for outcome in outcomes)
     if not is_whole:
-        words.append(f"interrupted: {planned - done:,} not run")
-    print_out(", ".join(word for word in words if word))
+        parts.append(f"interrupted: {planned_count - attempt_count:,} not run")
+    print_out(", ".join(part for part in parts if part))
 
 
 def _row(outcome: ExpertTestOutcome) -> tuple[str, ...]:
-    done = outcome.attempts
+    attempts = outcome.attempts
     mark = "ok" if outcome.is_good else "FAILED" if outcome.is_whole else "cut short"
-    if not done:
+    if not attempts:
         return (outcome.written.title, mark, f"0/{outcome.planned}", "-", "-", "-", "-", "-")
     return (
         outcome.written.title,
         mark,
         f"{outcome.passed}/{outcome.planned}",
         _rate(outcome),
-        f"{sum(one.steps for one in done) / len(done):.3g}",
-        f"{outcome.usage.total_tokens // len(done):,}",
+        f"{sum(one.steps for one in attempts) / len(attempts):.3g}",
+        f"{outcome.usage.total_tokens // len(attempts):,}",
         _mean_cost(outcome),
-        duration(sum(one.milliseconds for one in done) // len(done)),
+        duration(sum(attempt.milliseconds for attempt in attempts) // len(attempts)),
     )
 
 
@@ -211,11 +211,11 @@ def _rate(outcome: ExpertTestOutcome) -> str:
 
 def _mean_cost(outcome: ExpertTestOutcome) -> str:
     number = len(outcome.attempts)
-    spent = outcome.cost
-    return "-" if spent is None else "unknown" if spent == "unknown" else f"${spent / number:,.4f}"
+    total = outcome.cost
+    return "-" if total is None else "unknown" if total == "unknown" else f"${total / number:,.4f}"
 
 
-_MOST_AT_ONCE = 64
+_MAX_PARALLEL = 64
 
 
 @click.command("test")
@@ -278,19 +278,19 @@ def test_command(
         raise UsageError("--json and --junit - both write to stdout: give one of them a FILE")
     path = options.find().require_path()
     project, tests = _read(path)
-    wanted = select_tests(tests, (*project.experts, *project.broken), expert, word)
-    _check(project, wanted)
+    selected = select_tests(tests, (*project.experts, *project.broken), expert, word)
+    _check(project, selected)
     overrides = Overrides(model=model, provider=provider)
     room = Path(tempfile.mkdtemp(prefix="perstack-test-"))
     bench = Bench(project, options.env(project), room.resolve(), overrides)
-    outcomes = [ExpertTestOutcome(one, repeats or one.test.repeats) for one in wanted]
+    outcomes = [ExpertTestOutcome(written, repeats or written.test.repeats) for written in selected]
     try:
         is_whole = asyncio.run(_run(outcomes, bench, parallel))
         _show(outcomes, path, as_json=as_json, junit_file=junit, is_whole=is_whole)
     finally:
         with suppress(OSError):
             room.rmdir()
-    sys.exit(INTERRUPTED if not is_whole else 0 if all(one.is_good for one in outcomes) else 1)
+    sys.exit(INTERRUPTED if not is_whole else 0 if all(outcome.is_good for outcome in outcomes) else 1)
 
 
 def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
@@ -303,27 +303,27 @@ def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
     env = options.env(project)
 
     async def take(host: Host) -> AddedTest:
-        found = await host.jobs.find(job)
-        return await take_test(host, found, name, definition, env, None if files is None else Path(files))
+        job_id = await host.jobs.find(job)
+        return await take_test(host, job_id, name, definition, env, None if files is None else Path(files))
 
-    taken = run_with(options.host_of(project, env=env), take)
-    print_out(f"{taken.definition}: {name}, with {taken.recording}")
-    for key, value in taken.expected.items():
-        shown = value if isinstance(value, str) else ", ".join(value)
-        print_out(f"  {key}: ", shown)
-    print_out(f"next: perstack test {taken.expert}")
+    added = run_with(options.host_of(project, env=env), take)
+    print_out(f"{added.definition}: {name}, with {added.recording}")
+    for key, value in added.expected.items():
+        text = value if isinstance(value, str) else ", ".join(value)
+        print_out(f"  {key}: ", text)
+    print_out(f"next: perstack test {added.expert}")
 
 
 def _read(path: Path) -> tuple[Project, tuple[WrittenTest, ...]]:
     """Return the project and its tests; warnings go to stderr. Raises DefinitionError if a test is invalid."""
     definition = DefinitionFile(path)
     loaded = definition.to_project(strict=False)
-    before = len(definition.problems)
+    problem_count = len(definition.problems)
     tests = read_tests(definition)
-    wrong = tuple(definition.problems[before:])
-    if any(one.severity == "error" for one in wrong):
-        raise DefinitionError(wrong)
-    for problem in (*loaded.warnings, *wrong):
+    test_problems = tuple(definition.problems[problem_count:])
+    if any(problem.severity == "error" for problem in test_problems):
+        raise DefinitionError(test_problems)
+    for problem in (*loaded.warnings, *test_problems):
         print_err(f"warning: {problem}")
     return loaded.project, tests
 
@@ -338,10 +338,10 @@ def _check(project: Project, tests: Sequence[WrittenTest]) -> None:
 async def _run(outcomes: Sequence[ExpertTestOutcome], bench: Bench, at_once: int) -> bool:
     """Return whether all tests were run. The first Ctrl-C stops the running ones, the second the process."""
 
-    def done(outcome: ExpertTestOutcome) -> None:
+    def print_finished(outcome: ExpertTestOutcome) -> None:
         print_note(f"{outcome.written.title}: {outcome.passed} of {outcome.planned} passed")
 
-    task = asyncio.ensure_future(run_tests(outcomes, bench, at_once, done))
+    task = asyncio.ensure_future(run_tests(outcomes, bench, at_once, print_finished))
 
     def stop() -> None:
         task.cancel()

@@ -17,19 +17,19 @@ _RANGES = (
 )
 
 
-def usage_error(error: click.ClickException, called: Sequence[str] = ()) -> str:
-    """Return the error as one line. The place is the command; `called` are the words after `perstack`."""
+def usage_error(error: click.ClickException, words: Sequence[str] = ()) -> str:
+    """Return the error as one line. The place is the command; `words` are the words after `perstack`."""
     context = error.ctx if isinstance(error, click.UsageError) else None
-    place = " ".join(("perstack", *called[:1])) if context is None else context.command_path
-    what, remedy = _message_and_hint(error, context, place)
-    return f"error: {place}: {what}; {remedy}"
+    command = " ".join(("perstack", *words[:1])) if context is None else context.command_path
+    message, remedy = _message_and_hint(error, context, command)
+    return f"error: {command}: {message}; {remedy}"
 
 
-def _message_and_hint(error: click.ClickException, context: click.Context | None, place: str) -> tuple[str, str]:
-    look = f"`{place} --help` says more"
+def _message_and_hint(error: click.ClickException, context: click.Context | None, command: str) -> tuple[str, str]:
+    look = f"`{command} --help` says more"
     match error:
         case click.NoSuchOption():
-            return f"there is no option {error.option_name}", _suggest(error.option_name, _options(context), place)
+            return f"there is no option {error.option_name}", _suggest(error.option_name, _options(context), command)
         case click.MissingParameter() if error.param is not None:
             return f"{error.param.make_metavar(_require_context(context)).strip('[]')} is missing", _form(context, look)
         case click.BadOptionUsage():
@@ -39,30 +39,35 @@ def _message_and_hint(error: click.ClickException, context: click.Context | None
             name = error.param.opts[0] if isinstance(error.param, click.Option) else error.param.human_readable_name
             return f"{name}: {_plain(error.message)}", look
         case _:
-            return _message_of_other(error.format_message(), context, place, look)
+            return _message_of_other(error.format_message(), context, command, look)
 
 
-def _message_of_other(message: str, context: click.Context | None, place: str, look: str) -> tuple[str, str]:
-    unknown = re.match(r"No such command '(.*?)'\.", message)
-    if unknown is not None and context is not None and isinstance(context.command, click.Group):
-        name = unknown[1]
-        return f"there is no command {name}", _suggest(name, context.command.list_commands(context), place)
-    extra = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message, re.DOTALL)
-    if extra is not None:
-        return f"too much is given: {extra[1]}", _command_line(context, _form(context, look))
+def _message_of_other(message: str, context: click.Context | None, command: str, look: str) -> tuple[str, str]:
+    match = re.match(r"No such command '(.*?)'\.", message)
+    if match is not None and context is not None and isinstance(context.command, click.Group):
+        name = match[1]
+        return f"there is no command {name}", _suggest(name, context.command.list_commands(context), command)
+    extra_match = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message, re.DOTALL)
+    if extra_match is not None:
+        return f"too much is given: {extra_match[1]}", _command_line(context, _form(context, look))
     return _plain(message), look
 
 
-def _suggest(name: str, known: list[str], place: str) -> str:
-    near = nearest(name, known)
-    return f"`{place} --help` lists them" if near is None else f"did you mean {near}?"
+def _suggest(name: str, names: list[str], command: str) -> str:
+    suggestion = nearest(name, names)
+    return f"`{command} --help` lists them" if suggestion is None else f"did you mean {suggestion}?"
 
 
 def _options(context: click.Context | None) -> list[str]:
     if context is None:
         return []
     parameters = context.command.get_params(context)
-    return [name for one in parameters if isinstance(one, click.Option) and not one.hidden for name in one.opts]
+    return [
+        name
+        for parameter in parameters
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for name in parameter.opts
+    ]
 
 
 def _form(context: click.Context | None, otherwise: str) -> str:
@@ -73,11 +78,11 @@ def _form(context: click.Context | None, otherwise: str) -> str:
 
 
 def _command_line(context: click.Context | None, otherwise: str) -> str:
-    *before, last = ("",) if context is None else (*context.command.collect_usage_pieces(context),)
+    *leading, last = ("",) if context is None else (*context.command.collect_usage_pieces(context),)
     text = last.strip("[]")
     if context is None or text not in ("QUERY", "TEXT"):
         return otherwise
-    return f'put {text} into quotes: {" ".join((context.command_path, *before[1:]))} "{text}"'
+    return f'put {text} into quotes: {" ".join((context.command_path, *leading[1:]))} "{text}"'
 
 
 def _require_context(context: click.Context | None) -> click.Context:

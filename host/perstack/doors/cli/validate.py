@@ -56,7 +56,7 @@ def _can_run(tools: OfferedTools) -> bool:
     return bool(tools.shown) or not tools.problems
 
 
-def _tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
+def _tools_to_json(tools_by_expert: Mapping[str, OfferedTools]) -> JsonObject:
     return {
         key: {
             "tokens": _tokens(tools.shown),
@@ -67,21 +67,21 @@ def _tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
             ],
             "problems": [problem.text_for(cli_phrase) for problem in tools.problems],
         }
-        for key, tools in offered.items()
+        for key, tools in tools_by_expert.items()
     }
 
 
-def _print_tools(offered: Mapping[str, OfferedTools]) -> None:
+def _print_tools(tools_by_expert: Mapping[str, OfferedTools]) -> None:
     screen = Screen.of_stdout()
-    for key, tools in offered.items():
+    for key, tools in tools_by_expert.items():
         for problem in tools.problems:
             print_err(f"{'warning' if _can_run(tools) else 'error'}: {key}: {one_line(problem.text_for(cli_phrase))}")
         if not _can_run(tools):
             continue
         print_out()
         rows = [
-            (skill, str(len(specs)), f"{_tokens(specs):,}" if not waits else f"({_tokens(specs):,})", names)
-            for (skill, waits), specs in _by_skill(tools).items()
+            (skill, str(len(specs)), f"{_tokens(specs):,}" if not is_deferred else f"({_tokens(specs):,})", names)
+            for (skill, is_deferred), specs in _by_skill(tools).items()
             if (names := ", ".join(spec.name for spec in specs))
         ]
         table(screen, (f"{key}: skill", "tools", "tokens", "names"), rows, right=(1, 2))
@@ -95,11 +95,11 @@ def _deferred_note(tools: OfferedTools) -> str:
 
 
 def _by_skill(tools: OfferedTools) -> dict[tuple[str, bool], list[ToolSpec]]:
-    found: dict[tuple[str, bool], list[ToolSpec]] = {}
-    for specs, waits in ((tools.shown, False), (tools.deferred, True)):
+    groups: dict[tuple[str, bool], list[ToolSpec]] = {}
+    for specs, is_deferred in ((tools.shown, False), (tools.deferred, True)):
         for spec in specs:
-            found.setdefault((spec.skill_name, waits), []).append(spec)
-    return found
+            groups.setdefault((spec.skill_name, is_deferred), []).append(spec)
+    return groups
 
 
 def _tokens(specs: Iterable[ToolSpec]) -> int:
@@ -129,14 +129,14 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
     path = options.find().require_path()
     project, problems = _checked(path, options)
     is_usable = project is not None and not (strict and problems)
-    offered = _tools_of(project, options) if with_tools and is_usable and project is not None else {}
+    tools_by_expert = _tools_of(project, options) if with_tools and is_usable and project is not None else {}
     if as_json:
-        found = _to_json(path, is_usable, problems, project)
-        write_json({**found, "tools": _tools_to_json(offered)} if with_tools else found)
+        document = _to_json(path, is_usable, problems, project)
+        write_json({**document, "tools": _tools_to_json(tools_by_expert)} if with_tools else document)
     else:
         _print(project, problems, is_usable)
-        _print_tools(offered)
-    lacking = not all(map(_can_run, offered.values()))
+        _print_tools(tools_by_expert)
+    lacking = not all(map(_can_run, tools_by_expert.values()))
     sys.exit(int(lacking) if is_usable else 2)
 
 
@@ -174,8 +174,8 @@ def _row(project: Project, expert: Expert) -> tuple[str, ...]:
     )
 
 
-def _models(written: Models) -> str:
-    return written if isinstance(written, str) else ", ".join(written)
+def _models(models: Models) -> str:
+    return models if isinstance(models, str) else ", ".join(models)
 
 
 def _to_json(path: Path, is_usable: bool, problems: Sequence[Problem], project: Project | None) -> dict[str, object]:

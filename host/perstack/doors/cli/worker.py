@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from perstack.ports.dispatcher import Load, WorkerInfo
 
 
-_LONGEST_NAME = 64
-_MOST_NAMED = 5
+_MAX_NAME_CHARS = 64
+_MAX_LISTED_FOLDERS = 5
 _RECORDING_TIME_S = 15.0  # seconds after the drain time for running steps to be recorded
 
 
@@ -106,7 +106,7 @@ def worker_command(
     settings = WorkerSettings(
         name=_name(name),
         concurrency=_check_concurrency(concurrency),
-        labels=parse_labels(one.strip() for one in labels.split(",")) if labels is not None else {},
+        labels=parse_labels(label.strip() for label in labels.split(",")) if labels is not None else {},
         drain=_seconds(drain),
     )
     asyncio.run(_run_worker(_host(options), settings, address, workspaces, as_json=form == "json"))
@@ -124,19 +124,19 @@ def _host(options: HostOptions) -> Host:
 
 def _check_concurrency(concurrency: int) -> int:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    most = slots_for(files)
-    if concurrency > most:
+    max_slots = slots_for(files)
+    if concurrency > max_slots:
         raise UsageError(
-            f"--concurrency {concurrency}: this process may open {files} files, which is enough for {most} Jobs:"
+            f"--concurrency {concurrency}: this process may open {files} files, which is enough for {max_slots} Jobs:"
             " raise the limit (ulimit -n), or start more workers"
         )
     return concurrency
 
 
-def _name(given: str | None) -> str:
-    name = socket.gethostname() if given is None else given
-    if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME or " " in name:
-        raise UsageError(f"--name: use 1 to {_LONGEST_NAME} printable characters without spaces")
+def _name(typed_name: str | None) -> str:
+    name = socket.gethostname() if typed_name is None else typed_name
+    if not name.isprintable() or not 0 < len(name) <= _MAX_NAME_CHARS or " " in name:
+        raise UsageError(f"--name: use 1 to {_MAX_NAME_CHARS} printable characters without spaces")
     return name
 
 
@@ -173,10 +173,12 @@ async def _run_worker(
             from perstack.doors.http.connections import ListenAddress
             from perstack.doors.http.worker_health import app_of, served
 
-            where = ListenAddress.parse(address)
-            place = await stack.enter_async_context(served(app_of(worker, dispatcher, host.clock, where), where))
+            listen_address = ListenAddress.parse(address)
+            url = await stack.enter_async_context(
+                served(app_of(worker, dispatcher, host.clock, listen_address), listen_address)
+            )
             if not as_json:
-                print_err(f"figures at {place}/metrics")
+                print_err(f"figures at {url}/metrics")
         if folders is not None:
             looking = asyncio.create_task(_check_folders(folders, tell))
             stack.callback(looking.cancel)
@@ -188,7 +190,7 @@ async def _check_folders(folders: WorkerFolders, tell: Report) -> None:
     from perstack.engine.workers.reports import WorkerReport, error_text
 
     try:
-        strange = await folders.remove_leftovers()
+        unknown_folders = await folders.remove_leftovers()
     except PerstackError as error:
         tell(
             WorkerReport(
@@ -196,10 +198,12 @@ async def _check_folders(folders: WorkerFolders, tell: Report) -> None:
             )
         )
         return
-    if strange:
-        names = ", ".join(strange[:_MOST_NAMED]) + (" …" if len(strange) > _MOST_NAMED else "")
-        words = f"{folders.root} has folders of Jobs that are not in the storage, which stay: {names}"
-        tell(WorkerReport(event="strange", level="warning", text=words, facts={"folders": list(strange)}))
+    if unknown_folders:
+        names = ", ".join(unknown_folders[:_MAX_LISTED_FOLDERS]) + (
+            " …" if len(unknown_folders) > _MAX_LISTED_FOLDERS else ""
+        )
+        text = f"{folders.root} has folders of Jobs that are not in the storage, which stay: {names}"
+        tell(WorkerReport(event="strange", level="warning", text=text, facts={"folders": list(unknown_folders)}))
 
 
 async def _run_until_it_leaves(worker: Worker, drain: float) -> None:
@@ -229,46 +233,46 @@ def workers_command(as_json: bool, options: HostOptions) -> None:
         dispatcher = dispatcher_of(host)
         return await dispatcher.workers(), await dispatcher.load()
 
-    found, load = options.look(look)
+    workers, load = options.look(look)
     if as_json:
-        for one in found:
-            write_json(_as_json(one))
+        for worker in workers:
+            write_json(_as_json(worker))
         return
-    if found:
-        _print(found)
+    if workers:
+        _print(workers)
     else:
         print_out("no workers; start one with: perstack worker")
     _print_load(load)
 
 
-def _print(found: Sequence[WorkerInfo]) -> None:
+def _print(workers: Sequence[WorkerInfo]) -> None:
     screen, now = Screen.of_stdout(), SYSTEM.now()
     rows = [
         (
-            one.name,
-            f"{len(one.jobs)}/{one.concurrency}",
-            ago(one.since, now),
-            ", ".join(f"{key}={value}" for key, value in sorted(one.labels.items())) or "-",
-            " ".join(one.jobs) or "-",
+            worker.name,
+            f"{len(worker.jobs)}/{worker.concurrency}",
+            ago(worker.since, now),
+            ", ".join(f"{key}={value}" for key, value in sorted(worker.labels.items())) or "-",
+            " ".join(worker.jobs) or "-",
         )
-        for one in found
+        for worker in workers
     ]
     table(screen, ("worker", "busy", "since", "labels", "jobs"), rows, right=(1,), drops=(3, 2))
 
 
 def _print_load(load: Load) -> None:
-    waits = f", the longest since {ago(load.oldest, SYSTEM.now())}" if load.oldest is not None else ""
-    print_out(f"{count(load.queued, 'Job')} queued{waits}; {load.later} later; {load.running} at work")
+    oldest_words = f", the longest since {ago(load.oldest, SYSTEM.now())}" if load.oldest is not None else ""
+    print_out(f"{count(load.queued, 'Job')} queued{oldest_words}; {load.later} later; {load.running} at work")
 
 
-def _as_json(one: WorkerInfo) -> dict[str, object]:
+def _as_json(worker: WorkerInfo) -> dict[str, object]:
     return {
-        "name": one.name,
-        "since": one.since,
-        "seen": one.seen,
-        "labels": dict(one.labels),
-        "concurrency": one.concurrency,
-        "jobs": list(one.jobs),
+        "name": worker.name,
+        "since": worker.since,
+        "seen": worker.seen,
+        "labels": dict(worker.labels),
+        "concurrency": worker.concurrency,
+        "jobs": list(worker.jobs),
     }
 
 
@@ -277,16 +281,16 @@ def _as_json(one: WorkerInfo) -> dict[str, object]:
 
 def text_line(news: WorkerReport, now: int) -> str:
     """Return the line for people; `now` is in milliseconds since 1970."""
-    about = "" if news.job is None else f"job {news.job} "
+    subject = "" if news.job is None else f"job {news.job} "
     level = "" if news.level == "info" else f"{news.level}: "
-    return one_line(f"{local_time(now):%H:%M:%S} {level}{about}{news.text}")
+    return one_line(f"{local_time(now):%H:%M:%S} {level}{subject}{news.text}")
 
 
 def json_line(news: WorkerReport, worker: str, now: int) -> str:
     """Return the JSON line: `time`, `level`, `event`, `worker`, `job` if there is one, `text`, and other facts."""
     moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    said: dict[str, JsonValue] = {"time": moment, "level": news.level, "event": news.event, "worker": worker}
+    fields: dict[str, JsonValue] = {"time": moment, "level": news.level, "event": news.event, "worker": worker}
     if news.job is not None:
-        said["job"] = news.job
-    facts = {key: value for key, value in news.facts.items() if key not in said}
-    return json.dumps({**said, "text": one_line(news.text), **facts}, ensure_ascii=False)
+        fields["job"] = news.job
+    facts = {key: value for key, value in news.facts.items() if key not in fields}
+    return json.dumps({**fields, "text": one_line(news.text), **facts}, ensure_ascii=False)

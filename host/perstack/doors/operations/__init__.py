@@ -89,14 +89,14 @@ class Arguments(BaseModel):
 _A = TypeVar("_A", bound=Arguments)
 
 
-def read_arguments(model: type[_A], given: JsonObject, what: str = "") -> _A:
-    """Return the validated arguments. Raises UsageError that names each wrong argument, prefixed by `what`."""
+def read_arguments(model: type[_A], arguments: JsonObject, prefix: str = "") -> _A:
+    """Return the validated arguments. Raises UsageError that names each wrong argument, prefixed by `prefix`."""
     try:
-        return model.model_validate(given)
+        return model.model_validate(arguments)
     except ValidationError as error:
-        known = [field.alias or name for name, field in model.model_fields.items()]
-        words = in_words(error.errors(include_url=False, include_input=False), given, known)
-        raise UsageError(f"{what}: {words}" if what else words) from error
+        names = [field.alias or name for name, field in model.model_fields.items()]
+        text = in_words(error.errors(include_url=False, include_input=False), arguments, names)
+        raise UsageError(f"{prefix}: {text}" if prefix else text) from error
 
 
 class OperationArguments(Arguments):
@@ -169,16 +169,16 @@ class TaskArguments(OperationArguments):
                 raise UsageError(f"tasks of {agent_id} are not kept by this server, which leaves that Expert out")
         elif isinstance(task_id, str) and hides((await memory.get(task_id)).agent_id):
             raise NotFound(f"there is no task {task_id} of an agent that this server offers")
-        done = self.row.shown(command, await memory.do(command))
-        if isinstance(done, TaskPage):
-            return done.model_copy(update={"tasks": tuple(task for task in done.tasks if not hides(task.agent_id))})
-        return done
+        result = self.row.shown(command, await memory.do(command))
+        if isinstance(result, TaskPage):
+            return result.model_copy(update={"tasks": tuple(task for task in result.tasks if not hides(task.agent_id))})
+        return result
 
 
 @cache
 def task_operation(row: operation_table.Operation) -> OfferedOperation[TaskArguments]:
     """Return an operation on tasks as doors see it."""
-    fields = {one.name: (one.type, one.default) for one in row.arguments("program")}
+    fields = {argument.name: (argument.type, argument.default) for argument in row.arguments("program")}
     name = row.command.__name__.replace("Command", "Arguments")
     model = create_model(name, __base__=TaskArguments, __doc__=row.description, **cast("dict[str, Any]", fields))
     model.row = row

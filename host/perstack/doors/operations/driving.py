@@ -84,10 +84,10 @@ async def read_attachments(host: Host, files: Sequence[str | LinkedFile]) -> lis
 def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -> DriveJob:
     """Return the work with workspace files attached, which are read when it starts."""
 
-    async def begun(*, on_event: OnEvent) -> JobSummary:
+    async def start_with_files(*, on_event: OnEvent) -> JobSummary:
         return await work(attachments=await read_attachments(host, files), on_event=on_event)
 
-    return begun
+    return start_with_files
 
 
 class _ContinueJob(OperationArguments):
@@ -230,6 +230,6 @@ async def answer_and_follow(
     """Answer, and drive the Job or follow its worker until it ends or stops. Raises as `Host.answer`."""
     if not is_driven_by_worker(host, job):
         return await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=True, on_event=on_event)
-    seen = {run_id: head.seq for run_id, head in (await host.jobs.load(job.id)).heads.items()}
+    known_heads = {run_id: head.seq for run_id, head in (await host.jobs.load(job.id)).heads.items()}
     await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=False)
-    return await host.jobs.follow(job.id, after=seen, on_event=on_event)
+    return await host.jobs.follow(job.id, after=known_heads, on_event=on_event)

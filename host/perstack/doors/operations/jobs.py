@@ -51,8 +51,8 @@ class _ShowInbox(OperationArguments):
     """Lists what waits for a person: every open question and approval of every Job and task, the oldest first."""
 
     async def perform(self, call: OperationCall[R]) -> R:
-        items = tuple(views.open_item(one) for one in await call.project.inbox())
-        lines = "\n".join(f"{one.id}  {one.who or '-'}  {one.text}\n  {one.next}" for one in items)
+        items = tuple(views.open_item(item) for item in await call.project.inbox())
+        lines = "\n".join(f"{item.id}  {item.who or '-'}  {item.text}\n  {item.next}" for item in items)
         return call.reply(views.Inbox(questions=items), lines or "nothing waits for a person")
 
 
@@ -65,8 +65,8 @@ class _GetCheckpoint(OperationArguments):
     async def perform(self, call: OperationCall[R]) -> R:
         if self.job is not None or is_place(self.checkpoint):
             await call.project.job(self.job or place_of(self.checkpoint)[0])
-        found = await call.project.host.jobs.checkpoint(self.checkpoint, job_id=self.job)
-        return call.reply(found, found.model_dump_json(by_alias=True, exclude_none=True, indent=1))
+        checkpoint = await call.project.host.jobs.checkpoint(self.checkpoint, job_id=self.job)
+        return call.reply(checkpoint, checkpoint.model_dump_json(by_alias=True, exclude_none=True, indent=1))
 
 
 # Files.
@@ -88,11 +88,11 @@ class _ShowDiff(OperationArguments):
 
     async def perform(self, call: OperationCall[R]) -> R:
         await call.project.job(self.job)
-        found = await call.project.host.files.diff(self.job, self.what, run_id=self.run)
-        text = plain_text(patch_bytes(found.files).decode("utf-8", "backslashreplace"))
+        diff = await call.project.host.files.diff(self.job, self.what, run_id=self.run)
+        text = plain_text(patch_bytes(diff.files).decode("utf-8", "backslashreplace"))
         if len(text) > _MAX_PATCH_CHARS:
             text = f"{text[:_MAX_PATCH_CHARS]}\n… ({len(text):,} characters: ask for one step)"
-        return call.reply(views.files_view(found), f"{found.of}: {stat_words(found.files)}", text)
+        return call.reply(views.files_view(diff), f"{diff.of}: {stat_words(diff.files)}", text)
 
 
 class _RewindFiles(OperationArguments):
@@ -114,9 +114,9 @@ class _RewindFiles(OperationArguments):
             if not is_agreed:
                 text = "Nothing is changed: the person did not agree."
                 return call.reply(views.rewind_view(plan, done=False), text)
-            done = await files.rewind(self.job, self.checkpoint, only=self.only, expected=digest, by=call.by)
-            text = f"The files are those of {self.checkpoint}: {stat_words(done.files)}."
-            return call.reply(views.rewind_view(done, done=True), f"{text} To undo it, rewind to {done.undo}.")
+            rewound = await files.rewind(self.job, self.checkpoint, only=self.only, expected=digest, by=call.by)
+            text = f"The files are those of {self.checkpoint}: {stat_words(rewound.files)}."
+            return call.reply(views.rewind_view(rewound, done=True), f"{text} To undo it, rewind to {rewound.undo}.")
 
         command = f"perstack rewind {self.job} {self.checkpoint}"
         return await call.confirm(
@@ -126,9 +126,9 @@ class _RewindFiles(OperationArguments):
 
 def _rewind_question(plan: Rewind) -> str:
     rows = [f"{change} {path} {lines}" for change, path, lines in file_rows(plan.files)]
-    more = [f"… and {len(rows) - _MAX_ASKED_FILES:,} more"] if len(rows) > _MAX_ASKED_FILES else []
+    suffix = [f"… and {len(rows) - _MAX_ASKED_FILES:,} more"] if len(rows) > _MAX_ASKED_FILES else []
     head = f"Make the files in {plan.workspace} what they were at {plan.checkpoint_id}? This changes:"
-    return plain_text("\n".join([head, *rows[:_MAX_ASKED_FILES], *more]))
+    return plain_text("\n".join([head, *rows[:_MAX_ASKED_FILES], *suffix]))
 
 
 # Approvals.
@@ -139,11 +139,11 @@ class ListApprovals(OperationArguments):
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        asked = [item.asking for item in await call.project.inbox()]
-        shown = call.project.host.jobs.workspace_for_diff
-        calls = [asking for asking in asked if asking is not None and asking.call_digest]
-        found = [views.open_approval(asking, await shown(asking)) for asking in calls]
-        return call.reply(views.Approvals(approvals=tuple(found)))
+        questions = [item.asking for item in await call.project.inbox()]
+        workspace_of = call.project.host.jobs.workspace_for_diff
+        calls = [asking for asking in questions if asking is not None and asking.call_digest]
+        approvals = [views.open_approval(asking, await workspace_of(asking)) for asking in calls]
+        return call.reply(views.Approvals(approvals=tuple(approvals)))
 
 
 # Jobs for workers.

@@ -215,20 +215,20 @@ def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDeta
     """Return the Job with its Runs and open calls."""
     runs = tuple(view_of(RunView, run, total_tokens=run.usage.total_tokens) for run in job.runs)
     calls = tuple(view_of(OpenCall, call) for call in open_calls)
-    more = {"runs": runs, "open_calls": calls, "checkpoint": _latest_checkpoint(job)}
-    return JobDetails.model_validate(job_view(job).model_dump() | more)
+    extras = {"runs": runs, "open_calls": calls, "checkpoint": _latest_checkpoint(job)}
+    return JobDetails.model_validate(job_view(job).model_dump() | extras)
 
 
 def status_line(job: JobSummary) -> str:
     """Return one line with the Job's id, status and next step."""
     word = status_of(job)
     did = spending_line(job)
-    told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error, "stoppedByBudget": job.exceeded}.get(
+    detail = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error, "stoppedByBudget": job.exceeded}.get(
         job.status
     )
-    about = f": {told}" if told else ""
-    marked = f" {WITHOUT_EFFECT[0].upper()}{WITHOUT_EFFECT[1:]}." if job.without_effect else ""
-    return f"Job {job.id} of {job.expert_key} ({word}, {did}){about}.{marked} {_next_step(job)}"
+    suffix = f": {detail}" if detail else ""
+    warning = f" {WITHOUT_EFFECT[0].upper()}{WITHOUT_EFFECT[1:]}." if job.without_effect else ""
+    return f"Job {job.id} of {job.expert_key} ({word}, {did}){suffix}.{warning} {_next_step(job)}"
 
 
 def _next_step(job: JobSummary) -> str:
@@ -237,8 +237,8 @@ def _next_step(job: JobSummary) -> str:
     step = next_step_of_job(job)
     if step is None:
         return f"It continues; look with get_job {job.id}, stop it with cancel_job."
-    asked = accepted_answers(job.asking) if job.asking is not None else ANYTHING
-    form = f" To answer, {accepted(asked)}." if asked.is_bound else ""
+    allowed = accepted_answers(job.asking) if job.asking is not None else ANYTHING
+    form = f" To answer, {accepted(allowed)}." if allowed.is_bound else ""
     return f"{as_sentence(step)}{form}"
 
 
@@ -252,15 +252,15 @@ def reply_job(call: OperationCall[R], job: JobSummary, *texts: str) -> R:
     return call.reply(job_view(job), *job_texts(job), *texts, is_error=job.status == "stoppedByError")
 
 
-def files_view(found: FilesDiff) -> FilesView:
+def files_view(diff: FilesDiff) -> FilesView:
     """Return the changes of files, as many as are listed."""
-    more = max(0, len(found.files) - _MAX_LISTED_FILES)
-    return FilesView(job=found.job_id, of=found.of, files=_changed_files(found.files), more=more)
+    extra_count = max(0, len(diff.files) - _MAX_LISTED_FILES)
+    return FilesView(job=diff.job_id, of=diff.of, files=_changed_files(diff.files), more=extra_count)
 
 
 def rewind_view(plan: Rewind, *, done: bool) -> RewindView:
     """Return what a rewind changes."""
-    kept = tuple(view_of(KeptFile, one) for one in plan.kept[:_MAX_LISTED_FILES])
+    kept = tuple(view_of(KeptFile, file) for file in plan.kept[:_MAX_LISTED_FILES])
     ids = {"job": plan.job_id, "checkpoint": plan.checkpoint_id}
     return view_of(RewindView, plan, **ids, done=done, files=_changed_files(plan.files), kept=kept)
 
@@ -276,8 +276,8 @@ def open_approval(question: OpenQuestion, workspace: Path | None) -> OpenApprova
 
 def in_list(job: JobSummary) -> str:
     """Return the Job as a line of a list."""
-    about = job.asks or job.error or job.text or job.query
-    return f"{job.id}  {job.expert_key or '?'}  {status_of(job)}  {one_line(about)[:200]}"
+    text = job.asks or job.error or job.text or job.query
+    return f"{job.id}  {job.expert_key or '?'}  {status_of(job)}  {one_line(text)[:200]}"
 
 
 def open_item(item: InboxItem) -> OpenItem:

@@ -192,8 +192,8 @@ class JobActivity:
             case display_events.StreamReasoning():
                 self._lane(event).add_text(event.delta, is_thinking=True)
             case display_events.WaitForEndpoint():
-                words = f"waits for {event.provider}, {event.ahead} before it"
-                self._lane(event).set_activity(words, event.timestamp)
+                activity = f"waits for {event.provider}, {event.ahead} before it"
+                self._lane(event).set_activity(activity, event.timestamp)
             case display_events.ToolProgress():
                 call = self._lane(event).calls.get(event.tool_call_id)
                 if call is not None:
@@ -215,8 +215,8 @@ class JobActivity:
 
     def _rows(self, event: events.StoredEvent) -> Iterator[LogLine]:
         run = self._run(event.run_id, event.expert_key, event.timestamp)
-        step, at = run.step_began
-        took = event.timestamp - at if step == event.step_number and isinstance(event, events.FinishStep) else None
+        step, began = run.step_began
+        took = event.timestamp - began if step == event.step_number and isinstance(event, events.FinishStep) else None
         if self._full or not isinstance(event, events.StopRunByDelegate):
             parts = {call_id: call.part for call_id, call in run.calls.items() if call.part is not None}
             for row in event.describe(EventContext(parts, minute, took, self._full)):
@@ -238,9 +238,9 @@ class JobActivity:
                 run.steps = max(run.steps or 0, event.step_number)
                 run.text = ""
             case events.StartGeneration():
-                before = event.step_number - 1 if run.steps is None else run.steps
-                self.steps += max(0, event.step_number - before)
-                run.steps, run.state = max(before, event.step_number), "working"
+                counted_steps = event.step_number - 1 if run.steps is None else run.steps
+                self.steps += max(0, event.step_number - counted_steps)
+                run.steps, run.state = max(counted_steps, event.step_number), "working"
                 if run.step_began[0] != event.step_number:
                     run.step_began = (event.step_number, now)
                 run.set_activity("waits for the model", now)
@@ -264,10 +264,10 @@ class JobActivity:
                 self._add_usage(event.usage)
                 run.set_activity("", now)
             case events.CallTools():
-                for decided in event.calls:
-                    run.calls.setdefault(decided.id, CallActivity(decided.tool_name)).kind = decided.kind
-                    if decided.kind == "tool" and not decided.asks:
-                        run.begin_call(decided.id, now)
+                for call in event.calls:
+                    run.calls.setdefault(call.id, CallActivity(call.tool_name)).kind = call.kind
+                    if call.kind == "tool" and not call.asks:
+                        run.begin_call(call.id, now)
             case events.RequestApproval():
                 run.hold_call(event.tool_call_id, event.rule)
             case events.DecideApproval():
@@ -278,10 +278,10 @@ class JobActivity:
                 self._add_usage(event.usage)
                 self._finish_call(run, event)
             case events.CallDelegate():
-                for one in event.delegates:
-                    delegate = self._run(one.run_id, one.expert_key, now)
-                    delegate.is_delegate, delegate.query = True, one.query
-                names = ", ".join(run_label(one.expert_key, one.run_id) for one in event.delegates)
+                for delegation in event.delegates:
+                    delegate = self._run(delegation.run_id, delegation.expert_key, now)
+                    delegate.is_delegate, delegate.query = True, delegation.query
+                names = ", ".join(run_label(delegation.expert_key, delegation.run_id) for delegation in event.delegates)
                 run.set_activity(f"waits for {names}", now)
             case events.CallInteractiveTool():
                 self._add_usage(event.usage)
@@ -349,16 +349,16 @@ def todos_in(result: str) -> tuple[Todo, ...] | None:
 SECOND_MS = 1_000
 
 
-def call_line(call: CallActivity, now: int, left: int) -> str:
-    """Return a running call with its progress and duration, in `left` cells."""
-    words = f"{call.name} {call.words}" if call.words else call.name
-    return with_duration(f"{words}: {call.progress}" if call.progress else words, call.began or now, now, left)
+def call_line(call: CallActivity, now: int, width: int) -> str:
+    """Return a running call with its progress and duration, in `width` cells."""
+    text = f"{call.name} {call.words}" if call.words else call.name
+    return with_duration(f"{text}: {call.progress}" if call.progress else text, call.began or now, now, width)
 
 
-def with_duration(words: str, since: int, now: int, left: int) -> str:
-    """Return the words and, from one second on, the duration, cut to `left` cells."""
+def with_duration(text: str, since: int, now: int, width: int) -> str:
+    """Return the words and, from one second on, the duration, cut to `width` cells."""
     took = f"  {whole_seconds(now - since)}" if now - since >= SECOND_MS else ""
-    return shorten(words, max(4, left - len(took))) + took
+    return shorten(text, max(4, width - len(took))) + took
 
 
 def whole_seconds(milliseconds: int) -> str:
@@ -369,9 +369,9 @@ def whole_seconds(milliseconds: int) -> str:
 
 def todos_words(lane: RunActivity) -> str:
     """Return the number of completed todos and the next open one."""
-    done = sum(todo.completed for todo in lane.todos)
-    following = next((f": {todo.title}" for todo in lane.todos if not todo.completed), "")
-    return f"todos {done}/{len(lane.todos)}{following}"
+    completed = sum(todo.completed for todo in lane.todos)
+    next_title = next((f": {todo.title}" for todo in lane.todos if not todo.completed), "")
+    return f"todos {completed}/{len(lane.todos)}{next_title}"
 
 
 def total_texts(state: JobActivity, now: int) -> list[str]:

@@ -23,7 +23,9 @@ from perstack.doors.shared.job_status import STATUS_WORDS
 from perstack.doors.shared.log_view import places_in
 from perstack.host import Host
 
-_STANDING = {str(status): word for status, word in STATUS_WORDS.items()} | {"stoppedByDelegate": "waits for delegates"}
+_STATUS_WORDS = {str(status): word for status, word in STATUS_WORDS.items()} | {
+    "stoppedByDelegate": "waits for delegates"
+}
 
 
 class MessagesDiff(NamedTuple):
@@ -36,12 +38,12 @@ class MessagesDiff(NamedTuple):
 
 def standing_of(checkpoint: Checkpoint) -> str:
     """Return the Run's status at the checkpoint as text."""
-    return _STANDING.get(checkpoint.status, checkpoint.status)
+    return _STATUS_WORDS.get(checkpoint.status, checkpoint.status)
 
 
 def facts_of(checkpoint: Checkpoint) -> list[tuple[str, str]]:
     """Return the checkpoint's facts except its messages, as pairs of name and text."""
-    left = [f"[{'x' if todo.completed else ' '}] {todo.title}" for todo in checkpoint.todos]
+    todo_lines = [f"[{'x' if todo.completed else ' '}] {todo.title}" for todo in checkpoint.todos]
     error = checkpoint.error
     facts = (
         ("Job", checkpoint.job_id),
@@ -54,7 +56,7 @@ def facts_of(checkpoint: Checkpoint) -> list[tuple[str, str]]:
         ("continues", checkpoint.continued_from.checkpoint_id if checkpoint.continued_from else ""),
         ("delegate", f"of {checkpoint.delegated_by.run_id}" if checkpoint.delegated_by else ""),
         *(("open call", f"{call.id} {call.tool_name}") for call in checkpoint.open_calls),
-        *(("todo", todo) for todo in left),
+        *(("todo", todo) for todo in todo_lines),
         ("error", f"{error.name}: {error.message}" if error else ""),
     )
     return [(name, text) for name, text in facts if text]
@@ -80,37 +82,37 @@ def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
 
 async def new_in(host: Host, checkpoint: Checkpoint) -> MessagesDiff:
     """Return the messages new since the previous step, maybe of a continued Run. Raises NotFound and StorageError."""
-    before = await _previous_checkpoint(host, checkpoint)
-    old = () if before is None else (await host.jobs.checkpoint(before, job_id=checkpoint.job_id)).messages
-    gone, new = difference(old, checkpoint.messages)
-    return MessagesDiff(before, gone, new)
+    previous_id = await _previous_checkpoint(host, checkpoint)
+    old = () if previous_id is None else (await host.jobs.checkpoint(previous_id, job_id=checkpoint.job_id)).messages
+    removed, new = difference(old, checkpoint.messages)
+    return MessagesDiff(previous_id, removed, new)
 
 
 def difference(
     old: Sequence[AnyMessage], new: Sequence[AnyMessage]
 ) -> tuple[tuple[AnyMessage, ...], tuple[AnyMessage, ...]]:
     """Return the messages only in `old`, and those only in `new`. Of equal messages the later ones count as new."""
-    first = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), None)
+    first = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
     first = min(len(old), len(new)) if first is None else first
     return _difference(old[first:], new[first:]), _difference(new[first:], old[first:])
 
 
-def _difference(some: Sequence[AnyMessage], others: Sequence[AnyMessage]) -> tuple[AnyMessage, ...]:
-    left = Counter(one.to_json() for one in others)
-    found: list[AnyMessage] = []
-    for one in some:
-        key = one.to_json()
-        if left[key]:
-            left[key] -= 1
+def _difference(messages: Sequence[AnyMessage], others: Sequence[AnyMessage]) -> tuple[AnyMessage, ...]:
+    remaining = Counter(message.to_json() for message in others)
+    result: list[AnyMessage] = []
+    for message in messages:
+        key = message.to_json()
+        if remaining[key]:
+            remaining[key] -= 1
         else:
-            found.append(one)
-    return tuple(found)
+            result.append(message)
+    return tuple(result)
 
 
 async def _previous_checkpoint(host: Host, checkpoint: Checkpoint) -> str | None:
     """Return the last checkpoint of an earlier step: checkpoints of one step hardly differ."""
     (log,) = await host.jobs.logs(checkpoint.job_id, run_id=checkpoint.run_id)
-    earlier = [place.id for place in places_in(log) if place.entry.step < checkpoint.step_number]
+    earlier = [ref.id for ref in places_in(log) if ref.entry.step < checkpoint.step_number]
     if earlier:
         return earlier[-1]
     return None if checkpoint.continued_from is None else checkpoint.continued_from.checkpoint_id
@@ -132,5 +134,5 @@ def _reply(message: ExpertMessage) -> list[tuple[str, str]]:
 
 def _context(checkpoint: Checkpoint) -> str:
     share = checkpoint.context_window_usage
-    of = "" if share is None else f", {share:.0%} of what fits"
-    return f"{checkpoint.context_tokens:,} tokens{of}" if checkpoint.context_tokens else ""
+    suffix = "" if share is None else f", {share:.0%} of what fits"
+    return f"{checkpoint.context_tokens:,} tokens{suffix}" if checkpoint.context_tokens else ""

@@ -37,29 +37,29 @@ async def document_of(host: Host, job_id: str) -> bytes:
 
 async def folders_of(host: Host, job_id: str, form: str) -> Mapping[str, bytes]:
     """Return the files of a Job in a plugin's format. Raises UsageError that lists the formats."""
-    known = forms_of(host)
-    if form not in known:
-        raise UsageError(f"no format {form!r} is installed; there are: {', '.join(known)}{suggestion(form, known)}")
+    forms = forms_of(host)
+    if form not in forms:
+        raise UsageError(f"no format {form!r} is installed; there are: {', '.join(forms)}{suggestion(form, forms)}")
     return await host.exports.export(form, job_id)
 
 
-def write_new_file(content: bytes, path: Path, named: str) -> None:
-    """Write a file that must not exist yet. Raises UsageError that calls it `named`."""
+def write_new_file(content: bytes, path: Path, label: str) -> None:
+    """Write a file that must not exist yet. Raises UsageError that calls it `label`."""
     try:
         with path.open("xb") as file:
             file.write(content)
     except FileExistsError as error:
-        raise UsageError(f"{named} exists: choose another name, or remove it first") from error
+        raise UsageError(f"{label} exists: choose another name, or remove it first") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{named} cannot be written: {reason}") from error
+        raise UsageError(f"{label} cannot be written: {reason}") from error
 
 
-def write_new_files(files: Mapping[str, bytes], folder: Path, option: str, named: str) -> Path:
+def write_new_files(files: Mapping[str, bytes], folder: Path, option: str, label: str) -> Path:
     """Write files below a new folder and return their common path. Raises UsageError if that exists."""
-    place = folder / os.path.commonpath([*files])
-    if place.exists():
-        raise UsageError(f"{place} exists: choose another directory for {option}, or remove it first")
+    target = folder / os.path.commonpath([*files])
+    if target.exists():
+        raise UsageError(f"{target} exists: choose another directory for {option}, or remove it first")
     try:
         for name, data in files.items():
             path = folder / name
@@ -67,5 +67,5 @@ def write_new_files(files: Mapping[str, bytes], folder: Path, option: str, named
             path.write_bytes(data)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{named} cannot be written: {reason}") from error
-    return place
+        raise UsageError(f"{label} cannot be written: {reason}") from error
+    return target

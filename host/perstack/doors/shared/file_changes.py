@@ -88,9 +88,9 @@ def _in_files(added: int, removed: int, files: int) -> str:
 def file_rows(files: Iterable[FileDiff]) -> list[tuple[str, str, str]]:
     """Return the change, path and lines of each file, and of folders that contain no other change."""
     files = list(files)
-    around = {file.path[:at] for file in files for at, mark in enumerate(file.path) if mark == "/"}
-    chosen = [file for file in files if file.is_file or file.path not in around]
-    return [(CHANGES[file.kind], visible_text(file.path), _lines_of_file(file)) for file in chosen]
+    parents = {file.path[:index] for file in files for index, mark in enumerate(file.path) if mark == "/"}
+    listed = [file for file in files if file.is_file or file.path not in parents]
+    return [(CHANGES[file.kind], visible_text(file.path), _lines_of_file(file)) for file in listed]
 
 
 def stat_json(file: FileDiff) -> JsonObject:
@@ -109,8 +109,8 @@ def _of_file(file: FileDiff) -> Iterator[tuple[LineKind, bytes]]:
 
 
 def _of_one(file: FileDiff, old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, bytes]]:
-    one, other = _quote_path("a/", file.path), _quote_path("b/", file.path)
-    yield "file", b"diff --git %s %s" % (one, other)
+    old_path, new_path = _quote_path("a/", file.path), _quote_path("b/", file.path)
+    yield "file", b"diff --git %s %s" % (old_path, new_path)
     if old is None and new is not None:
         yield "file", f"new file mode {_MODES.get(new.kind, '100644')}".encode()
     elif new is None and old is not None:
@@ -118,14 +118,14 @@ def _of_one(file: FileDiff, old: Side | None, new: Side | None) -> Iterator[tupl
     elif old is not None and new is not None and old.kind != new.kind:
         yield "file", f"old mode {_MODES.get(old.kind, '100644')}".encode()
         yield "file", f"new mode {_MODES.get(new.kind, '100644')}".encode()
-    before, after = b"/dev/null" if old is None else one, b"/dev/null" if new is None else other
+    old_label, new_label = b"/dev/null" if old is None else old_path, b"/dev/null" if new is None else new_path
     links = [side for side in (old, new) if side is not None and side.kind == "link"]
     if not links and not file.hunks:
         if file.kind != "mode" and (file.added is None or file.added or file.removed):
-            yield "file", b"Binary files %s and %s differ" % (before, after)
+            yield "file", b"Binary files %s and %s differ" % (old_label, new_label)
         return
-    yield "file", b"--- " + before
-    yield "file", b"+++ " + after
+    yield "file", b"--- " + old_label
+    yield "file", b"+++ " + new_label
     if links:
         yield from _of_link(old, new)
         return
@@ -171,13 +171,13 @@ def _modes(file: FileDiff) -> str:
 
 
 def _sizes(file: FileDiff) -> str:
-    known = [size(side.size) for side in (file.old, file.new) if side is not None and side.kind in ("file", "program")]
-    return " to ".join(known)
+    sizes = [size(side.size) for side in (file.old, file.new) if side is not None and side.kind in ("file", "program")]
+    return " to ".join(sizes)
 
 
 # The summary of a rewind, without the files themselves.
 
-_SHOWN = 10
+_MAX_LISTED_PATHS = 10
 _DEFINITIONS = ("perstack.toml", "perstack.lock")
 
 
@@ -190,10 +190,10 @@ def definition_warnings(plan: Rewind) -> Iterator[str]:
 
 def kept_lines(plan: Rewind) -> Iterator[str]:
     """Yield a line with the reason for each path left unchanged, up to a limit, then the number of the others."""
-    for one in plan.kept[:_SHOWN]:
-        yield f"{visible_text(one.path)} {KEPT_REASONS[one.why]}"
-    if len(plan.kept) > _SHOWN:
-        yield f"… and {len(plan.kept) - _SHOWN:,} more stay"
+    for kept in plan.kept[:_MAX_LISTED_PATHS]:
+        yield f"{visible_text(kept.path)} {KEPT_REASONS[kept.why]}"
+    if len(plan.kept) > _MAX_LISTED_PATHS:
+        yield f"… and {len(plan.kept) - _MAX_LISTED_PATHS:,} more stay"
 
 
 def nothing_to_rewind(plan: Rewind) -> str:

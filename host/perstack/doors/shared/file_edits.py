@@ -23,8 +23,8 @@ from perstack.core.files.text_edit import Replacement, replacement
 from perstack.errors import SkillError
 from perstack.system.files import FileTooLarge, NotRegular, read_below
 
-_EDIT = ("oldText", "newText")
-_WHOLE = ("text",)
+_EDIT_ARGUMENTS = ("oldText", "newText")
+_WRITE_ARGUMENTS = ("text",)
 _MAX_FILE_BYTES = 1 << 20  # maximum bytes of a file that is read to show its change
 _MAX_SHOWN_CHARS = 40_000  # maximum characters of a diff, and of texts that are compared without their file
 _MAX_NAME_CHARS = 200
@@ -68,29 +68,31 @@ def _edited_line(result: str) -> int:
 
 def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
     """Return the diff to the file in the workspace; if there is none, that of `edit_by`, with a note that says why."""
-    path, old, new, whole = (_text(args.get(name)) for name in ("path", *_EDIT, "text"))
+    path, old, new, full_text = (_text(args.get(name)) for name in ("path", *_EDIT_ARGUMENTS, "text"))
     is_edit = old is not None and new is not None
-    if path is None or not (is_edit or (whole is not None and tool_name in ("writeTextFile", "appendTextFile"))):
+    if path is None or not (is_edit or (full_text is not None and tool_name in ("writeTextFile", "appendTextFile"))):
         return FileEdit()
-    name, alone = _display_name(path), edit_by(tool_name, args)
+    name, edit = _display_name(path), edit_by(tool_name, args)
     try:
         data = _content(workspace, path)
     except FileNotFoundError:
         is_new = tool_name == "writeTextFile" and not is_edit
-        return alone._replace(note=f"{name} is a new file" if is_new else f"{name} does not exist")
+        return edit._replace(note=f"{name} is a new file" if is_new else f"{name} does not exist")
     except (OSError, ValueError, RuntimeError) as error:
-        return alone._replace(note=f"not compared with the file: {name} {_reason(error)}")
+        return edit._replace(note=f"not compared with the file: {name} {_reason(error)}")
     if not is_text(data):
-        return alone._replace(note=f"not compared with the file: {name} is not a text")
+        return edit._replace(note=f"not compared with the file: {name} is not a text")
     if old is not None and new is not None:
         try:
             change = replacement(data, _bytes(old), _bytes(new), name)
         except SkillError as error:
-            return alone._replace(note=re.sub(_ADVICE, "", str(error)))
-        return _compared(_EDIT, path, data, change)
-    text = _bytes(whole or "")
+            return edit._replace(note=re.sub(_ADVICE, "", str(error)))
+        return _compared(_EDIT_ARGUMENTS, path, data, change)
+    text = _bytes(full_text or "")
     is_append = tool_name == "appendTextFile"
-    return _compared(_WHOLE, path, data, Replacement(len(data), b"", text) if is_append else Replacement(0, data, text))
+    return _compared(
+        _WRITE_ARGUMENTS, path, data, Replacement(len(data), b"", text) if is_append else Replacement(0, data, text)
+    )
 
 
 def _compared(arguments: tuple[str, ...], path: str, data: bytes, change: Replacement) -> FileEdit:
@@ -103,15 +105,15 @@ def _compared(arguments: tuple[str, ...], path: str, data: bytes, change: Replac
     for _ in range(CONTEXT):
         last = _line_end(data, last)
     after = data[first : change.at] + change.new + data[end:last]
-    hunks = line_diff(lines_of(data[first:last]), lines_of(after), Effort(_STEPS)).hunks
+    hunks = line_diff(lines_of(data[first:last]), lines_of(after), Effort(_MAX_STEPS)).hunks
     above = data.count(b"\n", 0, first)
-    placed = [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks]
-    found = _as_diff(arguments, path, placed)
+    numbered = [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks]
+    edit = _as_diff(arguments, path, numbered)
     if not hunks:
-        return found._replace(note=f"{_display_name(path)} has this text already: nothing changes")
-    if not found.lines:
-        return found._replace(note="the change is too long for a diff: the arguments are shown instead")
-    return found
+        return edit._replace(note=f"{_display_name(path)} has this text already: nothing changes")
+    if not edit.lines:
+        return edit._replace(note="the change is too long for a diff: the arguments are shown instead")
+    return edit
 
 
 def _line_start(data: bytes, at: int) -> int:
@@ -119,8 +121,8 @@ def _line_start(data: bytes, at: int) -> int:
 
 
 def _line_end(data: bytes, at: int) -> int:
-    found = data.find(b"\n", at)
-    return len(data) if found < 0 else found + 1
+    newline = data.find(b"\n", at)
+    return len(data) if newline < 0 else newline + 1
 
 
 def _as_diff(arguments: tuple[str, ...], path: str, hunks: Sequence[Hunk]) -> FileEdit:
@@ -136,11 +138,13 @@ def _as_diff(arguments: tuple[str, ...], path: str, hunks: Sequence[Hunk]) -> Fi
 
 def _of_hunk(hunk: Hunk) -> Iterator[str]:
     yield hunk.head
-    ended = [line for _, line in hunk.lines if line.endswith(b"\n")]
-    end = b"\r\n" if ended and all(line.endswith(b"\r\n") for line in ended) else b"\n"  # shown where it differs
+    terminated = [line for _, line in hunk.lines if line.endswith(b"\n")]
+    end = (
+        b"\r\n" if terminated and all(line.endswith(b"\r\n") for line in terminated) else b"\n"
+    )  # shown where it differs
     for sign, line in hunk.lines:
         yield sign + approvable_text(as_text(line.removesuffix(end)))
-        if ended and not line.endswith(b"\n"):
+        if terminated and not line.endswith(b"\n"):
             yield _NO_NEWLINE
 
 
@@ -160,10 +164,10 @@ def _display_name(path: str) -> str:
 def _content(workspace: Path, path: str) -> bytes:
     """Return the content of a file, or link, in the workspace. Raises OSError, also for one outside, and ValueError."""
     root = workspace.resolve()
-    found = (workspace / os.path.normpath(path)).resolve()
-    if not found.is_relative_to(root):
+    target = (workspace / os.path.normpath(path)).resolve()
+    if not target.is_relative_to(root):
         raise PermissionError("is outside the workspace")
-    return read_below(root, str(found.relative_to(root)), _MAX_FILE_BYTES)
+    return read_below(root, str(target.relative_to(root)), _MAX_FILE_BYTES)
 
 
 def _reason(error: Exception) -> str:

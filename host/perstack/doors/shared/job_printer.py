@@ -26,7 +26,7 @@ _MAX_KEPT_CHARS = 100_000  # maximum characters kept of the last text that was c
 _INDENT = "  "
 _QUIET = ("", "dim", "cyan", "bold")  # colours of rows that are printed dim, so that the text of the model stands out
 _MAX_UNFINISHED_CHARS = 1_500  # characters from which on only whole lines at the end of an unfinished block are drawn
-_SHOWN_THOUGHT_CHARS = 1_000  # characters kept of a thought, of which one line is shown
+_MAX_THOUGHT_CHARS = 1_000  # characters kept of a thought, of which one line is shown
 
 Put = Callable[..., None]  # a function that writes the parts of a line
 
@@ -90,7 +90,7 @@ class JobPrinter:
             case events.RequestApproval() | events.CallInteractiveTool():
                 self._asks_later(event)
             case _:
-                self._rows(one for one in lines if one.row.item not in ("model", "place"))
+                self._rows(line for line in lines if line.row.item not in ("model", "place"))
 
     def remarked(self, word: str, text: str) -> None:
         """Print a message of the program."""
@@ -103,13 +103,13 @@ class JobPrinter:
         if block is None:
             return []
         if block.kind == "text":  # the end is enough: it is rendered ten times a second, and a screen shows no more
-            cut = block.text.find("\n", max(0, len(block.text) - _MAX_UNFINISHED_CHARS)) + 1
-            block = block._replace(text=block.text[cut if len(block.text) > _MAX_UNFINISHED_CHARS else 0 :])
+            line_start = block.text.find("\n", max(0, len(block.text) - _MAX_UNFINISHED_CHARS)) + 1
+            block = block._replace(text=block.text[line_start if len(block.text) > _MAX_UNFINISHED_CHARS else 0 :])
         return self._lines_of(run_id, block)
 
     def _head(self, event: display_events.InitializeRuntime) -> None:
-        words = f" · {event.model} · Job {event.job_id}"
-        heading = shorten(f"{event.expert_key}{words}", self._width)
+        details = f" · {event.model} · Job {event.job_id}"
+        heading = shorten(f"{event.expert_key}{details}", self._width)
         if heading != self._heading:  # a Job that was answered is driven on
             self._heading = heading
             screen, key = self._screen(), shorten(event.expert_key, self._width)
@@ -118,10 +118,10 @@ class JobPrinter:
     def _asks_later(self, event: events.RequestApproval | events.CallInteractiveTool) -> None:
         """Print that a question must wait. Questions that can be answered now are shown in full below."""
         if self._live.is_asked_later(event.run_id):
-            what = "your answer"
+            awaited = "your answer"
             if isinstance(event, events.RequestApproval):
-                what = f"your approval of {event.tool_name} ({event.rule})"
-            row = LogRow("waits", f"for {what} when the other delegates have stopped")
+                awaited = f"your approval of {event.tool_name} ({event.rule})"
+            row = LogRow("waits", f"for {awaited} when the other delegates have stopped")
             self._row(self._of(event.run_id, run_label(event.expert_key, event.run_id)), row)
 
     # --- rows -----------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ class JobPrinter:
         return screen.width - 1 if screen.height else _ROW_CELLS
 
     def _rows(self, lines: Iterable[LogLine]) -> None:
-        for one in lines:
-            self._row(self._of(one.run_id, one.label), one.row)
+        for line in lines:
+            self._row(self._of(line.run_id, line.label), line.row)
 
     def _row(self, prefix: str, row: LogRow, *, full: str = "") -> None:
         """Print a row in one line; `full` is what was cut if that is more than its text."""
@@ -154,21 +154,21 @@ class JobPrinter:
 
         run = self._live.run(event.run_id)
         calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
-        for one, decided in zip(lines, calls, strict=False):
-            if decided.kind == "attemptCompletion":  # its text follows, as the result
+        for line, tool_call in zip(lines, calls, strict=False):
+            if tool_call.kind == "attemptCompletion":  # its text follows, as the result
                 continue
-            call = None if run is None else run.calls.get(decided.id)
+            call = None if run is None else run.calls.get(tool_call.id)
             part = None if call is None else call.part
-            words = one.row.text if part is None else f"{part.tool_name} {_words(part)}"
+            text = line.row.text if part is None else f"{part.tool_name} {_words(part)}"
             change = () if part is None or part.raw_args is not None else edit_by(part.tool_name, part.args).lines
-            self._row(self._of(one.run_id, one.label), one.row._replace(text=words), full="\n".join(change))
+            self._row(self._of(line.run_id, line.label), line.row._replace(text=text), full="\n".join(change))
 
     def _return(self, event: events.FinishToolCall, lines: Sequence[LogLine]) -> None:
         """Print a result only if it is an error, or what a person answered."""
         if event.by is not None and not event.is_error:
             self._rows(lines[:1])
         else:
-            self._rows(one for one in lines if event.is_error or one.row.item != "result")
+            self._rows(line for line in lines if event.is_error or line.row.item != "result")
 
     # --- text of the model ----------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class JobPrinter:
     def _hear(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:
         reply = self._reply(event.run_id)
         if isinstance(event, display_events.StreamReasoning):
-            reply.thought += event.delta[: max(0, _SHOWN_THOUGHT_CHARS - len(reply.thought))]
+            reply.thought += event.delta[: max(0, _MAX_THOUGHT_CHARS - len(reply.thought))]
             return
         if reply.thought.strip() and not reply.is_thought_shown:
             reply.is_thought_shown = True
@@ -216,14 +216,14 @@ class JobPrinter:
         reply = self._replies.pop(event.run_id, None) or self._new_reply()
         streamed = "".join(reply.deltas)
         if not reply.is_thought_shown:
-            self._rows(one for one in lines if one.row.item == "thought")
+            self._rows(line for line in lines if line.row.item == "thought")
         if text.startswith(streamed):
             self._print(event.run_id, reply, [*reply.stream.add(text[len(streamed) :]), *reply.stream.end()])
         else:  # a worker's host leaves out parts when its reader is slow
             self._print(event.run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
             self._row(self._of(event.run_id, label), LogRow("again", "the whole of the reply"))
             self._print_whole(event.run_id, text)
-        self._rows(one for one in lines if one.row.item in (None, "call") or one.row.word == "error")
+        self._rows(line for line in lines if line.row.item in (None, "call") or line.row.word == "error")
 
     def _print_whole(self, run_id: str, text: str) -> None:
         reply = self._new_reply()
@@ -232,7 +232,7 @@ class JobPrinter:
     def _finish(self, event: events.FinishRun, lines: Sequence[LogLine]) -> None:
         run = self._live.run(event.run_id)
         if self._live.is_delegate(event.run_id):
-            self._rows([one._replace(row=one.row._replace(text="")) for one in lines[:1]])
+            self._rows([line._replace(row=line.row._replace(text="")) for line in lines[:1]])
         else:
             if (run is None or event.text != run.said) and event.text.strip():
                 self._print_whole(event.run_id, event.text)

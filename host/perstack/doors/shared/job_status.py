@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Status as text.
 
-STATUS_WORDS: dict[JobStatus, str] = {status: typed.replace("-", " ") for typed, status in TYPED_STATUS.items()}
+STATUS_WORDS: dict[JobStatus, str] = {status: word.replace("-", " ") for word, status in TYPED_STATUS.items()}
 
 
 def status_of(job: JobSummary) -> str:
@@ -33,24 +33,24 @@ def run_status_of(run: RunSummary) -> str:
 
 def spending_line(job: JobSummary) -> str:
     """Return `12 steps, 3,400 tokens, $0.0123`."""
-    words = (
+    parts = (
         count(job.total_steps, "step"),
         count(job.usage.total_tokens, "token"),
         cost(job.usage, job.unpriced_tokens),
     )
-    return ", ".join(word for word in words if word)
+    return ", ".join(part for part in parts if part)
 
 
 def models_of(job: JobSummary) -> str:
     """Return the models of the Coordinator's Runs, the latest first; `?` if an older version recorded none."""
-    own = [run for run in reversed(job.runs) if run.delegated_by is None]
-    names = dict.fromkeys(name for run in own for name in (*reversed(run.by_model), run.model) if name)
+    coordinator_runs = [run for run in reversed(job.runs) if run.delegated_by is None]
+    names = dict.fromkeys(name for run in coordinator_runs for name in (*reversed(run.by_model), run.model) if name)
     return ", ".join(names) or "?"
 
 
 AfterJob: TypeAlias = GiveAnswer | Continue | Resume
 
-_OF_BUDGET: dict[BudgetName, Option] = {
+_LIMIT_OPTIONS: dict[BudgetName, Option] = {
     "maxCost": "max_cost",
     "maxTokens": "max_tokens",
     "maxTime": "max_time",
@@ -65,7 +65,7 @@ def next_step_of_job(job: JobSummary) -> AfterJob | None:
     if job.status == "stoppedByInteractiveTool" and job.asking is not None and job.asking.call_digest:
         return GiveAnswer(job.asking.id, is_approval=True)  # an approval is answered by its question's id
     if job.exceeded_budget is not None:
-        return Resume(job.id, needs=_OF_BUDGET[job.exceeded_budget])
+        return Resume(job.id, needs=_LIMIT_OPTIONS[job.exceeded_budget])
     return _what_follows(job.id, job.status, job.expert_key)
 
 

@@ -94,7 +94,7 @@ class StepCheckpoints(NamedTuple):
     @property
     def asked(self) -> CheckpointRef | None:
         """The last one at which the user was asked something; None without one."""
-        return next((place for place in reversed(self.places) if place.asks), None)
+        return next((ref for ref in reversed(self.places) if ref.asks), None)
 
     @property
     def is_of_delegate(self) -> bool:
@@ -104,23 +104,23 @@ class StepCheckpoints(NamedTuple):
 
 def entries_of(log: RunLog) -> list[LogEntry]:
     """Return all events of one Run. A redacted event takes the time and step of its neighbour."""
-    found: list[LogEntry] = []
-    unknown = 0
-    for place, line in enumerate(log.lines):
-        entry = _entry(log, place, line)
+    entries: list[LogEntry] = []
+    unknown_count = 0
+    for index, line in enumerate(log.lines):
+        entry = _entry(log, index, line)
         if not entry.timestamp:
-            entry = entry._replace(timestamp=found[-1].timestamp, step=found[-1].step) if found else entry
-        elif unknown == place:
-            found = [one._replace(timestamp=entry.timestamp, step=entry.step) for one in found]
-        unknown += not entry.timestamp
-        found.append(entry)
-    return found
+            entry = entry._replace(timestamp=entries[-1].timestamp, step=entries[-1].step) if entries else entry
+        elif unknown_count == index:
+            entries = [other._replace(timestamp=entry.timestamp, step=entry.step) for other in entries]
+        unknown_count += not entry.timestamp
+        entries.append(entry)
+    return entries
 
 
 def in_order(logs: Iterable[RunLog]) -> list[LogEntry]:
     """Return the events of several Runs by time. Events of one Run keep their order even if the clock was set back."""
-    each = [entries_of(log) for log in logs]
-    return each[0] if len(each) == 1 else list(merge(*each, key=lambda entry: entry.timestamp))
+    by_log = [entries_of(log) for log in logs]
+    return by_log[0] if len(by_log) == 1 else list(merge(*by_log, key=lambda entry: entry.timestamp))
 
 
 def places_in(log: RunLog) -> list[CheckpointRef]:
@@ -133,26 +133,26 @@ def places_in(log: RunLog) -> list[CheckpointRef]:
 
 def places_of(logs: Iterable[RunLog]) -> list[CheckpointRef]:
     """Return the checkpoints of several Runs, Run by Run."""
-    return [place for log in logs for place in places_in(log)]
+    return [ref for log in logs for ref in places_in(log)]
 
 
 def steps_of(logs: Iterable[RunLog]) -> list[StepCheckpoints]:
     """Return the checkpoints of several Runs, Run by Run, those of a step together. A rewind stands alone."""
-    found: list[StepCheckpoints] = []
-    for place in places_of(logs):
-        before = found[-1].latest if found else None
-        is_same = before is not None and (before.run_id, before.entry.step) == (place.run_id, place.entry.step)
-        if before is not None and is_same and "startRewind" not in (before.type, place.type):
-            found[-1] = StepCheckpoints((*found[-1].places, place))
+    steps: list[StepCheckpoints] = []
+    for ref in places_of(logs):
+        previous = steps[-1].latest if steps else None
+        is_same = previous is not None and (previous.run_id, previous.entry.step) == (ref.run_id, ref.entry.step)
+        if previous is not None and is_same and "startRewind" not in (previous.type, ref.type):
+            steps[-1] = StepCheckpoints((*steps[-1].places, ref))
         else:
-            found.append(StepCheckpoints((place,)))
-    return found
+            steps.append(StepCheckpoints((ref,)))
+    return steps
 
 
 def _place_id(entry: LogEntry) -> str:
     # in these event types, no text from outside precedes the id
-    found = None if entry.type == "startRewind" else _CHECKPOINT.search(entry.line)
-    return found[1].decode() if found else event_id_of(entry.log.run_id, entry.place + 1)
+    match = None if entry.type == "startRewind" else _CHECKPOINT.search(entry.line)
+    return match[1].decode() if match else event_id_of(entry.log.run_id, entry.place + 1)
 
 
 def parse_line(line: bytes) -> StoredEvent:
@@ -162,8 +162,8 @@ def parse_line(line: bytes) -> StoredEvent:
 
 def expert_of(log: RunLog) -> str:
     """Return the key of the Run's Expert; empty if unknown."""
-    found = _BEGINNING.match(log.lines[0]) if log.lines else None
-    return (found[3] or b"").decode() if found else ""
+    match = _BEGINNING.match(log.lines[0]) if log.lines else None
+    return (match[3] or b"").decode() if match else ""
 
 
 def is_delegate(log: RunLog) -> bool:
@@ -171,26 +171,26 @@ def is_delegate(log: RunLog) -> bool:
     return bool(log.lines) and b',"delegatedBy":{"expertKey":' in log.lines[0]
 
 
-def _entry(log: RunLog, place: int, line: bytes) -> LogEntry:
-    found = _BEGINNING.match(line)
-    if found is None:
-        return _parsed_entry(log, place, line)
-    return LogEntry(int(found[2]), found[1].decode(), int(found[4] or 0), place, log)
+def _entry(log: RunLog, index: int, line: bytes) -> LogEntry:
+    match = _BEGINNING.match(line)
+    if match is None:
+        return _parsed_entry(log, index, line)
+    return LogEntry(int(match[2]), match[1].decode(), int(match[4] or 0), index, log)
 
 
-def _parsed_entry(log: RunLog, place: int, line: bytes) -> LogEntry:
+def _parsed_entry(log: RunLog, index: int, line: bytes) -> LogEntry:
     """Return the entry of a line that does not begin as this version writes it, with the fields it has."""
     try:
-        found: JsonValue = json.loads(line)
+        parsed: JsonValue = json.loads(line)
     except ValueError:
-        found = None
-    fields = found if isinstance(found, dict) else {}
+        parsed = None
+    fields = parsed if isinstance(parsed, dict) else {}
 
     def number(name: str) -> int:
         value = fields.get(name)
         return value if isinstance(value, int) else 0
 
-    return LogEntry(number("timestamp"), str(fields.get("type", "")), number("stepNumber"), place, log)
+    return LogEntry(number("timestamp"), str(fields.get("type", "")), number("stepNumber"), index, log)
 
 
 # Rows of an event's line, also if this version cannot parse it.
@@ -235,10 +235,10 @@ def open_question_at(checkpoint: CheckpointRef) -> OpenQuestion | None:
 
 def _asks_at(checkpoint: CheckpointRef) -> StoredEvent | None:
     log = checkpoint.entry.log
-    for at in range(checkpoint.entry.place - 1, max(-1, checkpoint.entry.place - _MAX_EVENTS_BETWEEN), -1):
-        if log.lines[at].startswith(_QUESTIONS):
+    for index in range(checkpoint.entry.place - 1, max(-1, checkpoint.entry.place - _MAX_EVENTS_BETWEEN), -1):
+        if log.lines[index].startswith(_QUESTIONS):
             try:
-                return parse_line(log.lines[at])
+                return parse_line(log.lines[index])
             except ValueError:
                 return None
     return None
@@ -246,9 +246,9 @@ def _asks_at(checkpoint: CheckpointRef) -> StoredEvent | None:
 
 def calls_of_last_reply(entry: LogEntry) -> dict[str, ToolCallPart]:
     """Return the calls of the last reply before this event."""
-    for place in range(entry.place - 1, max(-1, entry.place - 5), -1):
+    for index in range(entry.place - 1, max(-1, entry.place - 5), -1):
         try:
-            event = parse_line(entry.log.lines[place])
+            event = parse_line(entry.log.lines[index])
         except ValueError:
             continue
         if isinstance(event, FinishGeneration):
@@ -260,7 +260,7 @@ def calls_of_last_reply(entry: LogEntry) -> dict[str, ToolCallPart]:
 
 _MAX_LEVELS = 8  # number of levels that are drawn; deeper Runs are drawn at the last
 
-_WORDS: dict[RunOrigin, str] = {
+_ORIGIN_PHRASES: dict[RunOrigin, str] = {
     "begun": "",
     "delegate": "called by {parent}",
     "continuation": "continues {at}",
@@ -270,19 +270,19 @@ _WORDS: dict[RunOrigin, str] = {
 }
 
 
-def origin_text(one: PlacedRun) -> str:
+def origin_text(placed: PlacedRun) -> str:
     """Return how the Run was started; empty if the user started it."""
-    return _WORDS[one.how].format(parent=one.parent or "a Run that is gone", at=one.at)
+    return _ORIGIN_PHRASES[placed.how].format(parent=placed.parent or "a Run that is gone", at=placed.at)
 
 
 def branches(tree: Sequence[PlacedRun]) -> list[str]:
     """Return the line prefix of each Run."""
-    found: list[str] = []
+    prefixes: list[str] = []
     open_below: list[bool] = []  # by level: whether a sibling follows further down
-    for one in reversed(tree):
-        depth = min(one.depth, _MAX_LEVELS)
+    for placed in reversed(tree):
+        depth = min(placed.depth, _MAX_LEVELS)
         open_below += [False] * (depth + 1 - len(open_below))
         lines = "".join("│  " if open_below[level] else "   " for level in range(1, depth))
-        found.append(lines + ("├─ " if open_below[depth] else "└─ ") if depth else "")
+        prefixes.append(lines + ("├─ " if open_below[depth] else "└─ ") if depth else "")
         open_below = [*open_below[:depth], True]
-    return found[::-1]
+    return prefixes[::-1]

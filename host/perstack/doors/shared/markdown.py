@@ -82,17 +82,17 @@ class TextStream:
     def add(self, delta: str) -> list[Block]:
         """Add text, and return the blocks that are complete now."""
         *lines, self._partial = (self._partial + delta).split("\n")
-        found = [block for line in lines for block in self._count_line(line)]
+        blocks = [block for line in lines for block in self._count_line(line)]
         while len(self._partial) > _MAX_BLOCK_CHARS:  # an endless line is not kept until its end
             piece, self._partial = self._partial[:_MAX_BLOCK_CHARS], self._partial[_MAX_BLOCK_CHARS:]
-            found += self._count_line(piece)
-        return found
+            blocks += self._count_line(piece)
+        return blocks
 
     def end(self) -> list[Block]:
         """Return the rest of the text as blocks, at its end."""
-        found = self._count_line(self._partial) if self._partial else []
+        blocks = self._count_line(self._partial) if self._partial else []
         self._partial = ""
-        return [*found, *self._flush()]
+        return [*blocks, *self._flush()]
 
     def _count_line(self, line: str) -> list[Block]:
         if self._is_source:
@@ -133,8 +133,8 @@ class TextStream:
         is_indented = line.startswith(("  ", "\t"))
         is_lazy = not self._is_after_blank and not _starts_block(line)
         self._is_after_blank = False
-        if is_indented and (opened := _INNER_FENCE.match(line)):
-            self._inner_fence = opened[1]
+        if is_indented and (match := _INNER_FENCE.match(line)):
+            self._inner_fence = match[1]
         return is_indented or is_lazy
 
     def _keep(self, line: str) -> list[Block]:
@@ -153,8 +153,8 @@ class TextStream:
             return [Block(line)]
         if _ITEM.match(line):
             self._kind, self._is_after_blank = "item", False
-            if opened := _INNER_FENCE.match(line):
-                self._inner_fence = opened[1]
+            if match := _INNER_FENCE.match(line):
+                self._inner_fence = match[1]
         else:
             self._kind = "text"
         return self._keep(line)
@@ -171,8 +171,8 @@ def _starts_block(line: str) -> bool:
 
 def _is_alike(item: str, other: str) -> bool:
     """Return whether two items belong to one list: both are numbered, or both have one mark."""
-    one, two = item.lstrip()[0], other.lstrip()[0]
-    return one == two or (one.isdigit() and two.isdigit())
+    first_mark, second_mark = item.lstrip()[0], other.lstrip()[0]
+    return first_mark == second_mark or (first_mark.isdigit() and second_mark.isdigit())
 
 
 def _is_closing(line: str, fence: str) -> bool:
@@ -187,8 +187,8 @@ def lines_of(block: Block, screen: Screen, width: int) -> list[Line]:
     """Return a block as lines of at most `width` cells."""
     text = plain_text(block.text).replace("\t", _TAB)
     if block.kind == "code":
-        found = break_anywhere(text, max(2, width - len(_CODE_INDENT)))
-        return [(_CODE_INDENT, screen.styled(line, fg="cyan")) for line in found]
+        pieces = break_anywhere(text, max(2, width - len(_CODE_INDENT)))
+        return [(_CODE_INDENT, screen.styled(line, fg="cyan")) for line in pieces]
     if block.kind != "source" and width >= _MIN_WIDTH and len(text) <= _MAX_BLOCK_CHARS:
         tokens = _parser().parse(text)
         if _is_renderable(tokens):
@@ -199,12 +199,12 @@ def lines_of(block: Block, screen: Screen, width: int) -> list[Line]:
 def render(text: str, width: int) -> list[Line]:
     """Return a whole text as lines of at most `width` cells, with an empty line between its blocks."""
     stream, screen = TextStream(), Screen(width, True)
-    found: list[Line] = []
+    lines: list[Line] = []
     for block in (*stream.add(text), *stream.end()):
-        if block.begins and found:
-            found.append(())
-        found += lines_of(block, screen, width)
-    return found
+        if block.begins and lines:
+            lines.append(())
+        lines += lines_of(block, screen, width)
+    return lines
 
 
 @cache
@@ -269,9 +269,9 @@ def _renderer() -> tuple[Console, Markdown]:
             self, console: Console, options: ConsoleOptions, number: int, last_number: int
         ) -> RenderResult:
             mark = f" {number}. "
-            inner = options.update(width=max(1, options.max_width - len(mark)))
-            for at, line in enumerate(console.render_lines(self.elements, inner, style=self.style)):
-                yield Segment(" " * len(mark) if at else mark, console.get_style("markdown.item.number"))
+            inner_options = options.update(width=max(1, options.max_width - len(mark)))
+            for index, line in enumerate(console.render_lines(self.elements, inner_options, style=self.style)):
+                yield Segment(" " * len(mark) if index else mark, console.get_style("markdown.item.number"))
                 yield from line
                 yield Segment.line()
 
@@ -298,10 +298,10 @@ def _part(segment: Segment, screen: Screen) -> StyledText:
     style = segment.style
     if style is None:
         return StyledText(segment.text, {})
-    kept: dict[str, str | bool] = {ours: True for theirs, ours in _ATTRIBUTES.items() if getattr(style, theirs)}
+    attributes: dict[str, str | bool] = {ours: True for theirs, ours in _ATTRIBUTES.items() if getattr(style, theirs)}
     if style.color is not None and not style.color.is_default:
-        kept["fg"] = style.color.name
-    return screen.styled(segment.text, **kept)
+        attributes["fg"] = style.color.name
+    return screen.styled(segment.text, **attributes)
 
 
 def _join_texts(parts: Iterable[StyledText]) -> Iterator[str | StyledText]:

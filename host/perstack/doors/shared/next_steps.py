@@ -109,8 +109,8 @@ def cli_phrase(step: NextStep) -> str:
 
 def command(step: NextStep) -> str:
     """Return the step's command; for a step without one its phrase for any door."""
-    words = phrase(step, COMMANDS)
-    return f"{words} {_LIMITS[step.needs]}" if isinstance(step, Resume) and step.needs in _LIMITS else words
+    text = phrase(step, COMMANDS)
+    return f"{text} {_LIMITS[step.needs]}" if isinstance(step, Resume) and step.needs in _LIMITS else text
 
 
 # Next steps as tools of the MCP server; where there is no tool, the user acts at a terminal.
@@ -145,8 +145,8 @@ def mcp_phrase(step: NextStep) -> str:
 
 def as_sentence(step: NextStep) -> str:
     """Return the MCP phrase as a sentence."""
-    words = mcp_phrase(step)
-    return f"{words[0].upper()}{words[1:]}."
+    text = mcp_phrase(step)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 # Next steps of tasks as HTTP requests.
@@ -255,9 +255,9 @@ def of_checkpoint(
 
     `asked` is the checkpoint of the step at which a question is answered again, `marked` another one to compare with.
     """
-    job, place = quote(job_id), quote(checkpoint_id)
-    branch = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job} --resume-from {place}"
-    compared = (
+    job, checkpoint = quote(job_id), quote(checkpoint_id)
+    branch = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job} --resume-from {checkpoint}"
+    comparison = (
         [] if marked is None else [CommandLine(_diff_between(job_id, marked, checkpoint_id, given), "from there")]
     )
     again = f"perstack resume {job} --resume-from {quote(asked or checkpoint_id)} -i ANSWER{given}"
@@ -267,12 +267,12 @@ def of_checkpoint(
         *([] if asked is None else [CommandLine(again, "another answer, in a branch")]),
     )
     return [
-        CommandLine(f"perstack log --checkpoint {place} --messages{given}", "the messages as the model sees them"),
-        CommandLine(f"perstack log --checkpoint {place} --new{given}", "those that are new in this step"),
-        CommandLine(f"perstack log --checkpoint {place} --json{given} > FILE", "the checkpoint, in a file"),
+        CommandLine(f"perstack log --checkpoint {checkpoint} --messages{given}", "the messages as the model sees them"),
+        CommandLine(f"perstack log --checkpoint {checkpoint} --new{given}", "those that are new in this step"),
+        CommandLine(f"perstack log --checkpoint {checkpoint} --json{given} > FILE", "the checkpoint, in a file"),
         *(branches if begins_branch else ()),
-        CommandLine(f"perstack diff {job} {place}{given}", "what the step did to files"),
-        *compared,
+        CommandLine(f"perstack diff {job} {checkpoint}{given}", "what the step did to files"),
+        *comparison,
         CommandLine(_diff_between(job_id, checkpoint_id, "", given), "what changed from there until now"),
         CommandLine(rewind(job_id, checkpoint_id, given), "the files of then"),
     ]

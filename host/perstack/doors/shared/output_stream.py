@@ -32,7 +32,7 @@ _WAIT_S = 0.02  # seconds that a write within an event loop waits for the thread
 _LEAVING_S = 2.0  # seconds that a process which was asked to stop waits for its readers
 _STDERR_S = 5.0  # seconds that a process waits at its end for the reader of stderr
 _MEMORY_BYTES = 8 << 20  # bytes queued in memory; more go to a temporary file
-_PIECE_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
 
 
 class OutputChannel:
@@ -59,8 +59,8 @@ class OutputChannel:
 
     def write(self, content: bytes) -> None:
         """Write, or queue within an event loop. Raises OSError if this write or an earlier queued one failed."""
-        waits = _may_wait()
-        if self._thread is None and (waits or not self._can_stall):
+        may_wait = _may_wait()
+        if self._thread is None and (may_wait or not self._can_stall):
             if not self._is_discarded:
                 self._write_through(content)
             return
@@ -72,7 +72,7 @@ class OutputChannel:
             self._backlog.append(content)
             self._changed.notify_all()
             self._start()
-            self._changed.wait_for(self._is_settled, None if waits else 0 if is_behind else _WAIT_S)
+            self._changed.wait_for(self._is_settled, None if may_wait else 0 if is_behind else _WAIT_S)
             self._check()
 
     def drain(self, seconds: float | None) -> bool:
@@ -111,9 +111,9 @@ class OutputChannel:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._backlog.size > 0)
-                piece = self._backlog.read_first(_PIECE_BYTES)
+                chunk = self._backlog.read_first(_CHUNK_BYTES)
             try:
-                written = _write_some(self.fd, piece)
+                byte_count = _write_some(self.fd, chunk)
             except OSError as error:
                 with self._changed:
                     self._failure = None if self._is_discarded else error
@@ -122,47 +122,47 @@ class OutputChannel:
                 continue
             with self._changed:
                 if self._backlog.size:  # not discarded during the write
-                    self._backlog.drop(written)
+                    self._backlog.drop(byte_count)
                 self._changed.notify_all()
 
     def _write_through(self, content: bytes) -> None:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[_write_some(self.fd, rest) :]
+        remaining = memoryview(content)
+        while remaining:
+            remaining = remaining[_write_some(self.fd, remaining) :]
 
 
 class _Backlog:
     def __init__(self) -> None:
         self.size = 0
         self._file: IO[bytes] = BytesIO()
-        self._place = 0  # offset in the file of the first queued byte
+        self._offset = 0  # offset in the file of the first queued byte
 
     def append(self, content: bytes) -> None:
         """Add to the end. Raises OSError if there is no room for a temporary file."""
-        end = self._place + self.size
+        end = self._offset + self.size
         if end + len(content) > _MEMORY_BYTES and isinstance(self._file, BytesIO):
             from tempfile import TemporaryFile  # needed only for a reader that is far behind
 
-            rest = self.read_first(self.size)
+            queued = self.read_first(self.size)
             self._file = TemporaryFile(buffering=0)  # noqa: SIM115 - closed when it is empty
-            self._place = 0
-            self._store(0, rest)
-            end = len(rest)
+            self._offset = 0
+            self._store(0, queued)
+            end = len(queued)
         self._store(end, content)
         self.size += len(content)
 
-    def _store(self, place: int, content: bytes) -> None:
-        self._file.seek(place)
-        rest = memoryview(content)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+    def _store(self, offset: int, content: bytes) -> None:
+        self._file.seek(offset)
+        remaining = memoryview(content)
+        while remaining:
+            remaining = remaining[self._file.write(remaining) :]
 
     def read_first(self, size: int) -> bytes:
-        self._file.seek(self._place)
+        self._file.seek(self._offset)
         return self._file.read(min(size, self.size))
 
     def drop(self, size: int) -> None:
-        self._place += size
+        self._offset += size
         self.size -= size
         if self.size == 0:
             self.clear()
@@ -196,10 +196,10 @@ class _Raw(RawIOBase):
 class _ChannelStream(TextIOWrapper):
     """A text stream to a channel, with the encoding and buffering of the stream it replaces."""
 
-    def __init__(self, channel: OutputChannel, fd: int, other: TextIO) -> None:
-        is_line_buffered = other.line_buffering if isinstance(other, TextIOWrapper) else True
+    def __init__(self, channel: OutputChannel, fd: int, replaced: TextIO) -> None:
+        is_line_buffered = replaced.line_buffering if isinstance(replaced, TextIOWrapper) else True
         raw = BufferedWriter(_Raw(channel, fd))
-        super().__init__(raw, encoding=other.encoding, errors=other.errors, line_buffering=is_line_buffered)
+        super().__init__(raw, encoding=replaced.encoding, errors=replaced.errors, line_buffering=is_line_buffered)
         self.channel = channel
 
 

@@ -45,14 +45,14 @@ def call_text(question: OpenQuestion, workspace: Path | None = None, spent: str 
         if name not in change.arguments
     ]
     diff = (f"  {line}" for line in (change.note, *change.lines) if line)
-    more = (f"{answer}: {words}, {_extent(answer)}" for answer, words in covered_calls(question))
-    return "\n".join((*head_lines(question), *lines, *diff, *more, *((f"so far: {spent}",) if spent else ())))
+    approvals = (f"{answer}: {description}, {_extent(answer)}" for answer, description in covered_calls(question))
+    return "\n".join((*head_lines(question), *lines, *diff, *approvals, *((f"so far: {spent}",) if spent else ())))
 
 
 def covered_calls(question: OpenQuestion) -> tuple[tuple[str, str], ...]:
     """Return each answer that approves more than this call, with a description of the calls that it covers."""
     offers = [(_on_one_line(rule), _on_one_line(_describe_rule(rule))) for rule in question.offers]
-    wider = ((f"{word}: {rule}", words) for word in (ALWAYS, ALWAYS_HERE) for rule, words in offers)
+    wider = ((f"{answer}: {rule}", description) for answer in (ALWAYS, ALWAYS_HERE) for rule, description in offers)
     return ((ALWAYS, "the same call again"), *wider)
 
 
@@ -66,11 +66,11 @@ def _describe_rule(text: str) -> str:
     except ValueError:
         return "every call that this rule matches"
     skill = "" if rule.skill is None else f" of skill {rule.skill.text}"
-    what = f"every call of {'delegate ' if rule.is_delegate else ''}{rule.tool.text}{skill}"
+    calls = f"every call of {'delegate ' if rule.is_delegate else ''}{rule.tool.text}{skill}"
     if rule.bare is not None:
-        return f"{what} that matches {rule.bare.text}"
-    named = " and ".join(f"{name} matches {glob.text}" for name, glob in rule.named)
-    return f"{what} whose {named}" if named else what
+        return f"{calls} that matches {rule.bare.text}"
+    conditions = " and ".join(f"{name} matches {glob.text}" for name, glob in rule.named)
+    return f"{calls} whose {conditions}" if conditions else calls
 
 
 def _on_one_line(text: str) -> str:
@@ -85,13 +85,13 @@ def head_lines(question: OpenQuestion) -> tuple[str, ...]:
 
 def value_text(value: JsonValue, question: OpenQuestion) -> str:
     """Return a value as lines that cannot be mistaken for others; invisible and omitted characters are made visible."""
-    shown = approvable_text(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
-    more = len(shown) - _MAX_SHOWN_CHARS
-    if more > 0:
+    text = approvable_text(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
+    cut_count = len(text) - _MAX_SHOWN_CHARS
+    if cut_count > 0:
         job, half = place_of(question.id)[0], _MAX_SHOWN_CHARS // 2
-        said = f"… {more:,} characters are left out here, see: perstack log {job} --verbose …"
-        shown = f"{shown[:half]}\n{said}\n{shown[-half:]}"
-    return shown.replace("\n", "\n    | ")  # lines of a value must not look like lines of ours
+        note = f"… {cut_count:,} characters are left out here, see: perstack log {job} --verbose …"
+        text = f"{text[:half]}\n{note}\n{text[-half:]}"
+    return text.replace("\n", "\n    | ")  # lines of a value must not look like lines of ours
 
 
 def requested_change(question: OpenQuestion, workspace: Path | None) -> FileEdit:
@@ -110,16 +110,16 @@ _YES, _NO = APPROVAL.options
 CHOICES = {_YES: "Use it", _NO: "Keep the one of before"}
 
 
-def agrees(said: object) -> bool:
+def agrees(answer: object) -> bool:
     """Return whether the answer is a yes; any other value leaves the definition unchanged."""
-    found = yes_or_no(said) if isinstance(said, str) else None
-    return found is not None and found.is_yes
+    decision = yes_or_no(answer) if isinstance(answer, str) else None
+    return decision is not None and decision.is_yes
 
 
-def declines(said: str) -> bool:
+def declines(answer: str) -> bool:
     """Return whether the answer is a no."""
-    found = yes_or_no(said)
-    return found is not None and not found.is_yes
+    decision = yes_or_no(answer)
+    return decision is not None and not decision.is_yes
 
 
 # A question for a person at a terminal.
@@ -127,49 +127,52 @@ def declines(said: str) -> bool:
 
 def question_text(question: OpenQuestion) -> str:
     """Return the Expert, the question, its numbered options, the fields of a form, and all other arguments."""
-    asked = accepted_answers(question)
+    allowed = accepted_answers(question)
     lines = [f"{question.expert_key} asks: {_indent(question.shown)}"]
-    if asked.schema is not None:
-        lines += _fields(asked.schema)
+    if allowed.schema is not None:
+        lines += _fields(allowed.schema)
     lines += [
-        f"  {name}: {value_text(value, question)}" for name, value in beside_question(question.args, asked).items()
+        f"  {name}: {value_text(value, question)}" for name, value in beside_question(question.args, allowed).items()
     ]
-    lines += [f"  {number}. {option}" for number, option in enumerate(_options(question, asked), 1)]
+    lines += [f"  {number}. {option}" for number, option in enumerate(_options(question, allowed), 1)]
     return "\n".join(lines)
 
 
-def select_option(asked: AcceptedAnswers, answer: str) -> str:
+def select_option(allowed: AcceptedAnswers, answer: str) -> str:
     """Return the option that a number selects, for several the list of them; any other answer unchanged."""
-    if asked.several and "," in answer:
-        parts = [_option_of_number(asked, part.strip()) for part in answer.split(",")]
-        return json.dumps(parts, ensure_ascii=False) if any(one in asked.options for one in parts) else answer
-    return _option_of_number(asked, answer)
+    if allowed.several and "," in answer:
+        parts = [_option_of_number(allowed, part.strip()) for part in answer.split(",")]
+        return json.dumps(parts, ensure_ascii=False) if any(part in allowed.options for part in parts) else answer
+    return _option_of_number(allowed, answer)
 
 
-def _option_of_number(asked: AcceptedAnswers, answer: str) -> str:
-    if answer.isascii() and answer.isdecimal() and answer not in asked.options and len(answer) < 4:
+def _option_of_number(allowed: AcceptedAnswers, answer: str) -> str:
+    if answer.isascii() and answer.isdecimal() and answer not in allowed.options and len(answer) < 4:
         number = int(answer)
-        if 1 <= number <= len(asked.options):
-            return asked.options[number - 1]
+        if 1 <= number <= len(allowed.options):
+            return allowed.options[number - 1]
     return answer
 
 
-def _options(question: OpenQuestion, asked: AcceptedAnswers) -> Iterator[str]:
-    listed = [entry for given in question.args.values() if isinstance(given, list) for entry in given]
-    descriptions = {one.get("label"): one.get("description") for one in listed if isinstance(one, dict)}
-    for option in asked.options:
+def _options(question: OpenQuestion, allowed: AcceptedAnswers) -> Iterator[str]:
+    entries = [entry for value in question.args.values() if isinstance(value, list) for entry in value]
+    descriptions = {entry.get("label"): entry.get("description") for entry in entries if isinstance(entry, dict)}
+    for option in allowed.options:
         description = descriptions.get(option)
         yield _indent(f"{option}: {description}" if isinstance(description, str) and description else option)
 
 
 def _fields(schema: JsonObject) -> Iterator[str]:
-    found = schema.get("properties")
-    for name, field in found.items() if isinstance(found, dict) else ():
-        of = field if isinstance(field, dict) else {}
-        words = of.get("description") or of.get("title")
-        rest = {key: of[key] for key in ("enum", "oneOf", "default", "minimum", "maximum") if key in of}
-        parts = [words if isinstance(words, str) else "", json.dumps(rest, ensure_ascii=False) if rest else ""]
-        yield f"  {name} ({of.get('type', 'string')}): {' '.join(filter(None, parts))}".rstrip(": ")
+    properties = schema.get("properties")
+    for name, field in properties.items() if isinstance(properties, dict) else ():
+        settings = field if isinstance(field, dict) else {}
+        description = settings.get("description") or settings.get("title")
+        limits = {key: settings[key] for key in ("enum", "oneOf", "default", "minimum", "maximum") if key in settings}
+        parts = [
+            description if isinstance(description, str) else "",
+            json.dumps(limits, ensure_ascii=False) if limits else "",
+        ]
+        yield f"  {name} ({settings.get('type', 'string')}): {' '.join(filter(None, parts))}".rstrip(": ")
 
 
 def _indent(text: str) -> str:
@@ -192,7 +195,7 @@ _KEYWORDS: dict[str, tuple[str, ...]] = {
     "array": (*_COMMON, "items", "minItems", "maxItems"),
 }
 _FORMATS = ("email", "uri", "date", "date-time")
-_YES_NO = {one: one for one in APPROVAL.options}
+_YES_NO = {option: option for option in APPROVAL.options}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +209,14 @@ class Form:
     def answer(self, content: Mapping[str, JsonValue]) -> str | None:
         """Return the filled-in values as `Host.answer` takes them; None without any."""
         if self.is_by_field:
-            given = {name: value for name, value in content.items() if value is not None}
-            return json.dumps(given, ensure_ascii=False)
-        said, comment = content.get(OTHER) or content.get(ANSWER), content.get(COMMENT)
-        if isinstance(said, list):
-            return json.dumps(said, ensure_ascii=False)
-        if not isinstance(said, str) or not said:
+            values = {name: value for name, value in content.items() if value is not None}
+            return json.dumps(values, ensure_ascii=False)
+        text, comment = content.get(OTHER) or content.get(ANSWER), content.get(COMMENT)
+        if isinstance(text, list):
+            return json.dumps(text, ensure_ascii=False)
+        if not isinstance(text, str) or not text:
             return None
-        return f"{said}: {comment}" if isinstance(comment, str) and comment.strip() else said
+        return f"{text}: {comment}" if isinstance(comment, str) and comment.strip() else text
 
 
 def form_of(question: OpenQuestion, workspace: Path | None = None, *, has_lists: bool = True) -> Form:
@@ -222,8 +225,10 @@ def form_of(question: OpenQuestion, workspace: Path | None = None, *, has_lists:
         return Form(_message(question, workspace), _text_schema(accepted_answers(question), has_lists=has_lists))
     fields = _flat_fields(question.requested_schema, has_lists=has_lists)
     if fields is None:
-        what = json.dumps(question.requested_schema, ensure_ascii=False)
-        return Form(f"{question.shown}\n\nThe answer is a JSON object by this schema: {what}", _text_schema(ANYTHING))
+        schema_text = json.dumps(question.requested_schema, ensure_ascii=False)
+        return Form(
+            f"{question.shown}\n\nThe answer is a JSON object by this schema: {schema_text}", _text_schema(ANYTHING)
+        )
     schema: JsonObject = {"type": "object", "properties": fields}
     required = question.requested_schema.get("required")
     if isinstance(required, list) and required:
@@ -245,11 +250,11 @@ def choices_of(form: Form) -> dict[str, str]:
 def _titles_of_options(field: JsonObject) -> dict[str, str]:
     if field.get("type") == "boolean":
         return _YES_NO
-    listed, titled = field.get("enum"), field.get("oneOf")
-    if isinstance(listed, list):
-        return {one: one for one in listed if isinstance(one, str)}
-    choices = [one for one in titled if isinstance(one, dict)] if isinstance(titled, list) else []
-    return {str(one["const"]): str(one.get("title", one["const"])) for one in choices if "const" in one}
+    names, titled = field.get("enum"), field.get("oneOf")
+    if isinstance(names, list):
+        return {name: name for name in names if isinstance(name, str)}
+    choices = [choice for choice in titled if isinstance(choice, dict)] if isinstance(titled, list) else []
+    return {str(choice["const"]): str(choice.get("title", choice["const"])) for choice in choices if "const" in choice}
 
 
 def _message(question: OpenQuestion, workspace: Path | None) -> str:
@@ -262,19 +267,19 @@ def _message(question: OpenQuestion, workspace: Path | None) -> str:
     return "\n".join((question.text, *details))
 
 
-def _text_schema(asked: AcceptedAnswers, *, has_lists: bool = False) -> JsonObject:
+def _text_schema(allowed: AcceptedAnswers, *, has_lists: bool = False) -> JsonObject:
     answer: JsonObject = {"type": "string", "title": "Answer"}
-    if asked.several and has_lists:
-        answer = {"type": "array", "title": "Answer", "items": {"type": "string", "enum": list(asked.options)}}
-    elif asked.options and not asked.several:
-        answer["enum"] = list(asked.options)
+    if allowed.several and has_lists:
+        answer = {"type": "array", "title": "Answer", "items": {"type": "string", "enum": list(allowed.options)}}
+    elif allowed.options and not allowed.several:
+        answer["enum"] = list(allowed.options)
     properties: JsonObject = {ANSWER: answer}
-    if asked.is_approval:
-        words = "Beside a no: what the model should know"
-        properties[COMMENT] = {"type": "string", "title": "Words", "description": words}
-    if asked.is_yes_no:
+    if allowed.is_approval:
+        hint = "Beside a no: what the model should know"
+        properties[COMMENT] = {"type": "string", "title": "Words", "description": hint}
+    if allowed.is_yes_no:
         properties[COMMENT] = {"type": "string", "title": "Words", "description": "Comment on your answer"}
-    if asked.options and asked.allows_other:
+    if allowed.options and allowed.allows_other:
         properties[OTHER] = {
             "type": "string",
             "title": "Something else",
@@ -289,8 +294,8 @@ def _flat_fields(schema: JsonObject, *, has_lists: bool) -> JsonObject | None:
     if not isinstance(properties, dict):
         return None
     fields: JsonObject = {}
-    for name, each in properties.items():
-        field = _flat_field(each, has_lists=has_lists)
+    for name, subschema in properties.items():
+        field = _flat_field(subschema, has_lists=has_lists)
         if field is None:
             return None
         fields[name] = field

@@ -17,7 +17,7 @@ from perstack.core.base.text import plain_text
 from perstack.dataclass import dataclass
 from perstack.doors.shared.text import shorten
 
-WIDEST = 1000  # line width if the output is not a terminal
+UNLIMITED_WIDTH = 1000  # line width if the output is not a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Screen:
     @classmethod
     def _of(cls, stream: TextIO) -> Screen:
         if not is_terminal(stream):
-            return cls(WIDEST, False)
+            return cls(UNLIMITED_WIDTH, False)
         is_dumb = os.environ.get("TERM", "dumb") == "dumb"
         width, height = size_of(stream)
         return cls(width, not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb", 0 if is_dumb else height)
@@ -87,12 +87,12 @@ def size_of(stream: TextIO) -> tuple[int, int]:
     """Return columns and lines: of COLUMNS and LINES if set, otherwise of the terminal."""
     columns, lines = (os.environ.get(name, "") for name in ("COLUMNS", "LINES"))
     try:
-        found = os.get_terminal_size(stream.fileno())
+        terminal_size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
-        found = os.terminal_size((80, 24))
+        terminal_size = os.terminal_size((80, 24))
     return (
-        int(columns) if columns.isdecimal() and int(columns) else found.columns or 80,
-        int(lines) if lines.isdecimal() and int(lines) else found.lines or 24,
+        int(columns) if columns.isdecimal() and int(columns) else terminal_size.columns or 80,
+        int(lines) if lines.isdecimal() and int(lines) else terminal_size.lines or 24,
     )
 
 

@@ -33,15 +33,15 @@ def handle_stop_signals(
     `interrupt` is given, it is called at each SIGINT instead. Call it only in a coroutine.
     """
     loop = asyncio.get_running_loop()
-    since: float | None = None
+    first_at: float | None = None
 
     def stop() -> None:
-        nonlocal since
-        if since is None:
-            since = loop.time()
+        nonlocal first_at
+        if first_at is None:
+            first_at = loop.time()
             hurry_output()
             first()
-        elif loop.time() - since > _ECHO_S:
+        elif loop.time() - first_at > _ECHO_S:
             again()
 
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
@@ -55,14 +55,14 @@ def handle_stop_signals(
             loop.remove_signal_handler(number)
 
 
-def on_suspended(then: Callable[[], object]) -> None:
-    """Call `then` at Ctrl-Z or SIGTSTP instead of suspending, from now on. Call it only in a coroutine."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, then)
+def on_suspended(callback: Callable[[], object]) -> None:
+    """Call `callback` at Ctrl-Z or SIGTSTP instead of suspending, from now on. Call it only in a coroutine."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, callback)
 
 
-def on_continued(then: Callable[[], object]) -> None:
-    """Call `then` at each continuation after Ctrl-Z, when the screen may have changed. Call it only in a coroutine."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, then)
+def on_continued(callback: Callable[[], object]) -> None:
+    """Call `callback` whenever Ctrl-Z has ended, when the screen may have changed. Call it only in a coroutine."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, callback)
 
 
 @contextmanager

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import asyncio
 
 MAX_MESSAGE_BYTES = 64 << 20
-_PIECE_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 18
 _MAX_READ_AHEAD = 16  # maximum messages that are read before they are handled
-_SHOWN_BYTES = 200  # maximum bytes shown of a line that is not a message
+_MAX_SHOWN_BYTES = 200  # maximum bytes shown of a line that is not a message
 
 _Message = TypeVar("_Message")
 
@@ -65,10 +65,10 @@ class ProtocolStdio:
 
     def write(self, line: bytes) -> bool:
         """Write a line; return False if the reader is gone. Call it only before `start`."""
-        rest = memoryview(plain_json(line) if self.is_shown else line)
+        remaining = memoryview(plain_json(line) if self.is_shown else line)
         try:
-            while rest:
-                rest = rest[os.write(self.write_fd, rest) :]
+            while remaining:
+                remaining = remaining[os.write(self.write_fd, remaining) :]
         except OSError:
             return False
         return True
@@ -89,9 +89,9 @@ class ProtocolStdio:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        written: asyncio.Future[bool] = loop.create_future()
-        self._outgoing.put((line, loop, written))
-        return await written
+        future: asyncio.Future[bool] = loop.create_future()
+        self._outgoing.put((line, loop, future))
+        return await future
 
     def _pump_in(self, loop: asyncio.AbstractEventLoop, incoming: asyncio.Queue[bytes | None]) -> None:
         import asyncio
@@ -116,10 +116,10 @@ class ProtocolStdio:
 
     def _pump_out(self) -> None:
         while True:
-            line, loop, written = self._outgoing.get()
+            line, loop, future = self._outgoing.get()
             is_written = self.write(line)
             try:
-                loop.call_soon_threadsafe(_tell, written, is_written)
+                loop.call_soon_threadsafe(_tell, future, is_written)
             except RuntimeError:
                 return  # the loop has ended first
 
@@ -133,30 +133,29 @@ async def _messages(
             message = parse(line)
         except ValueError:
             if line.strip():
-                notice(
-                    f"stdin: a line is not {protocol}, and is ignored: {line[:_SHOWN_BYTES].decode('utf-8', 'replace')}"
-                )
+                excerpt = line[:_MAX_SHOWN_BYTES].decode("utf-8", "replace")
+                notice(f"stdin: a line is not {protocol}, and is ignored: {excerpt}")
         else:
             yield message
         line = await lines.get()
 
 
-def _tell(written: asyncio.Future[bool], value: bool) -> None:
-    if not written.done():
-        written.set_result(value)
+def _tell(future: asyncio.Future[bool], value: bool) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 def _lines(fd: int) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
-    while piece := _read(fd):
-        *whole, rest = piece.split(b"\n")
-        for line in whole:
+    while chunk := _read(fd):
+        *complete, partial = chunk.split(b"\n")
+        for line in complete:
             yield b"".join((*parts, line))
             parts.clear()
             size = 0
-        parts.append(rest)
-        size += len(rest)
+        parts.append(partial)
+        size += len(partial)
         if size > MAX_MESSAGE_BYTES:
             raise _MessageTooLong(
                 f"the client sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB; the server ends"
@@ -166,6 +165,6 @@ def _lines(fd: int) -> Iterator[bytes]:
 def _read(fd: int) -> bytes:
     # Linux reports a closed terminal as EIO
     try:
-        return os.read(fd, _PIECE_BYTES)
+        return os.read(fd, _CHUNK_BYTES)
     except OSError:
         return b""

@@ -34,15 +34,15 @@ def fit_columns(
     """Return the width of each shown column by index: `texts` are cut, `drops` go first; `width` None keeps all."""
     if width is None:
         return dict(enumerate(widths))
-    cut = (*whole, *texts)
+    uncapped = (*whole, *texts)
     wanted = {
-        i: cells if i in cut else min(cells, max(_MAX_PLAIN_CELLS, headings[i])) for i, cells in enumerate(widths)
+        i: cells if i in uncapped else min(cells, max(_MAX_PLAIN_CELLS, headings[i])) for i, cells in enumerate(widths)
     }
-    least = {i: min(wanted[i], max(_MIN_TEXT_CELLS, headings[i])) for i in texts}
+    min_cells = {i: min(wanted[i], max(_MIN_TEXT_CELLS, headings[i])) for i in texts}
     for index in (None, *drops):
         if index is not None:
             wanted.pop(index, None)
-        if _total({**wanted, **least}) <= width:
+        if _total({**wanted, **min_cells}) <= width:
             break
     return {**wanted, **_share_cells(width - _total(wanted) + sum(wanted[i] for i in texts), wanted, texts, headings)}
 
@@ -51,14 +51,14 @@ def _total(columns: dict[int, int]) -> int:
     return sum(columns.values()) + GAP * (len(columns) - 1)
 
 
-def _share_cells(left: int, wanted: dict[int, int], texts: Sequence[int], headings: Sequence[int]) -> dict[int, int]:
+def _share_cells(free: int, wanted: dict[int, int], texts: Sequence[int], headings: Sequence[int]) -> dict[int, int]:
     """Return the cells of each text column; the shortest is served first, so that its surplus goes to the others."""
-    found: dict[int, int] = {}
-    for done, index in enumerate(sorted(texts, key=lambda one: wanted[one])):
-        share = left // (len(texts) - done)
-        found[index] = max(min(wanted[index], share), headings[index], 1)
-        left -= found[index]
-    return found
+    shares: dict[int, int] = {}
+    for served, index in enumerate(sorted(texts, key=lambda i: wanted[i])):
+        share = free // (len(texts) - served)
+        shares[index] = max(min(wanted[index], share), headings[index], 1)
+        free -= shares[index]
+    return shares
 
 
 def shorten(text: str, width: int) -> str:
@@ -87,23 +87,23 @@ def break_anywhere(line: str, width: int) -> list[str]:
     """Return one clean line in pieces of at most `width` cells, broken anywhere, without losing a character."""
     width = max(2, width)
     if line.isascii():
-        return [line[at : at + width] for at in range(0, len(line), width)] or [""]
-    found, used = [""], 0
+        return [line[start : start + width] for start in range(0, len(line), width)] or [""]
+    pieces, used_cells = [""], 0
     for char in line:
-        wide = cells(char)
-        if used + wide > width:
-            found.append("")
-            used = 0
-        found[-1] += char
-        used += wide
-    return found
+        char_cells = cells(char)
+        if used_cells + char_cells > width:
+            pieces.append("")
+            used_cells = 0
+        pieces[-1] += char
+        used_cells += char_cells
+    return pieces
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """Return the text cut or filled to exactly `width` cells; `right` aligns it right."""
-    cut = text if cells(text) <= width else shorten(text, width)
-    filling = " " * (width - cells(cut))
-    return filling + cut if right else cut + filling
+    fitted = text if cells(text) <= width else shorten(text, width)
+    filling = " " * (width - cells(fitted))
+    return filling + fitted if right else fitted + filling
 
 
 def size(number: int) -> str:
@@ -126,9 +126,9 @@ def minute(milliseconds: int) -> str:
     return f"{local_time(milliseconds):%Y-%m-%d %H:%M}"
 
 
-def ago(then: int, now: int) -> str:
+def ago(moment: int, now: int) -> str:
     """Return the time between two moments in milliseconds: `just now`, `5 min ago`, `3 days ago`."""
-    seconds = (now - then) // 1000
+    seconds = (now - moment) // 1000
     for size, noun in ((86_400, "day"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             number = seconds // size

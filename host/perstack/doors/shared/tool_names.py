@@ -15,13 +15,13 @@ _MAX_NAME_CHARS = 48  # maximum characters of a tool's name: clients prefix the 
 
 def only_experts(project: Project, only: Sequence[str]) -> frozenset[str]:
     """Return the keys of the named Experts; empty for all. Raises UsageError if one does not exist."""
-    found = {key: project.expert(key) for key in only}
-    for key, expert in found.items():
+    by_key = {key: project.expert(key) for key in only}
+    for key, expert in by_key.items():
         if expert is None:
             project.check_broken(key)
-            known = ", ".join(sorted(project.experts)) or "none"
-            raise UsageError(f"--experts: there is no Expert {key!r} in {project.path}; there are: {known}")
-    return frozenset(expert.key for expert in found.values() if expert is not None)
+            names = ", ".join(sorted(project.experts)) or "none"
+            raise UsageError(f"--experts: there is no Expert {key!r} in {project.path}; there are: {names}")
+    return frozenset(expert.key for expert in by_key.values() if expert is not None)
 
 
 def tool_names(keys: Iterable[str], taken: Iterable[str]) -> dict[str, str]:

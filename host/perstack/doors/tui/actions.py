@@ -65,7 +65,7 @@ OTHER_KEYS: tuple[tuple[str, str], ...] = (
 
 def bindings_of(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
     """Return the bindings of the actions with a key, in Textual's form."""
-    return [(one.key, one.name, one.title) for one in actions if one.key]
+    return [(action.key, action.name, action.title) for action in actions if action.key]
 
 
 # Commands of the linear mode; the help is generated from this table.
@@ -100,7 +100,7 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("quit", "", "Leave; asks first while Jobs are at work. Ctrl-D does the same."),
 )
 
-OTHERS: tuple[str, ...] = (
+OTHER_INPUT: tuple[str, ...] = (
     "A line is sent when it ends. One that ends with \\ continues in the next.",
     "A text that begins with a slash is typed with two.",
     "Ctrl-C interrupts what is at work, which is recorded.",

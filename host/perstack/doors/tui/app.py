@@ -68,9 +68,9 @@ FRAME_S = 1 / 12  # minimum seconds between two drawings: a model streams faster
 _TYPING = ("Enter send", "^J new line")
 _INTERRUPT = "Esc interrupt"
 _KEYS = (*_TYPING, _INTERRUPT, "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
-_DROPPED = ("^J new line", "Enter send", "^P all")  # left out of a narrow key line, in this order
+_DROP_ORDER = ("^J new line", "Enter send", "^P all")  # left out of a narrow key line, in this order
 
-_OF_JOBS = ("scroll", "to_end", "fold", "find")  # actions on the shown Job; a screen above it has others
+_JOB_ACTIONS = ("scroll", "to_end", "fold", "find")  # actions on the shown Job; a screen above it has others
 
 
 class StartApp(App[int]):
@@ -85,9 +85,9 @@ class StartApp(App[int]):
     COMMANDS = {_Actions}  # noqa: RUF012 - Textual's own type
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
-            Binding(one.key, one.name, one.title, show=False, priority=one.key != "escape")
-            for one in ACTIONS
-            if one.key
+            Binding(action.key, action.name, action.title, show=False, priority=action.key != "escape")
+            for action in ACTIONS
+            if action.key
         ),
         Binding("pageup", "scroll(-1)", show=False, priority=True),
         Binding("pagedown", "scroll(1)", show=False, priority=True),
@@ -243,7 +243,7 @@ class StartApp(App[int]):
             self.action_tab(number + 1)
 
     def _show_tabs(self) -> None:
-        tabs = [Tab(one.expert_key or one.job_id or "new", one.state) for one in self.sessions]
+        tabs = [Tab(session.expert_key or session.job_id or "new", session.state) for session in self.sessions]
         self._tabs.set(tabs_line(tabs, self._shown, self.host.workspace.name, max(20, self._width - 2)))
 
     def on_resize(self, event: events.Resize) -> None:
@@ -257,11 +257,11 @@ class StartApp(App[int]):
         pane = self._panes[self._shown] if self._panes else None
         idle = () if pane is None or pane.is_typed_in else _TYPING
         at_rest = () if pane is None or pane.session.is_busy else (_INTERRUPT,)
-        shown = [one for one in _KEYS if one not in (*idle, *at_rest)]
-        for one in _DROPPED:
-            if len("   ".join(shown)) > self._width - 2 and one in shown:
-                shown.remove(one)
-        self._keys.set((Span("   ".join(shown), "dim"),))
+        keys = [key for key in _KEYS if key not in (*idle, *at_rest)]
+        for key in _DROP_ORDER:
+            if len("   ".join(keys)) > self._width - 2 and key in keys:
+                keys.remove(key)
+        self._keys.set((Span("   ".join(keys), "dim"),))
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -274,10 +274,10 @@ class StartApp(App[int]):
     def _draw(self) -> None:
         self._frame = None
         self._drawn = asyncio.get_running_loop().time()
-        changed, self._changed = self._changed, set()
+        sessions, self._changed = self._changed, set()
         if not self._panes:
             return
-        if self.pane.session in changed:
+        if self.pane.session in sessions:
             self.pane.update()
         self._show_tabs()
         self._show_keys()
@@ -330,12 +330,12 @@ class StartApp(App[int]):
 
     async def action_agree(self) -> None:
         """Accept a changed definition that executes something new."""
-        held = None if self.live is None else self.live.open_change
-        if self.live is None or held is None:
+        change = None if self.live is None else self.live.open_change
+        if self.live is None or change is None:
             self.notify(nothing_held(self.live), markup=False)
             return
         try:
-            is_used = await asyncio.to_thread(self.live.agree, held.digest)
+            is_used = await asyncio.to_thread(self.live.agree, change.digest)
         except PerstackError as error:
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
@@ -347,7 +347,7 @@ class StartApp(App[int]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable scrolling and folding of the Job while another screen is above it."""
-        return super().check_action(action, parameters) and not (action in _OF_JOBS and len(self.screen_stack) > 1)
+        return super().check_action(action, parameters) and not (action in _JOB_ACTIONS and len(self.screen_stack) > 1)
 
     def action_help(self) -> None:
         """Show the help above the current screen; Esc returns."""
@@ -374,8 +374,8 @@ class StartApp(App[int]):
         """Show the tab with that number, from 1."""
         if 0 < number <= len(self._panes):
             self._shown = number - 1
-            for at, pane in enumerate(self._panes):
-                pane.display = at == self._shown
+            for index, pane in enumerate(self._panes):
+                pane.display = index == self._shown
             self.pane.update()
             self.pane.take_focus()
             self._show_tabs()
@@ -448,11 +448,11 @@ class StartApp(App[int]):
     async def _check_model(self, session: Session, name: str) -> None:
         """Say what is used, and warn of a name that the provider does not list."""
         try:
-            words, is_doubt = await session.check_model(name)
+            text, is_doubt = await session.check_model(name)
         except PerstackError as error:
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
-        self.notify(words, severity="warning" if is_doubt else "information", markup=False)
+        self.notify(text, severity="warning" if is_doubt else "information", markup=False)
 
     async def action_find(self) -> None:
         """Search the shown Job."""
@@ -542,7 +542,7 @@ def run_start(
     async def main() -> int:
         async with host:
             job_id = await host.jobs.find(job)
-            typed = [one.query for one in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs) if one.query]
+            typed = [job.query for job in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs) if job.query]
             app = StartApp(
                 host,
                 ReloadedProject(loaded),

@@ -18,7 +18,7 @@ from perstack.doors.tui.view.lines import STATES
 from perstack.doors.tui.view.models import model_rows
 from perstack.host import Host
 
-_SHOWN_EVENTS = 30  # maximum lines shown of events stored before the Job was opened
+_MAX_SHOWN_LINES = 30  # maximum lines shown of events stored before the Job was opened
 
 
 class HeldLines:
@@ -28,7 +28,7 @@ class HeldLines:
         """Write lines with `put`."""
         self._put = put
         self._is_shown = True
-        self._held: deque[tuple[str | StyledText, ...]] = deque(maxlen=_SHOWN_EVENTS)
+        self._held: deque[tuple[str | StyledText, ...]] = deque(maxlen=_MAX_SHOWN_LINES)
         self._left_out = 0
 
     def hold(self) -> None:
@@ -50,7 +50,7 @@ class HeldLines:
         if self._is_shown:
             self._put(*parts)
             return
-        self._left_out += len(self._held) == _SHOWN_EVENTS
+        self._left_out += len(self._held) == _MAX_SHOWN_LINES
         self._held.append(parts)
 
 
@@ -62,24 +62,24 @@ _STATUS_CELLS = 200
 def status_lines(session: Session, now: int) -> list[str]:
     """Return the status, each Run's activity and its duration, the todos, and the totals."""
     live = session.transcript.live
-    found = [STATES[session.state]]
+    lines = [STATES[session.state]]
     for lane in live.lanes.values():
         works = [call_line(work, now, _STATUS_CELLS) for work in lane.work.values()]
-        doing = (
+        activity = (
             "the model writes" if lane.text else with_duration(lane.doing or "begins", lane.since, now, _STATUS_CELLS)
         )
-        found += [f"{lane.label}: {one}" for one in works or [doing]]
+        lines += [f"{lane.label}: {text}" for text in works or [activity]]
     first = next(iter(live.lanes.values()), None) or live.latest
     if first is not None and first.todos:
-        found.append(todos_words(first))
+        lines.append(todos_words(first))
     if live.steps:
-        found.append(", ".join(total_texts(live, now if session.is_busy else live.began or now)))
-    return found
+        lines.append(", ".join(total_texts(live, now if session.is_busy else live.began or now)))
+    return lines
 
 
 _SEARCHED_JOBS = 1_000  # number of newest Jobs that are searched
-_SHOWN = 20
-_WIDEST = 200
+_MAX_LISTED_JOBS = 20
+_LINE_CELLS = 200
 
 
 # Numbered lists to choose from.
@@ -98,15 +98,15 @@ class Lists:
     async def history(self, words: str) -> list[str]:
         """Return past Jobs as lines, newest first. Raises PerstackError."""
         page = await self._host.jobs.list(limit=_SEARCHED_JOBS)
-        found = matching(page.jobs, words)
-        self._jobs = [job.id for job in found[:_SHOWN]]
+        jobs = matching(page.jobs, words)
+        self._jobs = [job.id for job in jobs[:_MAX_LISTED_JOBS]]
         lines = [
-            shorten(f"{number}. {name_of(job)} {status_of(job)}: {job.query}", _WIDEST)
-            for number, job in enumerate(found[:_SHOWN], 1)
+            shorten(f"{number}. {name_of(job)} {status_of(job)}: {job.query}", _LINE_CELLS)
+            for number, job in enumerate(jobs[:_MAX_LISTED_JOBS], 1)
         ]
-        more = len(found) - _SHOWN
-        if more > 0:
-            lines.append(f"{count(more, 'more Job')}; /history WORDS finds them")
+        hidden_count = len(jobs) - _MAX_LISTED_JOBS
+        if hidden_count > 0:
+            lines.append(f"{count(hidden_count, 'more Job')}; /history WORDS finds them")
         if not lines and page.next is not None:
             return [f"none of the newest {len(page.jobs):,} Jobs has these words"]
         return [*lines, "/open NUMBER opens one"] if lines else ["no Job has these words" if words else "no Jobs yet"]
@@ -117,7 +117,7 @@ class Lists:
         self._jobs = [item.job_id for item in items]
         lines: list[str] = []
         for number, item in enumerate(items, 1):
-            lines.append(shorten(f"{number}. {item.who}: {item.text} ({ago(item.since, now)})", _WIDEST))
+            lines.append(shorten(f"{number}. {item.who}: {item.text} ({ago(item.since, now)})", _LINE_CELLS))
             if item.task_id is not None and not item.damaged:
                 lines.append(one_line(f"  a task is answered by: perstack answer {item.task_id} ANSWER"))
         return [*lines, "/open NUMBER opens one"] if lines else ["nothing waits for you"]
@@ -126,8 +126,8 @@ class Lists:
         """Return the checkpoints of a Job as lines. Raises PerstackError."""
         self._places, self._of = () if job_id is None else places_of(await self._host.jobs.logs(job_id)), job_id
         lines = [
-            shorten(f"{number}. {name_of_place(one)} {one.expert}{_question_note(one)}", _WIDEST)
-            for number, one in enumerate(self._places, 1)
+            shorten(f"{number}. {name_of_place(ref)} {ref.expert}{_question_note(ref)}", _LINE_CELLS)
+            for number, ref in enumerate(self._places, 1)
         ]
         return [*lines, "/branch NUMBER begins another way there"] if lines else ["this Job has no checkpoint yet"]
 
@@ -135,25 +135,25 @@ class Lists:
         """Return the models that a session's Expert may use as lines. Raises PerstackError."""
         experts, key = self._host.experts, session.expert_key or ""
         rows = model_rows(experts.model(key), await experts.models(key), session.model, "")
-        lines = [shorten(f"{row.name}: {row.note}".removesuffix(": "), _WIDEST) for row in rows]
+        lines = [shorten(f"{row.name}: {row.note}".removesuffix(": "), _LINE_CELLS) for row in rows]
         return [*lines, "/model NAME uses one from the next Run on"] if lines else ["no model is known"]
 
     def job(self, typed: str) -> str | None:
         """Return the id of the Job with that number; None if there is none."""
-        at = _number(typed, len(self._jobs))
-        return None if at is None else self._jobs[at]
+        index = _number(typed, len(self._jobs))
+        return None if index is None else self._jobs[index]
 
     def place(self, typed: str, job_id: str | None) -> CheckpointRef | None:
         """Return the checkpoint with that number, if the last list was of this Job; otherwise None."""
-        at = _number(typed, len(self._places)) if job_id == self._of else None
-        return None if at is None else self._places[at]
+        index = _number(typed, len(self._places)) if job_id == self._of else None
+        return None if index is None else self._places[index]
 
 
 def _question_note(checkpoint: CheckpointRef) -> str:
     return f" asks {question_at(checkpoint)}".rstrip() if checkpoint.asks else ""
 
 
-def _number(typed: str, most: int) -> int | None:
+def _number(typed: str, max_number: int) -> int | None:
     if not (typed.isascii() and typed.isdecimal() and len(typed) < 6):
         return None
-    return int(typed) - 1 if 0 < int(typed) <= most else None
+    return int(typed) - 1 if 0 < int(typed) <= max_number else None

@@ -15,7 +15,7 @@ from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.questions import call_text, question_text, select_option
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
-from perstack.doors.tui.actions import COMMANDS, OTHERS
+from perstack.doors.tui.actions import COMMANDS, OTHER_INPUT
 from perstack.doors.tui.plain.lists import HeldLines, Lists, status_lines
 from perstack.doors.tui.session import NO_EXPERT, Session, nothing_held
 from perstack.doors.tui.view.lines import STATES, filter_experts, hint_of
@@ -25,7 +25,7 @@ from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import PerstackError
 from perstack.host import Host
 
-NAMES = {one.name: one for one in COMMANDS}
+NAMES = {command.name: command for command in COMMANDS}
 _STOPS = "Ctrl-C"
 
 
@@ -117,7 +117,7 @@ class PlainProgram:
         return room
 
     def _on_change(self, session: Session) -> None:
-        room = next((one for one in self._rooms if one.session is session), None)
+        room = next((other for other in self._rooms if other.session is session), None)
         if room is None:
             return
         was_busy, room.was_busy = room.was_busy, session.is_busy
@@ -132,13 +132,13 @@ class PlainProgram:
         if not was_busy or session.is_busy:
             return
         number = self._rooms.index(room) + 1
-        stands = f"Job {number}, {room.name}: {STATES[session.state]}"
+        status = f"Job {number}, {room.name}: {STATES[session.state]}"
         if self._is_leaving:
-            self.put(stands)
+            self.put(status)
         elif is_shown:
             self._print_prompt()
         else:
-            self.put(f"{stands}; /job {number} shows it")
+            self.put(f"{status}; /job {number} shows it")
 
     def _print_prompt(self) -> None:
         session, room = self.room.session, self.room
@@ -246,24 +246,24 @@ class PlainProgram:
 
     def _choose(self, typed: str) -> None:
         """Choose an Expert by its number in the last list, its name, or words of its description."""
-        every = self.host.experts.all()
-        if typed in every:
+        experts = self.host.experts.all()
+        if typed in experts:
             self._take(typed)
             return
         if typed.isascii() and typed.isdecimal() and len(typed) < 6 and 0 < int(typed) <= len(self._experts):
             self._take(self._experts[int(typed) - 1].key)
             return
-        found = filter_experts(every, typed)
-        if len(found) == 1 and typed:
-            self._take(found[0].key)
+        matches = filter_experts(experts, typed)
+        if len(matches) == 1 and typed:
+            self._take(matches[0].key)
             return
-        if not found:
+        if not matches:
             self.put("no Expert has these words" if typed else "perstack.toml has no Expert")
             return
-        self._experts = found
+        self._experts = matches
         self.put("Choose an Expert by its number or name:")
-        for number, one in enumerate(found, 1):
-            self.put(f"{number}. {one_line(f'{one.key}: {one.description}').rstrip(': ')}")
+        for number, expert in enumerate(matches, 1):
+            self.put(f"{number}. {one_line(f'{expert.key}: {expert.description}').rstrip(': ')}")
 
     def _take(self, key: str, *, says: bool = True) -> None:
         self.room.session.expert_key = key
@@ -296,15 +296,15 @@ class PlainProgram:
     def _ask_what_became(self, number: int) -> None:
         self._settles = number
         call = self.room.session.unsettled[number]
-        keys = ", ".join(f"{key} {words}" for key, (_, words) in SETTLEMENTS.items())
+        keys = ", ".join(f"{key} {text}" for key, (_, text) in SETTLEMENTS.items())
         self.put(f"{one_line(f'{call.tool_name} of {call.expert_key}')}: its process ended while it was at work")
         self.put("\n".join(f"  {line}" for line in call.args.split("\n")))
         self.put(f"> {keys}; Enter: the model sees that it was interrupted")
 
     async def _leave_or_stay(self, text: str) -> None:
         self._asks_to_leave = False
-        said = yes_or_no(text)
-        if text.strip().lower() in ("i", "interrupt") or (said is not None and said.is_yes):
+        answer = yes_or_no(text)
+        if text.strip().lower() in ("i", "interrupt") or (answer is not None and answer.is_yes):
             await self.leave()
         else:
             self.put("stays")
@@ -312,17 +312,17 @@ class PlainProgram:
     # --- commands -------------------------------------------------------------------------------------------------
 
     async def _do(self, text: str) -> None:
-        name, _, rest = text.partition(" ")
+        name, _, argument = text.partition(" ")
         command = NAMES.get(name)
         if command is None:
             self.put(f"there is no /{one_line(name)}; /help lists what there is, and a text may begin with //")
             return
         try:
-            await self._perform(name, rest.strip())
+            await self._perform(name, argument.strip())
         except PerstackError as error:
             self.put(f"error: {error.text_for(plain_phrase)}")
 
-    async def _perform(self, name: str, rest: str) -> None:  # noqa: C901 - one case for each command
+    async def _perform(self, name: str, argument: str) -> None:  # noqa: C901 - one case for each command
         session = self.room.session
         match name:
             case "help":
@@ -332,21 +332,21 @@ class PlainProgram:
             case "jobs":
                 self._do_jobs()
             case "job":
-                self._do_job(rest)
+                self._do_job(argument)
             case "history":
-                self.put("\n".join(await self._lists.history(rest)))
+                self.put("\n".join(await self._lists.history(argument)))
             case "inbox":
                 self.put("\n".join(await self._lists.inbox()))
             case "open":
-                await self._do_open(rest)
+                await self._do_open(argument)
             case "checkpoints":
                 self.put("\n".join(await self._lists.checkpoints(session.job_id)))
             case "branch" | "again":
-                self._do_branch(rest, answers_again=name == "again")
+                self._do_branch(argument, answers_again=name == "again")
             case "model":
-                await self._do_model(rest)
+                await self._do_model(argument)
             case "resume":
-                self._do_resume(rest)
+                self._do_resume(argument)
             case "status":
                 self._do_status()
             case "more":
@@ -363,28 +363,30 @@ class PlainProgram:
 
     def _do_jobs(self) -> None:
         for number, room in enumerate(self._rooms, 1):
-            here = ", shown" if room is self.room else ""
-            self.put(f"{number}. {one_line(room.name)}: {STATES[room.session.state]}{here}")
+            marker = ", shown" if room is self.room else ""
+            self.put(f"{number}. {one_line(room.name)}: {STATES[room.session.state]}{marker}")
 
-    def _do_job(self, rest: str) -> None:
-        if not (rest.isascii() and rest.isdecimal() and len(rest) < 6 and 0 < int(rest) <= len(self._rooms)):
+    def _do_job(self, argument: str) -> None:
+        if not (
+            argument.isascii() and argument.isdecimal() and len(argument) < 6 and 0 < int(argument) <= len(self._rooms)
+        ):
             self.put("which? a number of /jobs")
             return
-        self._show(int(rest) - 1)
+        self._show(int(argument) - 1)
 
-    def _show(self, at: int) -> None:
+    def _show(self, index: int) -> None:
         self.room.lines.hold()
-        self._front, self._settles = at, None
+        self._front, self._settles = index, None
         session = self.room.session
         self.room.asked = None
-        self.put(f"Job {at + 1}, {one_line(self.room.name)}: {STATES[session.state]}")
+        self.put(f"Job {index + 1}, {one_line(self.room.name)}: {STATES[session.state]}")
         if not session.is_reading:
             self.room.lines.show()
         if not session.is_busy:
             self._print_prompt()
 
-    async def _do_open(self, rest: str) -> None:
-        job_id = self._lists.job(rest) or await self.host.jobs.find(rest or None)
+    async def _do_open(self, argument: str) -> None:
+        job_id = self._lists.job(argument) or await self.host.jobs.find(argument or None)
         if job_id is None:
             self.put("which? a number of /history or /inbox, or a Job's id")
             return
@@ -392,25 +394,25 @@ class PlainProgram:
         self._open(job_id)
 
     def _open(self, job_id: str) -> None:
-        for at, room in enumerate(self._rooms):
+        for index, room in enumerate(self._rooms):
             if room.session.job_id == job_id:
-                self._show(at)
+                self._show(index)
                 return
         room = self.room if self._rooms and self.room.name == "new" else self._add()
         self.put(f"Job {one_line(job_id)}")
         room.session.watch(job_id)
 
-    def _do_branch(self, rest: str, *, answers_again: bool) -> None:
-        session, place = self.room.session, self._lists.place(rest, self.room.session.job_id)
-        if place is None or session.is_busy:
+    def _do_branch(self, argument: str, *, answers_again: bool) -> None:
+        session, ref = self.room.session, self._lists.place(argument, self.room.session.job_id)
+        if ref is None or session.is_busy:
             self.put("the Job is at work" if session.is_busy else "where? a number of /checkpoints")
             return
-        again = open_question_at(place) if answers_again and place.asks else None
-        if answers_again and (again is None or is_delegate(place.entry.log)):
+        again = open_question_at(ref) if answers_again and ref.asks else None
+        if answers_again and (again is None or is_delegate(ref.entry.log)):
             self.put("nothing was asked of you there: choose a checkpoint of the Coordinator that asks")
             return
         self.room.asked = None
-        session.branch(place.id, again)
+        session.branch(ref.id, again)
         if again is not None:
             self.put(f"> {hint_of(session, stops=_STOPS)}")
         self._print_prompt()
@@ -425,14 +427,14 @@ class PlainProgram:
             session.use_model(name)
             self.put((await session.check_model(name))[0])
 
-    def _do_resume(self, rest: str = "") -> None:
+    def _do_resume(self, argument: str = "") -> None:
         session, resumption = self.room.session, self.room.session.resumption
         if session.is_elsewhere or session.is_unread:
             session.follow()
             return
         if resumption is None or resumption.needs is not None:
-            if rest and resumption is not None:
-                session.send(rest)
+            if argument and resumption is not None:
+                session.send(argument)
             else:
                 self._print_prompt()
         elif session.unsettled:
@@ -445,10 +447,10 @@ class PlainProgram:
         self.put("\n".join(status_lines(session, self.host.clock.now())))
 
     async def _do_agree(self) -> None:
-        held = None if self.live is None else self.live.open_change
-        if self.live is None or held is None:
+        change = None if self.live is None else self.live.open_change
+        if self.live is None or change is None:
             self.put(nothing_held(self.live))
-        elif await asyncio.to_thread(self.live.agree, held.digest):
+        elif await asyncio.to_thread(self.live.agree, change.digest):
             self.host.use(self.live.loaded.project)
             self.put("the changed definition is in force")
 
@@ -463,4 +465,6 @@ class PlainProgram:
 
 
 def _help_lines() -> Sequence[str]:
-    return [f"/{' '.join(filter(None, (one.name, one.takes)))}: {one.text}" for one in COMMANDS] + [*OTHERS]
+    return [f"/{' '.join(filter(None, (command.name, command.takes)))}: {command.text}" for command in COMMANDS] + [
+        *OTHER_INPUT
+    ]
