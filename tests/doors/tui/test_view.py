@@ -24,7 +24,7 @@ from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import cells
 from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
 from perstack.doors.tui.view.items import CallItem, MessageItem, NoteItem, RunBranch, Stream, summary_line
-from perstack.doors.tui.view.lines import EACH, FIRST, Tab, filter_experts, tabs_line
+from perstack.doors.tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, filter_experts, tabs_line
 from perstack.doors.tui.view.questions import asking_lines, unsettled_lines
 from perstack.doors.tui.view.styled_text import Line, cells_of, text_of, wrap
 from perstack.doors.tui.view.transcript import Transcript
@@ -324,7 +324,9 @@ def test_the_tab_that_is_shown_is_seen_however_many_there_are() -> None:
         line = tabs_line(tabs, chosen, "place", 78)
         assert f" {chosen + 1} exper" in text_of(line)
         assert cells_of(line) <= 78
-        assert line[FIRST + EACH * chosen].text == f" {chosen + 1} "  # a click on it is told by its place
+        assert (
+            line[FIRST_TAB_SPAN + SPANS_PER_TAB * chosen].text == f" {chosen + 1} "
+        )  # a click on it is told by its place
     assert text_of(tabs_line(tabs, 0, "place", 78)).rstrip().endswith("…")
     assert text_of(tabs_line(tabs, 29, "place", 78)).startswith("perstack …")
 

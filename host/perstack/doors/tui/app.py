@@ -27,7 +27,7 @@ from perstack.doors.tui.session import NO_EXPERT, Session, nothing_held
 from perstack.doors.tui.terminal import TerminalDriver, terminal_restored
 from perstack.doors.tui.theme import DARK, DEFAULTS, LIGHT
 from perstack.doors.tui.view.input import InputHistory
-from perstack.doors.tui.view.lines import EACH, FIRST, Tab, problem_lines, tabs_line
+from perstack.doors.tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, problem_lines, tabs_line
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.doors.tui.widgets.lines import Bar, LinesView
 from perstack.doors.tui.widgets.pane import JobPane
@@ -238,8 +238,8 @@ class StartApp(App[int]):
 
     @on(Bar.Clicked)
     def _clicked(self, message: Bar.Clicked) -> None:
-        number = (message.number - FIRST) // EACH
-        if message.bar is self._tabs and message.number >= FIRST and number < len(self._panes):
+        number = (message.number - FIRST_TAB_SPAN) // SPANS_PER_TAB
+        if message.bar is self._tabs and message.number >= FIRST_TAB_SPAN and number < len(self._panes):
             self.action_tab(number + 1)
 
     def _show_tabs(self) -> None:

@@ -179,27 +179,35 @@ class Session:
         """Send the text as query, answer, next query of the Job, or higher limit to resume with."""
         job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
         jobs = self.host.jobs.on_model(self.model)
-        place, is_again = self.resume_from, self.again is not None
+        checkpoint_id, is_again = self.resume_from, self.again is not None
         if self.is_driven and asking is not None:
             self._beside(self._answered_meanwhile(text, asking))
             return
         self.resume_from, self.again = None, None
         resume = self.resumption
-        if place is not None and is_again:
+        if checkpoint_id is not None and is_again:
             self._drive(
-                lambda on: jobs.answer(text, job_id=job_id, resume_from=place, by=_this_user(), drive=True, on_event=on)
+                lambda on_event: jobs.answer(
+                    text, job_id=job_id, resume_from=checkpoint_id, by=_this_user(), drive=True, on_event=on_event
+                )
             )
-        elif asking is not None and place is None:
+        elif asking is not None and checkpoint_id is None:
             self._drive(
-                lambda on: self.host.answer(text, question_id=asking.id, by=_this_user(), drive=drive, on_event=on)
+                lambda on_event: self.host.answer(
+                    text, question_id=asking.id, by=_this_user(), drive=drive, on_event=on_event
+                )
             )
         elif job_id is None:
-            self._drive(lambda on: jobs.run(self.expert_key or "", text, on_event=on))
-        elif place is None and resume is not None and resume.needs is not None and _amount(text) is not None:
+            self._drive(lambda on_event: jobs.run(self.expert_key or "", text, on_event=on_event))
+        elif checkpoint_id is None and resume is not None and resume.needs is not None and _amount(text) is not None:
             self.resume(_amount(text))
         else:
             key = self.expert_key or ""
-            self._drive(lambda on: jobs.continue_job(key, text, job_id=job_id, resume_from=place, on_event=on))
+            self._drive(
+                lambda on_event: jobs.continue_job(
+                    key, text, job_id=job_id, resume_from=checkpoint_id, on_event=on_event
+                )
+            )
 
     def resume(self, limit: float | None = None) -> None:
         """Resume the Job with the settled calls and, if given, a higher value of the limit it reached."""
@@ -209,8 +217,8 @@ class Session:
         steps = int(limit) if limit is not None and resume.needs == "max_steps" else None
         dollars = limit if resume.needs == "max_cost" else None
         self._drive(
-            lambda on: self.host.resume(
-                job_id, max_steps=steps, max_cost=dollars, settle=settle, by=_this_user(), on_event=on
+            lambda on_event: self.host.resume(
+                job_id, max_steps=steps, max_cost=dollars, settle=settle, by=_this_user(), on_event=on_event
             )
         )
 
@@ -220,7 +228,7 @@ class Session:
         if self.is_unread and self.job_id is not None:
             self.watch(self.job_id)
         elif job is not None and self.is_elsewhere and self._may_drive(job):
-            self._drive(lambda on: self.host.resume(job.id, by=_this_user(), on_event=on))
+            self._drive(lambda on_event: self.host.resume(job.id, by=_this_user(), on_event=on_event))
         elif job is not None and self.is_elsewhere:
             self.is_watching = True
             self._begin(self._look)
@@ -287,9 +295,9 @@ class Session:
         """Wait until a delegate's question can be answered, a moment after it was recorded, then show it."""
         while self.is_driven and self.job_id is not None:
             await asyncio.sleep(_QUESTION_CHECK_INTERVAL_S)
-            for one in self.host.jobs.live_questions(self.job_id):
-                if one.id == question_id:
-                    self._meanwhile[f"{one.run_id} {one.tool_call_id}"] = one
+            for question in self.host.jobs.live_questions(self.job_id):
+                if question.id == question_id:
+                    self._meanwhile[f"{question.run_id} {question.tool_call_id}"] = question
                     self._on_change(self)
                     return
 
@@ -322,7 +330,7 @@ class Session:
             work.result()
 
     async def _driven(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
-        before = self.job
+        previous = self.job
         try:
             self.job = await work(self._take_with_line)
         except asyncio.CancelledError:  # interrupted, which is recorded by now
@@ -336,7 +344,7 @@ class Session:
                 await self._watched(self.job_id)
         except PerstackError as error:
             self._says(error)
-            await self._look(before)
+            await self._look(previous)
         else:
             if self.job.status == "queued":
                 await self._look()
@@ -348,19 +356,19 @@ class Session:
         self.is_reading = True
         self._heard = {}
         self._on_change(self)
-        whole = Transcript()
+        transcript = Transcript()
         try:
             if not await self._show_end(job_id):
-                self.transcript = whole
-            self.coming, taken = whole, 0
+                self.transcript = transcript
+            self.coming, event_count = transcript, 0
             async for line in self.host.jobs.watch(job_id, on_caught_up=self._caught_up):
-                self._hear(line.event, whole, line.seq)
+                self._hear(line.event, transcript, line.seq)
                 self._on_change(self)
-                taken += 1
-                if taken % _EVENTS_PER_TURN == 0:
+                event_count += 1
+                if event_count % _EVENTS_PER_TURN == 0:
                     await asyncio.sleep(0)
         except PerstackError as error:
-            self.transcript = whole
+            self.transcript = transcript
             self._say_overtaken()
             self._says(error)
         except asyncio.CancelledError:  # no longer watched
@@ -406,10 +414,10 @@ class Session:
         try:
             await self._stands()
             while self.job is not None and _is_of_others(self.job) and not self._may_drive(self.job):
-                heard = {**self._heard}
+                known_seqs = {**self._heard}
                 await self._followed(self.job)
                 await self._stands()
-                if self._heard == heard:  # no event arrived, so no worker has it
+                if self._heard == known_seqs:  # no event arrived, so no worker has it
                     break
         except PerstackError as error:
             self._says(error)
@@ -425,11 +433,11 @@ class Session:
         self.is_watching, self.is_reading, self._waits = True, False, job.status != "running"
         self._coordinator = job.coordinator_run_id or self._coordinator
         self._on_change(self)
-        after = {**self._heard}
+        known_seqs = {**self._heard}
         if job.queued is not None:
-            await self.host.jobs.follow(job.id, after=after, on_event=self._take_with_line)
+            await self.host.jobs.follow(job.id, after=known_seqs, on_event=self._take_with_line)
             return
-        async for line in self.host.jobs.watch(job.id, after=after):
+        async for line in self.host.jobs.watch(job.id, after=known_seqs):
             self._hear(line.event, self.transcript, line.seq)
             self._on_change(self)
 
@@ -471,13 +479,13 @@ class Session:
             if event.run_id == self._coordinator:
                 self._waits = isinstance(event, events.QueueRun)
         transcript.live.asks_at_once = self.is_driven
-        told = transcript.take(event)
+        lines = transcript.take(event)
         if self.is_driven and isinstance(event, events.RequestApproval | events.CallInteractiveTool):
             self._beside(self._until_asked(event.id))
         elif isinstance(event, events.AnswerQuestion | events.DecideApproval | events.FinishToolCall):
             self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
         if self._listener is not None:
-            self._listener.heard(event, told, transcript.live)
+            self._listener.heard(event, lines, transcript.live)
 
     def _remark(self, word: str, text: str, style: Style = "warn") -> None:
         self.transcript.remark(word, text, style)
@@ -505,13 +513,13 @@ def _is_of_others(job: JobSummary) -> bool:
 
 def _time_of(line: bytes) -> int:
     """Return the time of a line's event, in milliseconds since 1970; 0 if it cannot be read."""
-    found = _TIME.search(line[:1_000])
-    return int(found[1]) if found else 0
+    match = _TIME.search(line[:1_000])
+    return int(match[1]) if match else 0
 
 
 def _amount(text: str) -> float | None:
     try:
-        found = float(text.removeprefix("$"))
+        amount = float(text.removeprefix("$"))
     except ValueError:
         return None
-    return found if 0 < found < 1e12 else None
+    return amount if 0 < amount < 1e12 else None

@@ -59,7 +59,7 @@ def terminal_restored() -> Generator[None]:
     """Restore the terminal after the block, even if this process is killed. Does nothing without a terminal."""
     try:
         fd = sys.stdin.fileno()
-        before = termios.tcgetattr(fd)
+        line_modes = termios.tcgetattr(fd)
         name = os.ttyname(fd)
         # the system's programs first, and none of the current folder, which an Expert may write to
         env = {"PATH": os.pathsep.join((os.defpath, os.environ.get("PATH", "")))}
@@ -77,7 +77,7 @@ def terminal_restored() -> Generator[None]:
         yield
     finally:
         with suppress(termios.error):  # the terminal may be gone
-            termios.tcsetattr(fd, termios.TCSANOW, before)
+            termios.tcsetattr(fd, termios.TCSANOW, line_modes)
         with suppress(OSError, subprocess.TimeoutExpired):
             waiting.communicate(b"done\n", timeout=_END_TIMEOUT_S)
 
@@ -103,25 +103,25 @@ class PasteFilter:
 
     def feed(self, data: bytes) -> str:
         """Return the text of the bytes. Keys are never held back."""
-        text, found = self._decoder.decode(data), ""
+        text, result = self._decoder.decode(data), ""
         while text:
             part, text = self._in_paste(text) if self._is_in_paste else self._keys(text)
-            found += part
-        return found
+            result += part
+        return result
 
     def _keys(self, text: str) -> tuple[str, str]:
-        known = len(self._last)
-        before, mark, rest = (self._last + text).partition(_BEGIN)
+        known_chars = len(self._last)
+        keys, mark, remaining = (self._last + text).partition(_BEGIN)
         self._is_in_paste = bool(mark)
-        self._last = "" if mark else before[1 - len(_BEGIN) :]
-        return (before + mark)[known:], rest
+        self._last = "" if mark else keys[1 - len(_BEGIN) :]
+        return (keys + mark)[known_chars:], remaining
 
     def _in_paste(self, text: str) -> tuple[str, str]:
-        inside, mark, rest = (self._last + text).partition(_END)
-        held = 0 if mark else next(n for n in range(len(_END) - 1, -1, -1) if inside.endswith(_END[:n]))
+        pasted, mark, remaining = (self._last + text).partition(_END)
+        held_chars = 0 if mark else next(n for n in range(len(_END) - 1, -1, -1) if pasted.endswith(_END[:n]))
         self._is_in_paste = not mark
-        self._last = inside[len(inside) - held :]
-        return inside[: len(inside) - held].replace(_ESCAPE, _SEEN_AS) + mark, rest
+        self._last = pasted[len(pasted) - held_chars :]
+        return pasted[: len(pasted) - held_chars].replace(_ESCAPE, _SEEN_AS) + mark, remaining
 
 
 class _Drawing:
@@ -203,19 +203,19 @@ class TerminalDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read until the program ends or the terminal is gone, which SIGHUP does not report to every process."""
-        parser, pastes, early = XTermParser(), PasteFilter(), self._typed_early()
+        parser, pastes, early_bytes = XTermParser(), PasteFilter(), self._typed_early()
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
                 if selector.select(0.1):
-                    data = self._read(early or _READ_BYTES)
+                    data = self._read(early_bytes or _READ_BYTES)
                     if data == b"":
                         self.send_message(self.TerminalGone())
                         return
                     if data is None:
                         continue
-                    if early:
-                        early, data = early - len(data), data.replace(_LINE_END, _ENTER)
+                    if early_bytes:
+                        early_bytes, data = early_bytes - len(data), data.replace(_LINE_END, _ENTER)
                     # empty text would mean the end of input to the parser
                     for message in parser.feed(text) if (text := pastes.feed(data)) else ():
                         self.process_message(message)
@@ -229,10 +229,10 @@ class TerminalDriver(LinuxDriver):
         except OSError:
             return 0
 
-    def _read(self, most: int) -> bytes | None:
+    def _read(self, max_bytes: int) -> bytes | None:
         """Return what was typed: None if another process read it first, no bytes if the terminal is gone."""
         try:
-            return os.read(self.fileno, most)
+            return os.read(self.fileno, max_bytes)
         except BlockingIOError:
             return None
         except OSError:

@@ -68,10 +68,10 @@ class _LineReader:
             asyncio.get_running_loop().remove_reader(self._fd)
             self._lines.put_nowait(None)
             return
-        *whole, self._left = (self._left + data).split(b"\n")
-        for one in whole:
-            text = one.decode("utf-8", "replace").removesuffix("\r")
-            self._lines.put_nowait(_TooLong(text) if len(one) >= _MAX_LINE_BYTES else text)
+        *complete, self._left = (self._left + data).split(b"\n")
+        for line in complete:
+            text = line.decode("utf-8", "replace").removesuffix("\r")
+            self._lines.put_nowait(_TooLong(text) if len(line) >= _MAX_LINE_BYTES else text)
 
 
 def run_plain(
@@ -115,7 +115,7 @@ async def _run(
         with handle_stop_signals(stop, interrupt=interrupt), _LineReader(sys.stdin.fileno()) as keyboard:
             program = PlainProgram(host, live, put, screen=_screen, discard=keyboard.discard, drives=drives)
             async with asyncio.TaskGroup() as group:
-                others = [
+                tasks = [
                     group.create_task(_read_lines(program, keyboard)),
                     group.create_task(_follow_definitions(program, live)),
                 ]
@@ -123,7 +123,7 @@ async def _run(
                     program.begin(expert, query, job_id)
                     await program.left.wait()
                 finally:
-                    for task in others:
+                    for task in tasks:
                         task.cancel()
                     await program.leave()
     return code
@@ -146,7 +146,7 @@ async def _read_lines(program: PlainProgram, keyboard: _LineReader) -> None:
 
 async def _follow_definitions(program: PlainProgram, live: ReloadedProject) -> None:
     """Use changed definitions. Shows a problem only if stderr, where it is reported, is not this terminal."""
-    said: str | None = None
+    offered_digest: str | None = None
     problem: Note | None = None
     with suppress(asyncio.CancelledError):
         async for is_new in live.changes():
@@ -155,7 +155,7 @@ async def _follow_definitions(program: PlainProgram, live: ReloadedProject) -> N
             is_news, problem = live.problem != problem, live.problem
             if is_news and problem is not None and not sys.stderr.isatty():
                 program.put(problem.text_for(plain_phrase))
-            held = live.open_change
-            if held is not None and held.digest != said:
-                said = held.digest
+            change = live.open_change
+            if change is not None and change.digest != offered_digest:
+                offered_digest = change.digest
                 program.put("> /agree uses the changed definition; until then the one of before is used")

@@ -16,8 +16,8 @@ SCREENS: dict[str, tuple[str, str]] = {
 
 def screen_of(name: str, owner: ScreenHost) -> OverlayScreen:
     """Return a new screen of that name."""
-    module, of = SCREENS[name]
-    made = getattr(import_module(f"{__name__}.{module}"), of)(owner)
-    if not isinstance(made, OverlayScreen):
-        raise TypeError(f"{module}.{of} is not a screen")
-    return made
+    module, class_name = SCREENS[name]
+    screen = getattr(import_module(f"{__name__}.{module}"), class_name)(owner)
+    if not isinstance(screen, OverlayScreen):
+        raise TypeError(f"{module}.{class_name} is not a screen")
+    return screen

@@ -158,11 +158,11 @@ class ListScreen(OverlayScreen, Generic[_T]):
         """Read and return the rows. Raises PerstackError."""
 
     @abstractmethod
-    def line(self, one: _T, is_chosen: bool, width: int) -> Line:
+    def line(self, row: _T, is_chosen: bool, width: int) -> Line:
         """Return a row as a line."""
 
     @abstractmethod
-    def open(self, one: _T) -> None:
+    def open(self, row: _T) -> None:
         """Open a row."""
 
     @property
@@ -200,14 +200,14 @@ class ListScreen(OverlayScreen, Generic[_T]):
 
     def list_again(self, chosen: int = 0) -> None:
         """Show the current rows, with one of them chosen."""
-        those = self.shown
+        rows = self.shown
 
-        def row(at: int, is_chosen: bool, width: int) -> Line:
+        def row(index: int, is_chosen: bool, width: int) -> Line:
             mark = Span("❯ " if is_chosen else "  ", "person")
-            return (mark, *self.line(those[at], is_chosen, width - 2))
+            return (mark, *self.line(rows[index], is_chosen, width - 2))
 
         empty = "…" if not self._has_read else self._problem or self.empty
-        self._list.offer(len(those), row, chosen=chosen, empty=empty)
+        self._list.offer(len(rows), row, chosen=chosen, empty=empty)
         self.show_head()
 
     def show_head(self) -> None:
@@ -224,12 +224,12 @@ class ListScreen(OverlayScreen, Generic[_T]):
 
     async def read_rows(self) -> None:
         """Read the rows and show them; an error is notified once."""
-        before, self._problem = self._problem, ""
+        last_problem, self._problem = self._problem, ""
         try:
             self.rows = await self.read()
         except PerstackError as error:
             self._problem = error.text_for(tui_phrase)
-            if self._problem != before:
+            if self._problem != last_problem:
                 self.notify(self._problem, severity="error", markup=False)
         self._has_read = True
         self.list_again(self.first_chosen())

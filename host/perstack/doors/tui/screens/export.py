@@ -61,20 +61,20 @@ class ExportScreen(ListScreen[_ExportFormat]):
 
     @override
     async def read(self) -> Sequence[_ExportFormat]:
-        found = [_ExportFormat(name, export.OWN_FORMS.get(name, "folders of another program"), self._where(name))
+        formats = [_ExportFormat(name, export.OWN_FORMS.get(name, "folders of another program"), self._where(name))
                  for name in export.forms_of(self.over.host)]  # fmt: skip
         if self._checkpoint_id is not None:
-            what = "this checkpoint with its messages, as JSON"
-            found.insert(0, _ExportFormat(_CHECKPOINT, what, f"{self._checkpoint_id}.json"))
-        return found
+            about = "this checkpoint with its messages, as JSON"
+            formats.insert(0, _ExportFormat(_CHECKPOINT, about, f"{self._checkpoint_id}.json"))
+        return formats
 
     def _where(self, name: str) -> str:
         return f"{self._job_id}.{name}" if name in export.OWN_FORMS else f"{self._job_id}-{name}"
 
     @override
-    def line(self, one: _ExportFormat, is_chosen: bool, width: int) -> Line:
-        name = pad(one_line(one.name), 12)
-        return (Span(name, "strong" if is_chosen else ""), Span(shorten(one.what, max(8, width - 12)), "dim"))
+    def line(self, row: _ExportFormat, is_chosen: bool, width: int) -> Line:
+        name = pad(one_line(row.name), 12)
+        return (Span(name, "strong" if is_chosen else ""), Span(shorten(row.what, max(8, width - 12)), "dim"))
 
     @override
     def show_head(self) -> None:
@@ -91,7 +91,7 @@ class ExportScreen(ListScreen[_ExportFormat]):
             self._input.value = self.chosen.place
 
     @override
-    def open(self, one: _ExportFormat) -> None:
+    def open(self, row: _ExportFormat) -> None:
         self._name_place()
 
     @on(Input.Submitted)
@@ -99,26 +99,26 @@ class ExportScreen(ListScreen[_ExportFormat]):
         if self.chosen is not None and self._input.value.strip():
             self.run_worker(self._write(self.chosen, self._input.value.strip()), exclusive=True, group="write")
 
-    async def _write(self, form: _ExportFormat, where: str) -> None:
+    async def _write(self, form: _ExportFormat, path: str) -> None:
         try:
-            written = await self._write_file(form, where)
+            outcome = await self._write_file(form, path)
         except PerstackError as error:
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
-        self.notify(one_line(written), title="written", markup=False)
+        self.notify(one_line(outcome), title="written", markup=False)
         self.dismiss()
 
-    async def _write_file(self, form: _ExportFormat, where: str) -> str:
+    async def _write_file(self, form: _ExportFormat, path: str) -> str:
         host = self.over.host
         if form.name not in (*export.OWN_FORMS, _CHECKPOINT):
             files = await export.folders_of(host, self._job_id, form.name)
-            place = await asyncio.to_thread(export.write_new_files, files, Path(where), "it", where)
-            return f"{place}: {count(len(files), 'file')}"
+            target = await asyncio.to_thread(export.write_new_files, files, Path(path), "it", path)
+            return f"{target}: {count(len(files), 'file')}"
         if form.name == _CHECKPOINT and self._checkpoint_id is not None:
             content = (await host.jobs.checkpoint(self._checkpoint_id, job_id=self._job_id)).to_json() + b"\n"
         elif form.name == "json":
             content = await export.document_of(host, self._job_id)
         else:
             content = export.lines_of(await host.jobs.logs(self._job_id))
-        await asyncio.to_thread(export.write_new_file, content, Path(where), where)
-        return where
+        await asyncio.to_thread(export.write_new_file, content, Path(path), path)
+        return path

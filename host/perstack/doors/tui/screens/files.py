@@ -59,27 +59,29 @@ class FilesScreen(LinesScreen):
 
     @override
     def made(self, width: int) -> list[Line]:
-        found = self._found.get(self._at)
-        if found is None:
+        result = self._found.get(self._at)
+        if result is None:
             return words_lines("…", width, "dim")
-        if isinstance(found, str):
-            return words_lines(found, width, "warn")
-        return files_lines(found.files, width) or words_lines(f"{found.of}: no file was changed", width, "dim")
+        if isinstance(result, str):
+            return words_lines(result, width, "warn")
+        return files_lines(result.files, width) or words_lines(f"{result.of}: no file was changed", width, "dim")
 
     def _show(self) -> None:
-        titles = (Span(f"{one.title}  ", "person" if at == self._at else "dim") for at, one in enumerate(self._views))
+        titles = (
+            Span(f"{view.title}  ", "person" if index == self._at else "dim") for index, view in enumerate(self._views)
+        )
         self.title_line((Span("Files  ", "strong"), *titles))
         self.draw()
         if self._at not in self._found:
             self.run_worker(self._read(self._at), exclusive=True, group="files")
 
-    async def _read(self, at: int) -> None:
-        view = self._views[at]
+    async def _read(self, index: int) -> None:
+        view = self._views[index]
         try:
-            self._found[at] = await self.over.host.files.diff(self._job_id, view.what, run_id=view.run_id)
+            self._found[index] = await self.over.host.files.diff(self._job_id, view.what, run_id=view.run_id)
         except PerstackError as error:
-            self._found[at] = error.text_for(tui_phrase)
-        if at == self._at:
+            self._found[index] = error.text_for(tui_phrase)
+        if index == self._at:
             self.draw()
 
 
@@ -134,9 +136,9 @@ class RewindScreen(LinesScreen):
     def made(self, width: int) -> list[Line]:
         if self._problem:
             return words_lines(self._problem, width, "bad")
-        done, plan = self._done, self._plan
-        if done is not None:
-            return [*words_lines(f"rewound, {stat_words(done.files)}", width, "good"), *self._undo(done, width)]
+        rewound, plan = self._done, self._plan
+        if rewound is not None:
+            return [*words_lines(f"rewound, {stat_words(rewound.files)}", width, "good"), *self._undo(rewound, width)]
         if plan is None:
             return words_lines("…", width, "dim")
         if not plan.files:
@@ -144,10 +146,10 @@ class RewindScreen(LinesScreen):
         question = f"Change these files in {one_line(plan.workspace)}?  y changes them, Esc does not"
         return [*words_lines(question, width, "ask"), (), *plan_lines(plan, width)]
 
-    def _undo(self, done: Rewind, width: int) -> list[Line]:
-        if done.undo is None:
+    def _undo(self, rewound: Rewind, width: int) -> list[Line]:
+        if rewound.undo is None:
             return []
-        command = rewind(done.job_id, done.undo, self.over.given)
+        command = rewind(rewound.job_id, rewound.undo, self.over.given)
         return [(), *words_lines("u undoes it, and so does:", width), *words_lines(command, width)]
 
     def _look(self) -> None:

@@ -20,11 +20,11 @@ from perstack.doors.tui.widgets.lines import LinesView
 
 # The help: every key and its effect.
 
-_COLUMN = 12
+_KEY_CELLS = 12
 
 
 def _help_lines(width: int) -> list[Line]:
-    found: list[Line] = []
+    lines: list[Line] = []
     of_actions = [(action.shown, action.text) for action in ACTIONS if action.shown]
     of_history = [(action.shown, action.text) for action in OF_HISTORY]
     for title, rows in (
@@ -32,13 +32,13 @@ def _help_lines(width: int) -> list[Line]:
         ("While you type, and look", OTHER_KEYS),
         ("In the History, from a Job, a Run or a checkpoint", of_history),
     ):
-        found += [(Span(f"  {title}", "strong"),), ()]
+        lines += [(Span(f"  {title}", "strong"),), ()]
         for key, text in rows:
-            first, *others = wrap(text, max(10, width - _COLUMN - 4))
-            found.append((Span(f"  {pad(key, _COLUMN)}", "person"), Span(first)))
-            found += [(Span(" " * (_COLUMN + 2)), Span(other)) for other in others]
-        found.append(())
-    return found
+            first, *more_lines = wrap(text, max(10, width - _KEY_CELLS - 4))
+            lines.append((Span(f"  {pad(key, _KEY_CELLS)}", "person"), Span(first)))
+            lines += [(Span(" " * (_KEY_CELLS + 2)), Span(line)) for line in more_lines]
+        lines.append(())
+    return lines
 
 
 class HelpScreen(OverlayScreen):

@@ -67,12 +67,12 @@ class HistoryScreen(ListScreen[JobSummary]):
         return f"None of the newest {len(self.rows):,} Jobs has these words."
 
     @override
-    def line(self, one: JobSummary, is_chosen: bool, width: int) -> Line:
-        return job_line(one, is_chosen, width)
+    def line(self, row: JobSummary, is_chosen: bool, width: int) -> Line:
+        return job_line(row, is_chosen, width)
 
     @override
-    def open(self, one: JobSummary) -> None:
-        self.over.open_job(one.id)
+    def open(self, row: JobSummary) -> None:
+        self.over.open_job(row.id)
 
     @property
     @override
@@ -129,27 +129,27 @@ class InboxScreen(ListScreen[InboxItem]):
 
     @override
     async def read(self) -> Sequence[InboxItem]:
-        found = await self.over.host.inbox()
-        ids = [one.id for one in found]
-        stays = next((one.id for one in self.rows[self._list.chosen :] if one.id in ids), None)
-        self._at = self._list.chosen if stays is None else ids.index(stays)
-        return found
+        items = await self.over.host.inbox()
+        ids = [item.id for item in items]
+        chosen_id = next((row.id for row in self.rows[self._list.chosen :] if row.id in ids), None)
+        self._at = self._list.chosen if chosen_id is None else ids.index(chosen_id)
+        return items
 
     @override
     def first_chosen(self) -> int:
         return self._at
 
     @override
-    def line(self, one: InboxItem, is_chosen: bool, width: int) -> Line:
-        return inbox_line(one, is_chosen, self.over.host.clock.now(), width)
+    def line(self, row: InboxItem, is_chosen: bool, width: int) -> Line:
+        return inbox_line(row, is_chosen, self.over.host.clock.now(), width)
 
-    def open(self, one: InboxItem) -> None:
+    def open(self, row: InboxItem) -> None:
         """Show the Job in a tab, where it is answered. A task is answered on the command line."""
-        if one.job_id is not None:
-            self.over.open_job(one.job_id)
-        elif one.next_steps:
-            self.notify("; ".join(map(tui_phrase, one.next_steps)), title="No answer helps", markup=False)
-        elif one.damaged:
-            self.notify(one.text, severity="error", markup=False)
-        elif one.task_id is not None:
-            self.notify(f"perstack answer {one.task_id} ANSWER", title="A task is answered by a command", markup=False)
+        if row.job_id is not None:
+            self.over.open_job(row.job_id)
+        elif row.next_steps:
+            self.notify("; ".join(map(tui_phrase, row.next_steps)), title="No answer helps", markup=False)
+        elif row.damaged:
+            self.notify(row.text, severity="error", markup=False)
+        elif row.task_id is not None:
+            self.notify(f"perstack answer {row.task_id} ANSWER", title="A task is answered by a command", markup=False)

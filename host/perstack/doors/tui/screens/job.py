@@ -51,17 +51,17 @@ class CommandsScreen(ListScreen[CommandLine]):
         return self._commands
 
     @override
-    def line(self, one: CommandLine, is_chosen: bool, width: int) -> Line:
-        text = shorten(one_line(one.text), width)
-        left = width - cells(text) - 2
+    def line(self, row: CommandLine, is_chosen: bool, width: int) -> Line:
+        text = shorten(one_line(row.text), width)
+        free_cells = width - cells(text) - 2
         return (
             Span(text, "strong" if is_chosen else ""),
-            Span(f"  {shorten(one.what, left)}" if left > 8 else "", "dim"),
+            Span(f"  {shorten(row.what, free_cells)}" if free_cells > 8 else "", "dim"),
         )
 
     @override
-    def open(self, one: CommandLine) -> None:
-        self.over.copy(one.text)
+    def open(self, row: CommandLine) -> None:
+        self.over.copy(row.text)
 
 
 # Actions on a Job, one of its Runs, or a checkpoint.
@@ -114,23 +114,23 @@ class _CheckpointActions(OverlayScreen):
         self.over.open_job(self.job_id)
 
     def action_branch(self) -> None:
-        place = self._branched()
-        if place is not None:
-            self.over.branch(self.job_id, place.id)
+        checkpoint = self._branched()
+        if checkpoint is not None:
+            self.over.branch(self.job_id, checkpoint.id)
 
     def action_answer_again(self) -> None:
         if self._needed() is None or self.step is None:
             return
-        asked = self.step.asked
-        if asked is None:
+        question_point = self.step.asked
+        if question_point is None:
             self.notify("Nothing was asked at this checkpoint: choose one that says «asks».", markup=False)
-        elif (again := self._question(asked)) is None:
+        elif (again := self._question(question_point)) is None:
             self.notify("A delegate asked this: only what the Coordinator asked is answered again.", markup=False)
         else:
-            self.over.branch(self.job_id, asked.id, again=again)
+            self.over.branch(self.job_id, question_point.id, again=again)
 
-    def _question(self, asked: log_view.CheckpointRef) -> OpenQuestion | None:
-        return None if log_view.is_delegate(asked.entry.log) else log_view.open_question_at(asked)
+    def _question(self, checkpoint: log_view.CheckpointRef) -> OpenQuestion | None:
+        return None if log_view.is_delegate(checkpoint.entry.log) else log_view.open_question_at(checkpoint)
 
     def _branched(self) -> log_view.CheckpointRef | None:
         """Return the checkpoint that a branch begins at; otherwise say why there is none."""
@@ -142,35 +142,39 @@ class _CheckpointActions(OverlayScreen):
     # --- files ----------------------------------------------------------------------------------------------------
 
     def action_branch_with_files(self) -> None:
-        place = self._branched()
-        if place is not None:
-            job_id, at = self.job_id, place.id
-            self.over.show(RewindScreen(self.over, job_id, at, then=lambda: self.over.branch(job_id, at)))
+        checkpoint = self._branched()
+        if checkpoint is not None:
+            job_id, checkpoint_id = self.job_id, checkpoint.id
+            self.over.show(
+                RewindScreen(self.over, job_id, checkpoint_id, then=lambda: self.over.branch(job_id, checkpoint_id))
+            )
 
     def action_rewind(self) -> None:
-        place = self._needed()
-        if place is not None:
-            self.over.show(RewindScreen(self.over, self.job_id, place.id))
+        checkpoint = self._needed()
+        if checkpoint is not None:
+            self.over.show(RewindScreen(self.over, self.job_id, checkpoint.id))
 
     def action_mark(self) -> None:
-        place = self._needed()
-        if place is not None:
-            self.marked = None if self.marked == place.id else place.id
+        checkpoint = self._needed()
+        if checkpoint is not None:
+            self.marked = None if self.marked == checkpoint.id else checkpoint.id
             self.marked_another()
 
     def action_files(self) -> None:
         self.over.show(FilesScreen(self.over, self.job_id, self._compared()))
 
     def _compared(self) -> list[FileComparison]:
-        place, run_id = self.place, self.run_id
-        if place is None:
+        checkpoint, run_id = self.place, self.run_id
+        if checkpoint is None:
             of_run = [] if run_id is None else [FileComparison(f"of {run_id}", run_id=run_id)]
             return [*of_run, FileComparison(f"of {self.job_id}")]
         marked = self.marked
-        from_mark = [] if marked in (None, place.id) else [FileComparison("since the mark", f"{marked}..{place.id}")]
+        from_mark = (
+            [] if marked in (None, checkpoint.id) else [FileComparison("since the mark", f"{marked}..{checkpoint.id}")]
+        )
         step, now = (
-            FileComparison(f"of step {place.entry.step}", place.id),
-            FileComparison("from there until now", f"{place.id}.."),
+            FileComparison(f"of step {checkpoint.entry.step}", checkpoint.id),
+            FileComparison("from there until now", f"{checkpoint.id}.."),
         )
         return [*from_mark, step, now]
 
@@ -190,22 +194,22 @@ class _CheckpointActions(OverlayScreen):
         self.over.show(ExportScreen(self.over, self.job_id, None if self.place is None else self.place.id))
 
     def _commands(self, job: JobSummary | None) -> list[CommandLine]:
-        step, given, of_step = self.step, self.over.given, list[CommandLine]()
+        step, location_options, of_step = self.step, self.over.given, list[CommandLine]()
         if step is not None:
-            place, asked = step.latest, step.asked
+            latest, asked = step.latest, step.asked
             of_step = of_checkpoint(
                 self.job_id,
-                place.id,
-                place.expert,
-                given,
+                latest.id,
+                latest.expert,
+                location_options,
                 begins_branch=not step.is_of_delegate and job is not None and job.closed is None,
                 asked=None if asked is None or self._question(asked) is None else asked.id,
                 marked=self.marked,
             )
         return [
             *of_step,
-            *([] if self.run_id is None else of_run(self.run_id, given)),
-            *of_job(self.job_id, self.expert, given, step=None if job is None else next_step_of_job(job)),
+            *([] if self.run_id is None else of_run(self.run_id, location_options)),
+            *of_job(self.job_id, self.expert, location_options, step=None if job is None else next_step_of_job(job)),
         ]
 
     def _needed(self) -> log_view.CheckpointRef | None:
@@ -254,9 +258,9 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
     def action_place(self, by: int) -> None:
         """Show the previous or next checkpoint of the step."""
         places = self._step.places
-        at = max(0, min(places.index(self._place) + by, len(places) - 1))
-        if places[at] != self._place:
-            self._place, self._pages, self._checkpoint = places[at], {}, None
+        index = max(0, min(places.index(self._place) + by, len(places) - 1))
+        if places[index] != self._place:
+            self._place, self._pages, self._checkpoint = places[index], {}, None
             self._show()
 
     def _show(self) -> None:
@@ -305,18 +309,22 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
     @override
     def marked_another(self) -> None:
         mark = "● " if self.marked == self._place.id else ""
-        views = (Span(f"  {one}", "person" if one == self._view else "dim") for one in _CHECKPOINT_VIEWS)
+        views = (Span(f"  {view}", "person" if view == self._view else "dim") for view in _CHECKPOINT_VIEWS)
         self.title_line((Span(mark, "person"), Span(name_of_place(self._place), "strong"), *views))
-        others = ("Left, Right others of the step",) if len(self._step.places) > 1 else ()
-        self.keys_line(self.keys_that_fit("Tab other view", *others, "Enter unfolds"))
+        step_keys = ("Left, Right others of the step",) if len(self._step.places) > 1 else ()
+        self.keys_line(self.keys_that_fit("Tab other view", *step_keys, "Enter unfolds"))
 
 
-One: TypeAlias = PlacedRun | log_view.StepCheckpoints | log_view.LogEntry
-_RUNS, _PLACES, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
-_EMPTY = {_RUNS: "This Job has no Run yet.", _PLACES: "There is no checkpoint yet.", _EVENTS: "There is no event yet."}
+JobRow: TypeAlias = PlacedRun | log_view.StepCheckpoints | log_view.LogEntry
+_RUNS, _CHECKPOINTS, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
+_EMPTY = {
+    _RUNS: "This Job has no Run yet.",
+    _CHECKPOINTS: "There is no checkpoint yet.",
+    _EVENTS: "There is no event yet.",
+}
 
 
-class JobScreen(_CheckpointActions, ListScreen[One]):
+class JobScreen(_CheckpointActions, ListScreen[JobRow]):
     """The Job screen: Tab switches between Runs, checkpoints and events; Enter opens the chosen row."""
 
     DEFAULT_CSS = """
@@ -334,7 +342,7 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         self._job_id = job_id
         self._run_id = run_id
         self._views = _VIEWS if run_id is None else _VIEWS[1:]
-        self._view = _PLACES
+        self._view = _CHECKPOINTS
         self._logs: Sequence[RunLog] = ()
         self._tree: Sequence[PlacedRun] = ()
         self._damage = LinesView(id="damage")  # the reason why not everything is listed
@@ -352,8 +360,8 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
         self._show_damage()
 
     def _show_damage(self) -> None:
-        damaged = [log.damage for log in self._logs if log.damage is not None]
-        lines = words_lines(damaged[0].text_for(tui_phrase), max(20, self.size.width - 4), "bad") if damaged else []
+        damages = [log.damage for log in self._logs if log.damage is not None]
+        lines = words_lines(damages[0].text_for(tui_phrase), max(20, self.size.width - 4), "bad") if damages else []
         self._damage.display = bool(lines)
         self._damage.styles.height = min(len(lines), self.size.height // 2)
         self._damage.show(lines)
@@ -361,7 +369,7 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
     # --- rows -----------------------------------------------------------------------------------------------------
 
     @override
-    async def read(self) -> Sequence[One]:
+    async def read(self) -> Sequence[JobRow]:
         host = self.over.host
         self._logs = await host.jobs.logs(self._job_id, run_id=self._run_id)
         self._show_damage()
@@ -376,13 +384,13 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
         self._drawn = {
-            one.run.id: before for one, before in zip(self._tree, log_view.branches(self._tree), strict=True)
+            placed.run.id: prefix for placed, prefix in zip(self._tree, log_view.branches(self._tree), strict=True)
         }
         if self._view == _RUNS:
             self.rows = self._rows()
             self.list_again(self._list.chosen)
 
-    def _rows(self) -> Sequence[One]:
+    def _rows(self) -> Sequence[JobRow]:
         if self._view == _RUNS:
             return self._tree
         if self._view == _EVENTS:
@@ -392,18 +400,18 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
     @override
     def first_chosen(self) -> int:
         stays_at, self._stays_at = self._stays_at, None
-        for at, one in enumerate(self.rows if stays_at is not None else ()):
-            if isinstance(one, log_view.StepCheckpoints) and one.latest.id == stays_at:
-                return at
+        for index, row in enumerate(self.rows if stays_at is not None else ()):
+            if isinstance(row, log_view.StepCheckpoints) and row.latest.id == stays_at:
+                return index
         return self._chosen.get(self._view, 0 if self._view == _RUNS else self._coordinators_latest())
 
     def _coordinators_latest(self) -> int:
         """Return the index of the Coordinator's latest checkpoint; in other views, of the last row."""
         return next(
             (
-                at
-                for at in range(len(self.rows) - 1, -1, -1)
-                if isinstance(one := self.rows[at], log_view.StepCheckpoints) and not one.is_of_delegate
+                index
+                for index in range(len(self.rows) - 1, -1, -1)
+                if isinstance(row := self.rows[index], log_view.StepCheckpoints) and not row.is_of_delegate
             ),
             -1,
         )
@@ -416,20 +424,20 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
             self.reload()
 
     @override
-    def line(self, one: One, is_chosen: bool, width: int) -> Line:
-        match one:
+    def line(self, row: JobRow, is_chosen: bool, width: int) -> Line:
+        match row:
             case PlacedRun():
-                return run_line(one, self._drawn.get(one.run.id, ""), is_chosen, width)
+                return run_line(row, self._drawn.get(row.run.id, ""), is_chosen, width)
             case log_view.StepCheckpoints():
-                return step_line(one, is_chosen, width, is_marked=one.latest.id == self.marked)
+                return step_line(row, is_chosen, width, is_marked=row.latest.id == self.marked)
             case log_view.LogEntry():
-                return event_line(one, is_chosen, width)
+                return event_line(row, is_chosen, width)
             case _:
-                assert_never(one)
+                assert_never(row)
 
     @override
     def show_head(self) -> None:
-        views = (Span(f"  {one}", "person" if one == self._view else "dim") for one in self._views)
+        views = (Span(f"  {view}", "person" if view == self._view else "dim") for view in self._views)
         self.title_line((Span(self._run_id or self._job_id, "strong"), *views))
         self.keys_line(self.keys_that_fit("Tab other view", "Enter opens"))
 
@@ -441,16 +449,16 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
     # --- user actions ---------------------------------------------------------------------------------------------
 
     @override
-    def open(self, one: One) -> None:
-        match one:
+    def open(self, row: JobRow) -> None:
+        match row:
             case PlacedRun():
-                self.over.show(JobScreen(self.over, self._job_id, one.run.id))
+                self.over.show(JobScreen(self.over, self._job_id, row.run.id))
             case log_view.StepCheckpoints():
-                self.over.show(CheckpointScreen(self.over, self._job_id, one, marked=self.marked))
+                self.over.show(CheckpointScreen(self.over, self._job_id, row, marked=self.marked))
             case log_view.LogEntry():
-                self.over.show(TextsScreen(self.over, f"{one.type} of {one.log.run_id}", event_texts(one)))
+                self.over.show(TextsScreen(self.over, f"{row.type} of {row.log.run_id}", event_texts(row)))
             case _:
-                assert_never(one)
+                assert_never(row)
 
     def action_view(self, step: int) -> None:
         """Show the next or previous of Runs, checkpoints and events."""
@@ -466,9 +474,9 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
             return
         event.stop()
         self._number = (self._number + event.character)[-9:]
-        at = next((at for at, one in enumerate(self.rows) if _step_of(one) >= int(self._number)), None)
-        if at is not None and self._view != _RUNS:
-            self._list.choose_at(at)
+        index = next((index for index, row in enumerate(self.rows) if _step_of(row) >= int(self._number)), None)
+        if index is not None and self._view != _RUNS:
+            self._list.choose_at(index)
 
     # --- targets of the actions -----------------------------------------------------------------------------------
 
@@ -486,27 +494,27 @@ class JobScreen(_CheckpointActions, ListScreen[One]):
     @property
     @override
     def run_id(self) -> str | None:
-        one = self.chosen
-        return one.run.id if isinstance(one, PlacedRun) else self._run_id
+        row = self.chosen
+        return row.run.id if isinstance(row, PlacedRun) else self._run_id
 
     @property
     @override
     def step(self) -> log_view.StepCheckpoints | None:
-        one = self.chosen
-        return one if isinstance(one, log_view.StepCheckpoints) else None
+        row = self.chosen
+        return row if isinstance(row, log_view.StepCheckpoints) else None
 
     @override
     def marked_another(self) -> None:
         self.list_again(self._list.chosen)
 
 
-def _step_of(one: One) -> int:
-    match one:
+def _step_of(row: JobRow) -> int:
+    match row:
         case log_view.StepCheckpoints():
-            return one.latest.entry.step
+            return row.latest.entry.step
         case log_view.LogEntry():
-            return one.step
+            return row.step
         case PlacedRun():
             return 0
         case _:
-            assert_never(one)
+            assert_never(row)

@@ -19,7 +19,7 @@ from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.models import ModelRow, doubt_about, model_rows
 from perstack.doors.tui.view.styled_text import Line, Span
 
-_LONGEST = 200  # maximum characters of a typed name
+_MAX_NAME_CHARS = 200  # maximum characters of a typed name
 
 
 class ModelScreen(ListScreen[ModelRow]):
@@ -43,7 +43,7 @@ class ModelScreen(ListScreen[ModelRow]):
         self._session = session
         self._set = ""  # what the definition and the options name
         self._known: Sequence[str] = ()
-        self._input = Input(id="model", max_length=_LONGEST, select_on_focus=False)
+        self._input = Input(id="model", max_length=_MAX_NAME_CHARS, select_on_focus=False)
         self._input.cursor_blink = False
 
     @override
@@ -68,13 +68,13 @@ class ModelScreen(ListScreen[ModelRow]):
 
     @override
     def first_chosen(self) -> int:
-        return next((at for at, row in enumerate(self.rows) if row.is_in_force), 0)
+        return next((index for index, row in enumerate(self.rows) if row.is_in_force), 0)
 
     @override
-    def line(self, one: ModelRow, is_chosen: bool, width: int) -> Line:
-        name = shorten(one_line(one.name), max(8, width * 2 // 3))
-        note = shorten(one_line(one.note), max(8, width - len(name) - 2))
-        return (Span(name, "strong" if is_chosen else ""), Span(f"  {note}", "warn" if one.is_unknown else "dim"))
+    def line(self, row: ModelRow, is_chosen: bool, width: int) -> Line:
+        name = shorten(one_line(row.name), max(8, width * 2 // 3))
+        note = shorten(one_line(row.note), max(8, width - len(name) - 2))
+        return (Span(name, "strong" if is_chosen else ""), Span(f"  {note}", "warn" if row.is_unknown else "dim"))
 
     @override
     def show_head(self) -> None:
@@ -99,8 +99,8 @@ class ModelScreen(ListScreen[ModelRow]):
             self.open(self.chosen)
 
     @override
-    def open(self, one: ModelRow) -> None:
-        self._session.use_model(None if one.is_set else one.name)
-        if doubt := doubt_about(one.name, self._known):
+    def open(self, row: ModelRow) -> None:
+        self._session.use_model(None if row.is_set else row.name)
+        if doubt := doubt_about(row.name, self._known):
             self.notify(doubt, severity="warning", markup=False)
         self.dismiss()

@@ -25,21 +25,21 @@ def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
     """Return the files with their line counts, then the lines."""
     if not files:
         return []
-    found: list[Line] = []
+    result: list[Line] = []
     for change, path, lines in file_changes.file_rows(files):
         label = f"{pad(change, 8)} {one_line(lines)}  "
-        first, *others = _break_lines(path, max(8, width - cells(label) - 2))
-        found.append((Span("  "), Span(label, _CHANGES.get(change, "")), Span(first)))
-        found += [(Span(" " * (2 + cells(label))), Span(other)) for other in others]
-    found += [(), (Span(f"  {file_changes.stat_words(files)}", "dim"),), ()]
+        first, *more_lines = _break_lines(path, max(8, width - cells(label) - 2))
+        result.append((Span("  "), Span(label, _CHANGES.get(change, "")), Span(first)))
+        result += [(Span(" " * (2 + cells(label))), Span(line)) for line in more_lines]
+    result += [(), (Span(f"  {file_changes.stat_words(files)}", "dim"),), ()]
     for kind, line in file_changes.patch_lines(files):
         style = _STYLES[kind]
-        found += [
+        result += [
             (Span("  "), Span(piece, style)) for piece in _break_lines(file_changes.display_line(kind, line), width - 2)
         ]
-        if len(found) > _MAX_PATCH_LINES:
-            return [*found, (Span("  … and more lines", "dim"),)]
-    return found
+        if len(result) > _MAX_PATCH_LINES:
+            return [*result, (Span("  … and more lines", "dim"),)]
+    return result
 
 
 def plan_lines(plan: Rewind, width: int) -> list[Line]:
@@ -57,15 +57,17 @@ def words_lines(text: str, width: int, style: Style = "") -> list[Line]:
 
 
 def _text_lines(texts: Iterable[str], width: int, style: Style) -> list[Line]:
-    found = [line for text in texts for line in words_lines(text, width, style)]
-    return [*found, ()] if found else []
+    lines = [line for text in texts for line in words_lines(text, width, style)]
+    return [*lines, ()] if lines else []
 
 
 def _break_lines(text: str, width: int) -> list[str]:
     return break_anywhere(text.replace("\t", TAB), width)
 
 
-_STANDS: dict[str, tuple[str, Style]] = {  # why a Run stands at a checkpoint, by the type of the event that made it
+_STATUS_BY_TYPE: dict[
+    str, tuple[str, Style]
+] = {  # why a Run stands at a checkpoint, by the type of the event that made it
     "finishStep": ("", ""),
     "finishRun": ("completed", "good"),
     "errorRun": ("failed", "bad"),
@@ -77,7 +79,7 @@ _STANDS: dict[str, tuple[str, Style]] = {  # why a Run stands at a checkpoint, b
     "startRewind": ("before a rewind", "warn"),
 }
 
-_COLOUR_OF: dict[str, Style] = {
+_STYLE_BY_STATUS: dict[str, Style] = {
     "completed": "good",
     "stoppedByError": "bad",
     "stoppedByInteractiveTool": "ask",
@@ -87,8 +89,8 @@ _COLOUR_OF: dict[str, Style] = {
 }
 
 _COLOURS: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "cyan": "call"}
-_WORD = 9
-_LABEL = 18
+_WORD_CELLS = 9
+_LABEL_CELLS = 18
 
 
 def name_of(job: JobSummary) -> str:
@@ -112,67 +114,69 @@ def job_line(job: JobSummary, is_chosen: bool, width: int) -> Line:
     """Return a Job's line with its query and status."""
     status = "damaged" if job.damaged else status_of(job)
     name = shorten(name_of(job), max(20, width - cells(status) - 5))
-    left = width - 5 - cells(name) - cells(status)
-    about = job.error or "" if job.damaged else job.query
-    query = shorten(one_line(about), left) if left > 8 else ""
+    query_cells = width - 5 - cells(name) - cells(status)
+    text = job.error or "" if job.damaged else job.query
+    query = shorten(one_line(text), query_cells) if query_cells > 8 else ""
     return (
         Span(name, "strong" if is_chosen else ""),
-        Span(f"  {pad(query, max(0, left))}", "dim"),
-        Span(f"  {status}", _COLOUR_OF.get(job.status, "warn")),
+        Span(f"  {pad(query, max(0, query_cells))}", "dim"),
+        Span(f"  {status}", _STYLE_BY_STATUS.get(job.status, "warn")),
     )
 
 
-def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
+def run_line(placed: PlacedRun, prefix: str, is_chosen: bool, width: int) -> Line:
     """Return a Run's line in the tree: its id, Expert, status and origin."""
-    run = one.run
+    run = placed.run
     status = run_status_of(run)
-    style = _COLOUR_OF.get(run.status, "warn")
-    words = ", ".join(filter(None, (count(run.steps, "step"), one_line(log_view.origin_text(one)))))
+    style = _STYLE_BY_STATUS.get(run.status, "warn")
+    details = ", ".join(filter(None, (count(run.steps, "step"), one_line(log_view.origin_text(placed)))))
     name = shorten(run.id, max(8, width // 2))
-    expert = shorten(run.expert_key or "?", _LABEL)
-    left = width - cells(before) - cells(name) - cells(expert) - cells(status) - 6
+    expert = shorten(run.expert_key or "?", _LABEL_CELLS)
+    free_cells = width - cells(prefix) - cells(name) - cells(expert) - cells(status) - 6
     return (
-        Span(before, "rule"),
+        Span(prefix, "rule"),
         Span(name, "strong" if is_chosen else ""),
         Span(f"  {expert}", "expert"),
         Span(f"  {status}", style),
-        Span(f"  {shorten(words, left)}" if left > 4 else "", "dim"),
+        Span(f"  {shorten(details, free_cells)}" if free_cells > 4 else "", "dim"),
     )
 
 
 def step_line(step: log_view.StepCheckpoints, is_chosen: bool, width: int, *, is_marked: bool = False) -> Line:
     """Return the line of a step's checkpoints: the latest, its Expert, why the Run stands there, and what was asked."""
-    place, asked = step.latest, step.asked
-    word, style = _STANDS.get(place.type if asked is None else asked.type, (place.type, "dim"))
+    latest, asked = step.latest, step.asked
+    word, style = _STATUS_BY_TYPE.get(latest.type if asked is None else asked.type, (latest.type, "dim"))
     mark = "● " if is_marked else ""
-    label = shorten(run_label(place.expert, place.run_id), _LABEL)
-    name = shorten(name_of_place(place), max(20, width - cells(mark) - cells(label) - cells(word) - 4))
-    left = width - cells(mark) - cells(name) - cells(label) - cells(word) - 6
-    question = log_view.question_at(asked) if asked is not None and left > 8 else ""
+    label = shorten(run_label(latest.expert, latest.run_id), _LABEL_CELLS)
+    name = shorten(name_of_place(latest), max(20, width - cells(mark) - cells(label) - cells(word) - 4))
+    free_cells = width - cells(mark) - cells(name) - cells(label) - cells(word) - 6
+    question = log_view.question_at(asked) if asked is not None and free_cells > 8 else ""
     return (
         Span(mark, "person"),
         Span(name, "strong" if is_chosen else ""),
         Span(f"  {label}", "expert"),
         Span(f"  {word}" if word else "", style),
-        Span(f"  {shorten(question, left)}" if question else "", "dim"),
+        Span(f"  {shorten(question, free_cells)}" if question else "", "dim"),
     )
 
 
 def event_line(entry: log_view.LogEntry, is_chosen: bool, width: int) -> Line:
     """Return an event's line: its time, Run, step and first row."""
-    at = f"{local_time(entry.timestamp):%H:%M:%S}"
-    label = pad(one_line(run_label(log_view.expert_of(entry.log), entry.log.run_id)), _LABEL if width >= 70 else 10)
+    time = f"{local_time(entry.timestamp):%H:%M:%S}"
+    label = pad(
+        one_line(run_label(log_view.expert_of(entry.log), entry.log.run_id)), _LABEL_CELLS if width >= 70 else 10
+    )
     row = next(iter(log_view.rows_of(entry, _context_of(entry))), None)
     word, text, style = (entry.type, "", "dim") if row is None else (row.word, row.text, _COLOURS.get(row.colour, ""))
-    head = f"{at} " if width >= 70 else ""
+    head = f"{time} " if width >= 70 else ""
     step = f" {entry.step:>4} "
-    left = max(4, width - cells(head) - cells(label) - cells(step) - _WORD - 1)
+    free_cells = max(4, width - cells(head) - cells(label) - cells(step) - _WORD_CELLS - 1)
     return (
         Span(head, "dim"),
         Span(label, "expert"),
         Span(step),
-        Span(f"{pad(one_line(word), _WORD)} ", style),  # type: ignore[arg-type]
-        Span(shorten(text, left), "" if is_chosen else "dim"),
+        Span(f"{pad(one_line(word), _WORD_CELLS)} ", style),  # type: ignore[arg-type]
+        Span(shorten(text, free_cells), "" if is_chosen else "dim"),
     )
 
 

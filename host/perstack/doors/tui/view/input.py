@@ -18,9 +18,9 @@ _MAX_ENTRIES = 5_000  # maximum directory entries that are read
 class InputHistory:
     """The history of typed texts, the latest last, with a current position."""
 
-    def __init__(self, before: Iterable[str] = ()) -> None:
+    def __init__(self, earlier: Iterable[str] = ()) -> None:
         """Start with earlier texts, the latest last."""
-        self._texts = list(before)[-_MAX_TEXTS:]
+        self._texts = list(earlier)[-_MAX_TEXTS:]
         self._at = len(self._texts)
         self._draft = ""
 
@@ -49,8 +49,8 @@ class InputHistory:
 
 def named_at(before: str) -> str | None:
     """Return the beginning of a file name after an `@` directly before the cursor; None without one."""
-    found = _AT.search(before)
-    return None if found is None else found[1]
+    match = _AT.search(before)
+    return None if match is None else match[1]
 
 
 class FileCompletion:
@@ -66,20 +66,22 @@ class FileCompletion:
         """Forget the search, since files may have changed when the next name is typed."""
         self._part = ""
 
-    def complete(self, beginning: str, most: int = 8) -> list[str]:
+    def complete(self, beginning: str, limit: int = 8) -> list[str]:
         """Return the paths that begin like this, or that contain this part of a name anywhere."""
         folder, _, name = beginning.rpartition("/")
         if ".." in Path(folder).parts or Path(beginning).is_absolute():
             return []
-        found = sorted(one for one in _list_folder(self._workspace, folder) if one.rpartition("/")[2].startswith(name))
-        if not found and name and not folder:
-            return self._anywhere(name.casefold())[:most]
-        return [one + "/" * _is_folder(self._workspace / one) for one in found[:most]]
+        paths = sorted(
+            path for path in _list_folder(self._workspace, folder) if path.rpartition("/")[2].startswith(name)
+        )
+        if not paths and name and not folder:
+            return self._anywhere(name.casefold())[:limit]
+        return [path + "/" * _is_folder(self._workspace / path) for path in paths[:limit]]
 
     def _anywhere(self, part: str) -> list[str]:
         is_narrower = self._part and part.startswith(self._part)
         among = self._found if is_narrower else _walk(self._workspace)
-        self._part, self._found = part, sorted(one for one in among if part in one.casefold())
+        self._part, self._found = part, sorted(path for path in among if part in path.casefold())
         return self._found
 
 
@@ -106,16 +108,16 @@ def _list_folder(workspace: Path, folder: str) -> Iterator[str]:
 
 
 def _walk(workspace: Path) -> Iterator[str]:
-    left = _MAX_ENTRIES
+    remaining = _MAX_ENTRIES
     for folder, folders, files in os.walk(workspace):
         folders[:] = sorted(
-            one for one in folders if not one.startswith(".") and one not in ("node_modules", "__pycache__")
+            name for name in folders if not name.startswith(".") and name not in ("node_modules", "__pycache__")
         )
-        within = Path(folder).relative_to(workspace)
-        above = f"{within.as_posix()}/" if within.parts else ""
+        relative = Path(folder).relative_to(workspace)
+        above = f"{relative.as_posix()}/" if relative.parts else ""
         for name in files:
-            left -= 1
-            if left < 0:
+            remaining -= 1
+            if remaining < 0:
                 return
             if not name.startswith(".") and _is_plain(path := above + name):
                 yield path

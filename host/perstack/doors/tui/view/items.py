@@ -58,14 +58,14 @@ class MessageItem(TreeItem):
     @override
     def render(self, context: RenderContext) -> list[Line]:
         lines = self._lines(context.width - 2)
-        more = len(lines) - (_MAX_TEXT_LINES if self.is_open else _FOLDED_THOUGHT_LINES)
-        if more > 0:
-            lines = [*lines[:-more], (Span(f"… {count(more, 'more line')}", self.style),)]
+        hidden_count = len(lines) - (_MAX_TEXT_LINES if self.is_open else _FOLDED_THOUGHT_LINES)
+        if hidden_count > 0:
+            lines = [*lines[:-hidden_count], (Span(f"… {count(hidden_count, 'more line')}", self.style),)]
         first = f"{self.mark} " if self.mark else "  "
-        found: list[Line] = [
-            (Span("  " if at else first, "person" if self.mark else ""), *line) for at, line in enumerate(lines)
+        body: list[Line] = [
+            (Span("  " if index else first, "person" if self.mark else ""), *line) for index, line in enumerate(lines)
         ]
-        return [(), *found, ()] if self.has_gap else [*found, ()]
+        return [(), *body, ()] if self.has_gap else [*body, ()]
 
     def _lines(self, width: int) -> list[Line]:
         text = self.text.strip("\n")
@@ -79,8 +79,8 @@ class MessageItem(TreeItem):
 def _span(part: str | StyledText) -> Span:
     if isinstance(part, str):
         return Span(clean(part))
-    looks = part.style
-    return Span(clean(part.text), "expert" if "fg" in looks else "strong" if "bold" in looks else "")
+    style = part.style
+    return Span(clean(part.text), "expert" if "fg" in style else "strong" if "bold" in style else "")
 
 
 class Stream(TreeItem):
@@ -121,13 +121,13 @@ class Stream(TreeItem):
             self._done.clear()
             self._rest = self.text
             self._width = width
-        *whole, rest = self._rest.split("\n")
-        for text in whole:
+        *complete, partial = self._rest.split("\n")
+        for text in complete:
             self._done += self._styled(wrap_line(text.rstrip(), width))
-        ended, self._rest = wrap_stable(rest, width)
-        self._done += self._styled(ended)
-        found: list[Line] = [*self._done, *self._styled(wrap_line(self._rest, width)), ()]
-        return [(), *found] if self.has_gap else found
+        final, self._rest = wrap_stable(partial, width)
+        self._done += self._styled(final)
+        lines: list[Line] = [*self._done, *self._styled(wrap_line(self._rest, width)), ()]
+        return [(), *lines] if self.has_gap else lines
 
     def _styled(self, texts: Iterable[str]) -> Iterator[Line]:
         style: Style = "dim" if self.is_thought else ""
@@ -152,8 +152,8 @@ class CallItem(TreeItem):
     @property
     def _waits(self) -> str:
         if self.call.rule is not None:
-            when = " when the other delegates have stopped" if self.asks_later else ""
-            return f"needs your approval{when} ({self.call.rule})"
+            moment = " when the other delegates have stopped" if self.asks_later else ""
+            return f"needs your approval{moment} ({self.call.rule})"
         return "has no result: it was interrupted" if self.call.is_interrupted else ""
 
     @override
@@ -174,11 +174,11 @@ class CallItem(TreeItem):
         style: Style = "bad" if self.call.is_error else "ask" if self._waits else "call"
         mark = "✗" if self.call.is_error else "?" if self._waits else "●" if self.call.result is not None else "○"
         took = self._took(context.now)
-        left = max(4, context.width - 3 - cells(self.call.name) - len(took) - 1)
-        words = shorten(self._words(), left) if left > 4 else ""
+        free_cells = max(4, context.width - 3 - cells(self.call.name) - len(took) - 1)
+        arguments = shorten(self._words(), free_cells) if free_cells > 4 else ""
         name = shorten(self.call.name, max(4, context.width - 3 - len(took)))
-        gap = " " * max(1, context.width - 2 - cells(name) - 1 - cells(words) - len(took))
-        return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(words), Span(gap), Span(took, "dim"))
+        gap = " " * max(1, context.width - 2 - cells(name) - 1 - cells(arguments) - len(took))
+        return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(arguments), Span(gap), Span(took, "dim"))
 
     def _words(self) -> str:
         if self.call.part is None:
@@ -209,11 +209,11 @@ class CallItem(TreeItem):
                 yield _indented_line(one_line_of(first, width, "bad" if self.call.is_error else "dim"))
 
     def _change(self, width: int) -> Iterator[Line]:
-        most = MAX_RESULT_LINES if self.is_open else _FOLDED_CHANGE_LINES
-        for text in self.change[:most]:
+        max_lines = MAX_RESULT_LINES if self.is_open else _FOLDED_CHANGE_LINES
+        for text in self.change[:max_lines]:
             yield (Span("    "), *difference(text, width))
-        if len(self.change) > most:
-            yield (Span("    "), Span(f"… {count(len(self.change) - most, 'more line')}", "dim"))
+        if len(self.change) > max_lines:
+            yield (Span("    "), Span(f"… {count(len(self.change) - max_lines, 'more line')}", "dim"))
 
     def _all_arguments(self, width: int) -> Iterator[Line]:
         for name, value in () if self.call.part is None else self.call.part.args.items():
@@ -266,11 +266,11 @@ class ActivityItem(TreeItem):
     @override
     def render(self, context: RenderContext) -> list[Line]:
         took = context.now - self.since
-        words = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
-        return [(Span("· ", "dim"), *one_line_of(words, context.width - 2, "dim"))]
+        text = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
+        return [(Span("· ", "dim"), *one_line_of(text, context.width - 2, "dim"))]
 
 
-_OF_STATE: dict[str, Style] = {"completed": "good", "failed": "bad", "stopped": "warn", "asks": "ask"}
+_STYLE_BY_STATE: dict[str, Style] = {"completed": "good", "failed": "bad", "stopped": "warn", "asks": "ask"}
 
 
 class RunBranch(TreeBranch):
@@ -293,22 +293,22 @@ class RunBranch(TreeBranch):
         if run is None:
             return []
         sign = "▾" if self.is_open else "▸"
-        until = context.now if run.ended is None else run.ended
-        took = "" if run.started is None or until - run.started < 1000 else whole_seconds(until - run.started)
-        right = ", ".join(part for part in (count(run.steps, "step") if run.steps else "", took) if part)
-        words = shorten(run.query, max(4, context.width - 6 - cells(run.label) - len(right)))
-        style = _OF_STATE.get(run.state, "call")
+        end = context.now if run.ended is None else run.ended
+        took = "" if run.started is None or end - run.started < 1000 else whole_seconds(end - run.started)
+        details = ", ".join(part for part in (count(run.steps, "step") if run.steps else "", took) if part)
+        query = shorten(run.query, max(4, context.width - 6 - cells(run.label) - len(details)))
+        style = _STYLE_BY_STATE.get(run.state, "call")
         mark = f"{_MARKS[style]} " if style in _MARKS else ""
-        gap = " " * max(1, context.width - 3 - cells(mark + run.label) - cells(words) - len(right))
+        gap = " " * max(1, context.width - 3 - cells(mark + run.label) - cells(query) - len(details))
         return [
             (
                 Span(f"{sign} ", "rule"),
                 Span(mark, style),
                 Span(run.label, "expert"),
                 Span(" "),
-                Span(words, "dim"),
+                Span(query, "dim"),
                 Span(gap),
-                Span(right, "dim"),
+                Span(details, "dim"),
             )
         ]
 
@@ -320,10 +320,10 @@ def _change_by(call: CallActivity) -> tuple[tuple[str, ...], tuple[str, ...]]:
     change = edit_by(part.tool_name, part.args, call.result)
     if change.lines:
         return change.arguments, change.lines[2:]  # the head line already shows the path
-    whole = part.args.get("text")
-    if part.tool_name != "writeTextFile" or not isinstance(whole, str):
+    text = part.args.get("text")
+    if part.tool_name != "writeTextFile" or not isinstance(text, str):
         return (), ()
-    return ("text",), tuple(f"+{line}" for line in whole[:_MAX_TEXT_CHARS].removesuffix("\n").split("\n"))
+    return ("text",), tuple(f"+{line}" for line in text[:_MAX_TEXT_CHARS].removesuffix("\n").split("\n"))
 
 
 def summary_line(result: str) -> str:
@@ -331,12 +331,12 @@ def summary_line(result: str) -> str:
     text = result.strip()
     if text.startswith("{") and len(text) <= _MAX_TEXT_CHARS:
         try:
-            found: JsonValue = json.loads(text)
+            parsed: JsonValue = json.loads(text)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            text = next((one for name in _TELLING if isinstance(one := found.get(name), str)), None) or " ".join(
-                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in found.values()
+            parsed = None
+        if isinstance(parsed, dict):
+            text = next((field for name in _TELLING if isinstance(field := parsed.get(name), str)), None) or " ".join(
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in parsed.values()
             )
     return next((line for line in text.split("\n") if line.strip()), "")
 

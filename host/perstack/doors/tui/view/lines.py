@@ -22,37 +22,39 @@ from perstack.next_steps import Note
 
 # The list of Experts to choose from.
 
-_WIDEST_EXPERT = 28
+_MAX_EXPERT_CELLS = 28
 
 
 def filter_experts(experts: Mapping[str, Expert], typed: str) -> list[Expert]:
     """Return the Experts with all typed words in key or description; those whose key begins so come first."""
     words = typed.casefold().split()
-    found = [
-        one for one in experts.values() if all(word in f"{one.key} {one.description}".casefold() for word in words)
+    matches = [
+        expert
+        for expert in experts.values()
+        if all(word in f"{expert.key} {expert.description}".casefold() for word in words)
     ]
     first = words[0] if words else ""
-    return sorted(found, key=lambda one: not one.key.casefold().startswith(first))
+    return sorted(matches, key=lambda expert: not expert.key.casefold().startswith(first))
 
 
 def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> list[Line]:
     """Return a line for each Expert: its key and description."""
-    every = list(experts)
-    column = min(_WIDEST_EXPERT, max((cells(one.key) for one in every), default=0))
-    found: list[Line] = []
-    for one in every:
-        is_chosen = one.key == chosen
-        words = shorten(one_line(one.description), max(8, width - column - 6))
-        key = pad(one_line(one.key), column)
-        found.append(
+    shown = list(experts)
+    column = min(_MAX_EXPERT_CELLS, max((cells(expert.key) for expert in shown), default=0))
+    lines: list[Line] = []
+    for expert in shown:
+        is_chosen = expert.key == chosen
+        description = shorten(one_line(expert.description), max(8, width - column - 6))
+        key = pad(one_line(expert.key), column)
+        lines.append(
             (
                 Span("❯ " if is_chosen else "  ", "person"),
                 Span(key, "expert"),
                 Span("  "),
-                Span(words, "" if is_chosen else "dim"),
+                Span(description, "" if is_chosen else "dim"),
             )
         )
-    return found
+    return lines
 
 
 # The hint what may be typed now.
@@ -60,26 +62,28 @@ def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> l
 
 def hint_of(session: Session, *, stops: str = "Esc") -> str:
     """Return the hint for the Job's state; `stops` is the key that interrupts."""
-    asking, place = session.open_question, session.resume_from
+    asking, checkpoint_id = session.open_question, session.resume_from
     if session.is_unread:
         return "it could not be read; Enter tries again"
-    if place is not None:
-        what = "a new query" if session.again is None else "another answer"
-        return one_line(f"{what}, in a branch, from {place}; {stops} leaves it")
+    if checkpoint_id is not None:
+        what_follows = "a new query" if session.again is None else "another answer"
+        return one_line(f"{what_follows}, in a branch, from {checkpoint_id}; {stops} leaves it")
     if asking is not None and asking.call_digest:
         return "y, a or n decides"
     step = session.resumption
     if step is not None and step.needs is not None:
         return "a higher limit, then Enter resumes; or a new query"
     key = session.expert_key
-    here = session.drives and session.state == "queued"
-    looks = f"{stops} stops looking" if session.is_busy else f"Enter {'drives it here' if here else 'follows it'}"
+    is_driven_here = session.drives and session.state == "queued"
+    action = (
+        f"{stops} stops looking" if session.is_busy else f"Enter {'drives it here' if is_driven_here else 'follows it'}"
+    )
     return {
         "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
         "running": "",
         "reading": f"{stops} stops looking",
-        "watching": f"another process drives it; {looks}",
-        "queued": f"waits for a worker; {looks}",
+        "watching": f"another process drives it; {action}",
+        "queued": f"waits for a worker; {action}",
         "asking": "your answer",
         "stopped": "Enter resumes; or type a new query",
         "completed": "a follow-up: the next Run of this Job",
@@ -88,21 +92,21 @@ def hint_of(session: Session, *, stops: str = "Esc") -> str:
 
 # Lines of the Inbox.
 
-_WHO = 18
-_WIDE = 100  # cells from which the Job's id is shown too, since many Jobs may ask alike
+_NAME_CELLS = 18
+_MIN_ID_CELLS = 100  # cells from which the Job's id is shown too, since many Jobs may ask alike
 
 
 def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
     """Return who asks, what, and since when."""
-    when, who = ago(item.since, now), min(_WHO, width // 4)
-    of = shorten(item.job_id or item.task_id or "", _WHO) if width >= _WIDE else ""
-    end = f"{pad(of, _WHO)}  {when}" if of else when
-    left = max(1, width - 6 - who - cells(end))
+    age, name_cells = ago(item.since, now), min(_NAME_CELLS, width // 4)
+    owner_id = shorten(item.job_id or item.task_id or "", _NAME_CELLS) if width >= _MIN_ID_CELLS else ""
+    end = f"{pad(owner_id, _NAME_CELLS)}  {age}" if owner_id else age
+    free_cells = max(1, width - 6 - name_cells - cells(end))
     return (
         Span("✗ " if item.damaged else "? ", "bad" if item.damaged else "ask"),
-        Span(pad(one_line(item.who), who), "expert"),
+        Span(pad(one_line(item.who), name_cells), "expert"),
         Span("  "),
-        Span(pad(shorten(_request_of(item), left), left), "" if is_chosen else "dim"),
+        Span(pad(shorten(_request_of(item), free_cells), free_cells), "" if is_chosen else "dim"),
         Span(f"  {end}", "dim"),
     )
 
@@ -118,16 +122,16 @@ def _request_of(item: InboxItem) -> str:
 
 # The definition's problem, while the last valid definition is used.
 
-_MOST = 8
+_MAX_PROBLEM_LINES = 8
 
 
-def problem_lines(problem: Note | None, held: PendingChange | None, folder: Path, width: int) -> list[Line]:
+def problem_lines(problem: Note | None, change: PendingChange | None, folder: Path, width: int) -> list[Line]:
     """Return the problem, located relative to the folder, or the held change and how to accept it."""
-    if held is not None:
-        first, *others = held.question.splitlines()
+    if change is not None:
+        first, *more_lines = change.question.splitlines()
         texts = [
             first.removeprefix("perstack: "),
-            *others[:-1],
+            *more_lines[:-1],
             "F9 uses it; until then the definition of before is used.",
         ]
     elif problem is not None:
@@ -135,9 +139,9 @@ def problem_lines(problem: Note | None, held: PendingChange | None, folder: Path
     else:
         return []
     lines = [line for text in texts for line in wrap(text.replace(f"{folder}/", ""), width)]
-    if len(lines) > _MOST:
-        lines = [*lines[: _MOST - 1], "… `perstack validate` says all of it"]
-    return [(Span(line, "" if at else "warn"),) for at, line in enumerate(lines)]
+    if len(lines) > _MAX_PROBLEM_LINES:
+        lines = [*lines[: _MAX_PROBLEM_LINES - 1], "… `perstack validate` says all of it"]
+    return [(Span(line, "" if index else "warn"),) for index, line in enumerate(lines)]
 
 
 MARKS: dict[str, tuple[str, Style]] = {
@@ -152,9 +156,9 @@ MARKS: dict[str, tuple[str, Style]] = {
 }
 
 _TITLE = "perstack  "
-_WIDEST = 20
-FIRST = 1  # index of the first tab's first span; each tab has three spans
-EACH = 3
+_MAX_TAB_CELLS = 20
+FIRST_TAB_SPAN = 1  # index of the first tab's first span; each tab has three spans
+SPANS_PER_TAB = 3
 
 
 class Tab(NamedTuple):
@@ -164,25 +168,25 @@ class Tab(NamedTuple):
     state: str
 
 
-def tabs_line(tabs: Sequence[Tab], chosen: int, place: str, width: int) -> Line:
+def tabs_line(tabs: Sequence[Tab], chosen: int, workspace: str, width: int) -> Line:
     """Return the numbered tabs that fit around the chosen one, the others as empty spans, and the workspace."""
-    each = max(6, min(_WIDEST, (width - 12) // max(1, len(tabs)) - 6))
-    spans = [_spans(number, tab, each, is_chosen=number == chosen) for number, tab in enumerate(tabs)]
-    first, last = _visible_tabs([cells_of(one) for one in spans], chosen, width - cells(_TITLE) - 2)
-    found: list[Span] = [Span(_TITLE[:-1] + ("…" if first else " "), "dim")]
-    for number, one in enumerate(spans):
-        found += one if first <= number < last else [Span("")] * EACH
-    left = width - cells_of(tuple(found))
-    more = "…" if last < len(tabs) else ""
-    shown = shorten(one_line(place), max(1, left - 1)) if left > 8 and not more else ""
-    return (*found, Span(more + " " * max(0, left - cells(more) - cells(shown))), Span(shown, "dim"))
+    name_cells = max(6, min(_MAX_TAB_CELLS, (width - 12) // max(1, len(tabs)) - 6))
+    spans = [_spans(number, tab, name_cells, is_chosen=number == chosen) for number, tab in enumerate(tabs)]
+    first, last = _visible_tabs([cells_of(line) for line in spans], chosen, width - cells(_TITLE) - 2)
+    result: list[Span] = [Span(_TITLE[:-1] + ("…" if first else " "), "dim")]
+    for number, spans_of_tab in enumerate(spans):
+        result += spans_of_tab if first <= number < last else [Span("")] * SPANS_PER_TAB
+    free_cells = width - cells_of(tuple(result))
+    mark = "…" if last < len(tabs) else ""
+    name = shorten(one_line(workspace), max(1, free_cells - 1)) if free_cells > 8 and not mark else ""
+    return (*result, Span(mark + " " * max(0, free_cells - cells(mark) - cells(name))), Span(name, "dim"))
 
 
-def _spans(number: int, tab: Tab, each: int, *, is_chosen: bool) -> Line:
+def _spans(number: int, tab: Tab, name_cells: int, *, is_chosen: bool) -> Line:
     mark, style = MARKS[tab.state]
     return (
         Span(f" {number + 1} ", "person" if is_chosen else "dim"),
-        Span(f"{shorten(one_line(tab.name), each)} ", "strong" if is_chosen else "dim"),
+        Span(f"{shorten(one_line(tab.name), name_cells)} ", "strong" if is_chosen else "dim"),
         Span(f"{mark} " if mark else "", style),
     )
 
@@ -201,7 +205,7 @@ def _visible_tabs(sizes: Sequence[int], chosen: int, room: int) -> tuple[int, in
 # The status line: state, totals, and the next key.
 
 _GAP = "  ·  "
-_WIDEST_MODEL = 24
+_MAX_MODEL_CELLS = 24
 
 STATES: dict[str, str] = {
     "new": "new",
@@ -236,18 +240,18 @@ def standing_line(
         parts.append(whole_seconds(now - began))
     mark, style = MARKS[stands]
     text = f"{mark} {STATES[stands]}".lstrip()
-    found: list[Span] = [Span(f"{text}", style)]
-    left = width - cells(text)
-    for at, part in enumerate(filter(None, parts)):
-        shown = shorten(part, width // 3) if at < 2 else part
-        if left < cells(_GAP) + cells(shown):
+    spans: list[Span] = [Span(f"{text}", style)]
+    free_cells = width - cells(text)
+    for index, part in enumerate(filter(None, parts)):
+        shortened = shorten(part, width // 3) if index < 2 else part
+        if free_cells < cells(_GAP) + cells(shortened):
             continue
-        found += [Span(_GAP, "rule"), Span(shown, "dim")]
-        left -= cells(_GAP) + cells(shown)
-    return tuple(found)
+        spans += [Span(_GAP, "rule"), Span(shortened, "dim")]
+        free_cells -= cells(_GAP) + cells(shortened)
+    return tuple(spans)
 
 
 def _models(used: str, following: str) -> str:
     """Return the model that is used, without its provider, and the next one if that is another."""
     names = [one_line(parts_of(name)[1]) for name in dict.fromkeys((used, following)) if name]
-    return " → ".join(shorten(name, _WIDEST_MODEL) for name in names)
+    return " → ".join(shorten(name, _MAX_MODEL_CELLS) for name in names)

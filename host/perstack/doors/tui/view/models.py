@@ -8,7 +8,7 @@ from typing import NamedTuple
 from perstack.core.base.text import nearest, one_line
 from perstack.core.definitions.models import NAMED, parts_of
 
-_NEAR = 0.85  # ratio of similarity from which a name is taken for a misspelling, as in a definition
+_SIMILARITY = 0.85  # ratio of similarity from which a name is taken for a misspelling, as in a definition
 
 
 class ModelRow(NamedTuple):
@@ -26,21 +26,21 @@ def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str)
 
     A typed name that no list has comes first, unless it is the beginning of others.
     """
-    own, typed = parts_of(named)[1], typed.strip()
-    default = ModelRow(own, _join_notes("as set", chosen is None), is_set=True, is_in_force=chosen is None)
-    others = [one for one in known if one != own]
+    set_name, typed = parts_of(named)[1], typed.strip()
+    default = ModelRow(set_name, _join_notes("as set", chosen is None), is_set=True, is_in_force=chosen is None)
+    others = [name for name in known if name != set_name]
     if chosen is not None and chosen not in others:
         others.insert(0, chosen)
-    rows = [default, *(ModelRow(one, _join_notes("", one == chosen), is_in_force=one == chosen) for one in others)]
+    rows = [default, *(ModelRow(name, _join_notes("", name == chosen), is_in_force=name == chosen) for name in others)]
     if not typed:
-        return rows if own else rows[1:]
+        return rows if set_name else rows[1:]
     words = typed.casefold().split()
-    found = [row for row in rows if row.name and all(word in row.name.casefold() for word in words)]
-    if any(row.name == typed for row in found):
-        return sorted(found, key=lambda row: row.name != typed)
+    matches = [row for row in rows if row.name and all(word in row.name.casefold() for word in words)]
+    if any(row.name == typed for row in matches):
+        return sorted(matches, key=lambda row: row.name != typed)
     new = ModelRow(typed, doubt_about(typed, known) or "as typed", is_unknown=True)
-    near = [row for row in rows if row.name == _nearest_model(typed, known) and row not in found]
-    return [*found, new] if found else [new, *near]
+    similar = [row for row in rows if row.name == _nearest_model(typed, known) and row not in matches]
+    return [*matches, new] if matches else [new, *similar]
 
 
 def doubt_about(name: str, known: Sequence[str]) -> str:
@@ -48,15 +48,15 @@ def doubt_about(name: str, known: Sequence[str]) -> str:
 
     The first of `known` is the model that is set. Where it is the only one, the provider lists none.
     """
-    near = _nearest_model(name, known)
-    if name in known or (near is None and len(known) < 2):
+    similar = _nearest_model(name, known)
+    if name in known or (similar is None and len(known) < 2):
         return ""
-    words = f"`{one_line(name)}` is not a known model"
-    return words if near is None else f"{words}; did you mean `{one_line(near)}`?"
+    text = f"`{one_line(name)}` is not a known model"
+    return text if similar is None else f"{text}; did you mean `{one_line(similar)}`?"
 
 
 def _nearest_model(name: str, known: Sequence[str]) -> str | None:
-    return nearest(name, [one for one in known if one.startswith(NAMED) is name.startswith(NAMED)], _NEAR)
+    return nearest(name, [other for other in known if other.startswith(NAMED) is name.startswith(NAMED)], _SIMILARITY)
 
 
 def _join_notes(note: str, is_in_force: bool) -> str:

@@ -27,35 +27,35 @@ CHOSEN = "❯ "  # the mark before the call that a key settles
 def asking_lines(question: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
     """Return the whole question: what the Job has used so far, every argument, and for an edit its diff."""
     if not question.call_digest:
-        first, *others = wrap(question_text(question), width)
-        return [(Span(first, "ask"),), *((Span(one),) for one in others)]
+        first, *more_lines = wrap(question_text(question), width)
+        return [(Span(first, "ask"),), *((Span(line),) for line in more_lines)]
     change = requested_change(question, workspace)
-    found: list[Line] = [(Span(one, "ask"),) for line in head_lines(question) for one in wrap(line, width)]
-    found += [(Span(line, "dim"),) for line in wrap(f"so far: {spent}", width) if spent]
+    lines: list[Line] = [(Span(piece, "ask"),) for line in head_lines(question) for piece in wrap(line, width)]
+    lines += [(Span(line, "dim"),) for line in wrap(f"so far: {spent}", width) if spent]
     for name, value in question.args.items():
         if name not in change.arguments:
-            found += _argument(name, value_text(value, question), width)
-    found += [(Span("  "), Span(line, "warn")) for line in wrap(change.note, width - 2) if line]
-    found += [
+            lines += _argument(name, value_text(value, question), width)
+    lines += [(Span("  "), Span(line, "warn")) for line in wrap(change.note, width - 2) if line]
+    lines += [
         (Span("  "), *_difference_line(line)) for text in change.lines[2:] for line in _in_pieces(text, width - 2)
     ]
-    return found
+    return lines
 
 
 def asking_hint(question: OpenQuestion, *, covers: bool = True) -> str:
     """Return the hint how to answer. `covers`: it also says which calls each further answer covers."""
-    asked = accepted_answers(question)
+    allowed = accepted_answers(question)
     if question.call_digest:
         of_job = covered_calls(question)[: 1 + len(question.offers)]
-        words = [f"{number or 'a'} {words if covers else answer}" for number, (answer, words) in enumerate(of_job)]
-        more = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
-        project = [f"in this project: {', '.join(more)}"] if more else []
-        return " · ".join(("y yes", f"in this Job: {', '.join(words)}", *project, "n no, and why"))
-    if asked.several:
-        return "type numbers or options, with commas between" + (", or other words" if asked.allows_other else "")
-    if asked.options:
-        return "type a number or an option" if not asked.allows_other else "type a number, an option, or other words"
-    return accepted(asked)
+        texts = [f"{number or 'a'} {texts if covers else answer}" for number, (answer, texts) in enumerate(of_job)]
+        numbers = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
+        project = [f"in this project: {', '.join(numbers)}"] if numbers else []
+        return " · ".join(("y yes", f"in this Job: {', '.join(texts)}", *project, "n no, and why"))
+    if allowed.several:
+        return "type numbers or options, with commas between" + (", or other words" if allowed.allows_other else "")
+    if allowed.options:
+        return "type a number or an option" if not allowed.allows_other else "type a number, an option, or other words"
+    return accepted(allowed)
 
 
 def decision(question: OpenQuestion, key: str) -> str | None:
@@ -74,25 +74,28 @@ def unsettled_lines(
     calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement], chosen: int, width: int
 ) -> list[Line]:
     """Return the calls without a result and the settlement chosen for each."""
-    found: list[Line] = [
+    lines: list[Line] = [
         (Span(line, "warn"),)
         for line in wrap("Its process ended while these calls were at work. What became of them?", width)
     ]
-    words = dict(SETTLEMENTS.values())
+    meanings = dict(SETTLEMENTS.values())
     for number, call in enumerate(calls):
         mark = CHOSEN if number == chosen else "  "
-        said = settled.get(call.key)
-        found.append(
+        settlement = settled.get(call.key)
+        lines.append(
             (Span(mark, "person"), Span(clean(call.tool_name), "strong"), Span(f" of {clean(call.expert_key)}", "dim"))
         )
-        found += [(Span("    "), Span(line)) for line in wrap(call.args, width - 4)]
-        found.append(
+        lines += [(Span("    "), Span(line)) for line in wrap(call.args, width - 4)]
+        lines.append(
             (
                 Span("    "),
-                Span(words[said] if said else "the model sees that it was interrupted", "good" if said else "dim"),
+                Span(
+                    meanings[settlement] if settlement else "the model sees that it was interrupted",
+                    "good" if settlement else "dim",
+                ),
             )
         )
-    return found
+    return lines
 
 
 REFUSING_HINT = "why not? Enter sends a reason to the model, or just the no; Esc goes back"
@@ -101,15 +104,15 @@ UNSETTLED_HINT = "d it was done · r run it again · a ask me · Enter resumes"
 
 def _argument(name: str, value: str, width: int) -> list[Line]:
     label = f"  {clean(name)}: "
-    first, *others = wrap(value, max(8, width - len(label)))
-    return [(Span(label, "dim"), Span(first)), *((Span(" " * len(label)), Span(one)) for one in others)]
+    first, *more_lines = wrap(value, max(8, width - len(label)))
+    return [(Span(label, "dim"), Span(first)), *((Span(" " * len(label)), Span(line)) for line in more_lines)]
 
 
 def _in_pieces(text: str, width: int) -> list[str]:
     """Return a diff's line in pieces without losing text that the user approves; continued pieces keep its sign."""
     line = clean(text).replace("\n", " ")
-    first, *others = break_anywhere(line, width)
-    return [first, *(f"{line[:1]}  {one}" for more in others for one in break_anywhere(more, width - 3))]
+    first, *pieces = break_anywhere(line, width)
+    return [first, *(f"{line[:1]}  {part}" for piece in pieces for part in break_anywhere(piece, width - 3))]
 
 
 def _difference_line(line: str) -> Line:

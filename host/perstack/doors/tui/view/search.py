@@ -33,7 +33,7 @@ class Matches(NamedTuple):
 def search(items: TreeBranch, typed: str, context: RenderContext) -> Iterator[Matches | None]:
     """Search from the newest item, yielding None after some items so that the caller can pause, then the matches."""
     words = typed.casefold().split()
-    found: list[list[SearchMatch]] = []
+    matches: list[list[SearchMatch]] = []
     total = 0
     is_cut = False
     for number, (item, its_looks) in enumerate(_newest_first(items, context) if words else ()):
@@ -42,10 +42,10 @@ def search(items: TreeBranch, typed: str, context: RenderContext) -> Iterator[Ma
             break
         its = _in_item(item, words, its_looks)[: MAX_MATCHES - total]
         total += len(its)
-        found.append(its)
+        matches.append(its)
         if number % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             yield None
-    yield Matches([match for its in reversed(found) for match in its], is_cut)
+    yield Matches([match for its in reversed(matches) for match in its], is_cut)
 
 
 def in_item(item: TreeItem, typed: str, context: RenderContext) -> list[SearchMatch]:
@@ -54,33 +54,33 @@ def in_item(item: TreeItem, typed: str, context: RenderContext) -> list[SearchMa
 
 
 def _newest_first(branch: TreeBranch, context: RenderContext) -> Iterator[tuple[TreeItem, RenderContext]]:
-    inner = branch.inner_context(context)
+    inner_context = branch.inner_context(context)
     for item in [*branch.items][::-1]:  # items may come and go while the caller pauses
         if isinstance(item, TreeBranch):
-            yield from _newest_first(item, inner)
-        yield item, inner
+            yield from _newest_first(item, inner_context)
+        yield item, inner_context
 
 
 def _in_item(item: TreeItem, words: Sequence[str], context: RenderContext) -> list[SearchMatch]:
-    whole = item.whole_text().casefold()
-    if not all(word in whole for word in words):
+    text = item.whole_text().casefold()
+    if not all(word in text for word in words):
         return []
     is_branch = isinstance(item, TreeBranch)
     lines = [text_of(line) for line in (item.render(context) if is_branch else item.lines(context))]
-    found = [SearchMatch(item, line) for line in dict.fromkeys(_lines_with(lines, words))]
+    matches = [SearchMatch(item, line) for line in dict.fromkeys(_lines_with(lines, words))]
     is_folded = item.can_fold and not item.is_open and not is_branch
-    return found or ([SearchMatch(item, 0, is_hidden=True)] if is_folded and _has(whole, words) else [])
+    return matches or ([SearchMatch(item, 0, is_hidden=True)] if is_folded and _has(text, words) else [])
 
 
 def _lines_with(lines: Sequence[str], words: Sequence[str]) -> Iterator[int]:
     """Yield the line at which each occurrence begins; it may continue in the next lines, which were broken by width."""
     starts: list[int] = []
-    at = 0
+    offset = 0
     for line in lines:
-        starts.append(at)
-        at += len(line) + 1
-    for one in re.finditer(_pattern(words), "\n".join(lines), re.IGNORECASE):
-        yield bisect_right(starts, one.start()) - 1
+        starts.append(offset)
+        offset += len(line) + 1
+    for match in re.finditer(_pattern(words), "\n".join(lines), re.IGNORECASE):
+        yield bisect_right(starts, match.start()) - 1
 
 
 def _has(text: str, words: Sequence[str]) -> bool:

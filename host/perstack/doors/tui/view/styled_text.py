@@ -45,34 +45,34 @@ def cells_of(line: Line) -> int:
 
 def wrap(text: str, width: int) -> list[str]:
     """Return the text in lines of at most `width` cells, broken between words; line ends are kept."""
-    found: list[str] = []
+    lines: list[str] = []
     for line in clean(text).split("\n"):
-        found += wrap_line(line.rstrip(), max(1, width))
-    return found
+        lines += wrap_line(line.rstrip(), max(1, width))
+    return lines
 
 
 def wrap_line(line: str, width: int) -> list[str]:
     """Break one clean line; continued lines are indented like it."""
     if len(line) <= width and (line.isascii() or cells(line) <= width):
         return [line]
-    found, rest = wrap_stable(line, width)
-    indent = _indent_of(rest, width)
-    return [*found, (indent + rest.lstrip(" ")).rstrip()]
+    lines, remainder = wrap_stable(line, width)
+    indent = _indent_of(remainder, width)
+    return [*lines, (indent + remainder.lstrip(" ")).rstrip()]
 
 
 def wrap_stable(line: str, width: int) -> tuple[list[str], str]:
     """Return the lines of a growing clean line that further text does not change, and the rest."""
-    rest = line.lstrip(" ")
+    remainder = line.lstrip(" ")
     indent = _indent_of(line, width)
     room = width - len(indent)
-    found: list[str] = []
-    while len(piece := _cut_to_width(rest, room)) < len(rest):
-        after = rest[len(piece) :].lstrip(" ")
-        if not after:
+    lines: list[str] = []
+    while len(piece := _cut_to_width(remainder, room)) < len(remainder):
+        following = remainder[len(piece) :].lstrip(" ")
+        if not following:
             break
-        found.append(indent + piece.rstrip())
-        rest = after
-    return found, indent + rest if found else line
+        lines.append(indent + piece.rstrip())
+        remainder = following
+    return lines, indent + remainder if lines else line
 
 
 def _indent_of(line: str, width: int) -> str:

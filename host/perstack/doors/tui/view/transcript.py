@@ -40,9 +40,9 @@ class Transcript:
     def tick(self) -> bool:
         """Invalidate the running items, whose durations change with time. Return whether anything is running."""
         for run_id in self.live.lanes:
-            shown = self._branch(run_id)
-            shown.changed()
-            for item in shown.items[-1:]:
+            branch = self._branch(run_id)
+            branch.changed()
+            for item in branch.items[-1:]:
                 item.changed()
         for call in self._calls.values():
             call.changed()
@@ -71,8 +71,8 @@ class Transcript:
 
     def take(self, event: events.Event) -> list[LogLine]:  # noqa: C901 - one case for each kind of event with an item
         """Apply an event and return its log rows."""
-        told = self.live.apply(event)
-        rows = [one for one in told if one.row.item not in _DRAWN]
+        lines = self.live.apply(event)
+        rows = [line for line in lines if line.row.item not in _DRAWN]
         if isinstance(event, RunEvent):
             self._end_stream(event)
         match event:
@@ -84,7 +84,7 @@ class Transcript:
                 rows = self._start(event, rows)
             case events.FinishGeneration():
                 self._reply(event)
-                rows = [one for one in rows if one.row.item != "result"]
+                rows = [line for line in rows if line.row.item != "result"]
             case events.CallTools():
                 self._on_call_tools(event)
             case events.CallDelegate():
@@ -96,22 +96,22 @@ class Transcript:
                 self._finish(event)
             case _:
                 pass
-        for one in rows:
-            self._add(event.run_id, NoteItem(one.row.word, one.row.text, _STYLES.get(one.row.colour, "dim")))
+        for line in rows:
+            self._add(event.run_id, NoteItem(line.row.word, line.row.text, _STYLES.get(line.row.colour, "dim")))
         is_streamed = isinstance(event, display_events.StreamText | display_events.StreamReasoning)
         self._update_calls("" if is_streamed else event.run_id)  # a text changes no call
         if event.run_id:
             self._show_activity(event.run_id)
-        return told
+        return lines
 
     def _branch(self, run_id: str) -> RunBranch:
         return self._branches.get(run_id, self.root)
 
     def _update_calls(self, run_id: str | None = None) -> None:
         """Show the state of a Run's open calls, of all without `run_id`, and when the others' approvals are asked."""
-        for (of, _), item in self._calls.items():
-            asks_later = item.call.rule is not None and self.live.is_asked_later(of)
-            if run_id in (of, None) or asks_later is not item.asks_later:
+        for (owner_run_id, _), item in self._calls.items():
+            asks_later = item.call.rule is not None and self.live.is_asked_later(owner_run_id)
+            if run_id in (owner_run_id, None) or asks_later is not item.asks_later:
                 item.asks_later = asks_later
                 item.changed()
 
@@ -126,13 +126,13 @@ class Transcript:
         branch, run = self._branch(run_id), self.live.lanes.get(run_id)
         branch.changed()
         last = branch.items[-1] if branch.items else None
-        words = "" if run is None or run.work or run.text else run.doing
+        activity = "" if run is None or run.work or run.text else run.doing
         if isinstance(last, ActivityItem):
-            if last.words == words:
+            if last.words == activity:
                 return
             branch.drop_last()
-        if words and run is not None and not isinstance(last, RunBranch):  # a delegate's shows what is waited for
-            branch.add(ActivityItem(words, run.since))
+        if activity and run is not None and not isinstance(last, RunBranch):  # a delegate's shows what is waited for
+            branch.add(ActivityItem(activity, run.since))
 
     def _stream(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:
         is_thought = isinstance(event, display_events.StreamReasoning)
@@ -161,9 +161,9 @@ class Transcript:
             self._add_branch(event.delegated_by.run_id, event.run_id)
         else:
             self._add(event.run_id, MessageItem(event.query, mark="❯", style="strong"))
-        place = event.continued_from
-        goes_on = place is not None and place.checkpoint_id == self._ended_at and not place.answers
-        return [one for one in rows if not (goes_on and one.row.word == "continues")]
+        origin = event.continued_from
+        goes_on = origin is not None and origin.checkpoint_id == self._ended_at and not origin.answers
+        return [line for line in rows if not (goes_on and line.row.word == "continues")]
 
     def _add_branch(self, parent_id: str, run_id: str) -> None:
         if run_id not in self._branches:
@@ -187,17 +187,17 @@ class Transcript:
 
     def _on_call_tools(self, event: events.CallTools) -> None:
         run = self.live.run(event.run_id)
-        for decided in event.calls:
-            call = None if run is None else run.calls.get(decided.id)
-            if call is not None and decided.kind not in ("delegate", "interactive", "attemptCompletion"):
-                item = self._calls[event.run_id, decided.id] = CallItem(call)
+        for decided_call in event.calls:
+            call = None if run is None else run.calls.get(decided_call.id)
+            if call is not None and decided_call.kind not in ("delegate", "interactive", "attemptCompletion"):
+                item = self._calls[event.run_id, decided_call.id] = CallItem(call)
                 self._add(event.run_id, item)
 
     def _result(self, event: events.FinishToolCall, rows: list[LogLine]) -> list[LogLine]:
         item = self._calls.pop((event.run_id, event.tool_call_id), None)
         if item is not None:
             item.changed()
-            return [one for one in rows if one.row.item != "result"]
+            return [line for line in rows if line.row.item != "result"]
         branch = None if event.delegate is None else self._branches.get(event.delegate.run_id)
         if branch is None:
             return rows

@@ -115,22 +115,22 @@ class TreeBranch(TreeItem):
         self.items.pop()
         self.invalidate(len(self.items))
 
-    def invalidate(self, at: int) -> None:
+    def invalidate(self, index: int) -> None:
         """Invalidate the positions from that item on."""
-        self._clean = min(self._clean, at)
+        self._clean = min(self._clean, index)
         del self._tops[self._clean + 1 :]
         if self.parent is not None:
             self.parent.invalidate(self.at)
 
     def body(self, context: RenderContext) -> int:
         """Return the number of lines of its items, and update their positions."""
-        inner = self.inner_context(context)
-        if self._width != inner.width:
-            self._width, self._clean = inner.width, 0
+        inner_context = self.inner_context(context)
+        if self._width != inner_context.width:
+            self._width, self._clean = inner_context.width, 0
             self._tops = [0]
         tops = self._tops
         for item in self.items[self._clean :]:
-            tops.append(tops[-1] + item.height(inner))
+            tops.append(tops[-1] + item.height(inner_context))
         self._clean = len(self.items)
         return tops[-1]
 
@@ -147,32 +147,34 @@ class TreeBranch(TreeItem):
         if not self.is_open or last <= 0:
             return
         self.body(context)
-        inner, tops = self.inner_context(context), self._tops
-        at = max(0, bisect_right(tops, first) - 1)
-        while at < len(self.items) and tops[at] < last:
-            for placed in self.items[at].slice(first - tops[at] if first > tops[at] else 0, last - tops[at], inner):
-                yield PlacedLine((BAR, *placed.line), placed.node) if self.has_head else placed
-            at += 1
+        inner_context, tops = self.inner_context(context), self._tops
+        index = max(0, bisect_right(tops, first) - 1)
+        while index < len(self.items) and tops[index] < last:
+            for line in self.items[index].slice(
+                first - tops[index] if first > tops[index] else 0, last - tops[index], inner_context
+            ):
+                yield PlacedLine((BAR, *line.line), line.node) if self.has_head else line
+            index += 1
 
     def top_of(self, node: TreeItem, context: RenderContext) -> int:
         """Return the line of the whole tree at which an item below this branch begins."""
-        top, one = 0, node
-        while one is not self and one.parent is not None:
-            lane = one.parent
+        top, current = 0, node
+        while current is not self and current.parent is not None:
+            lane = current.parent
             lane.body(context)
-            top += lane._tops[one.at] + int(lane.has_head)
-            one = lane
+            top += lane._tops[current.at] + int(lane.has_head)
+            current = lane
         return top
 
     def foldable(self) -> list[TreeItem]:
         """Return the items that can fold in line order, without those in a folded branch."""
-        found: list[TreeItem] = []
+        items: list[TreeItem] = []
         for item in self.items:
             if item.can_fold:
-                found.append(item)
+                items.append(item)
             if isinstance(item, TreeBranch) and item.is_open:
-                found += item.foldable()
-        return found
+                items += item.foldable()
+        return items
 
     def inner_context(self, context: RenderContext) -> RenderContext:
         """Return the parameters for the items below."""
@@ -185,7 +187,7 @@ _FOLDED_LINES = 6  # lines of a folded text
 _MAX_LINES = 5_000  # maximum lines of an unfolded text; the log has all of it
 _MAX_TEXT_CHARS = 200_000  # maximum characters of a text that are processed
 _FOLDED_CHARS = 2_000  # characters of a folded text that are processed
-_FACT = 10
+_NAME_CELLS = 10
 
 
 class Titled(TreeItem):
@@ -206,26 +208,26 @@ class Titled(TreeItem):
     @override
     def render(self, context: RenderContext) -> list[Line]:
         style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
-        texts, rest = self._lines_below(context)
+        texts, note = self._lines_below(context)
         return [
             (Span(f"{self.sign or '─'} ", style or "rule"), Span(shorten(self.title, context.width - 2), "expert")),
             *((Span("  "), Span(text, style)) for text in texts),
-            *([(Span(f"  {rest}", "dim"),)] if rest else []),
+            *([(Span(f"  {note}", "dim"),)] if note else []),
             (),
         ]
 
     def height(self, context: RenderContext) -> int:
         """Return the number of lines without rendering: of ten thousand messages few are ever seen."""
-        texts, rest = self._lines_below(context)
-        return len(texts) + bool(rest) + 2
+        texts, note = self._lines_below(context)
+        return len(texts) + bool(note) + 2
 
     def _lines_below(self, context: RenderContext) -> tuple[list[str], str]:
-        said = self.text if self.is_open else self.text[:_FOLDED_CHARS]
-        texts = wrap(said.strip("\n"), context.width - 2)
-        most = _MAX_LINES if self.is_open else _FOLDED_LINES
-        if len(said) < len(self.text):
-            return texts[:most], "…"
-        return texts[:most], f"… {count(len(texts) - most, 'more line')}" if len(texts) > most else ""
+        text = self.text if self.is_open else self.text[:_FOLDED_CHARS]
+        texts = wrap(text.strip("\n"), context.width - 2)
+        max_lines = _MAX_LINES if self.is_open else _FOLDED_LINES
+        if len(text) < len(self.text):
+            return texts[:max_lines], "…"
+        return texts[:max_lines], f"… {count(len(texts) - max_lines, 'more line')}" if len(texts) > max_lines else ""
 
 
 class LabelledText(TreeItem):
@@ -241,9 +243,12 @@ class LabelledText(TreeItem):
 
     @override
     def render(self, context: RenderContext) -> list[Line]:
-        width = max(8, context.width - _FACT - 2)
+        width = max(8, context.width - _NAME_CELLS - 2)
         texts = wrap(self.text[:_MAX_TEXT_CHARS], width)[:_FOLDED_LINES]
-        return [(Span(f"  {pad('' if at else self.name, _FACT)}", "dim"), Span(text)) for at, text in enumerate(texts)]
+        return [
+            (Span(f"  {pad('' if index else self.name, _NAME_CELLS)}", "dim"), Span(text))
+            for index, text in enumerate(texts)
+        ]
 
 
 def checkpoint_page(checkpoint: Checkpoint) -> TreeBranch:
@@ -251,15 +256,11 @@ def checkpoint_page(checkpoint: Checkpoint) -> TreeBranch:
     return TreeBranch([*_facts(checkpoint, ()), *_message_nodes(checkpoint.messages, "")])
 
 
-def new_page(checkpoint: Checkpoint, found: MessagesDiff) -> TreeBranch:
+def new_page(checkpoint: Checkpoint, diff: MessagesDiff) -> TreeBranch:
     """Return a page of the messages removed since the previous step, and of the new ones."""
-    since = found.since or "the beginning"
-    first = [
-        ("since", since),
-        ("no more", count(len(found.gone), "message")),
-        ("new", count(len(found.new), "message")),
-    ]
-    return TreeBranch([*_facts(checkpoint, first), *_message_nodes(found.gone, "-"), *_message_nodes(found.new, "+")])
+    since = diff.since or "the beginning"
+    first = [("since", since), ("no more", count(len(diff.gone), "message")), ("new", count(len(diff.new), "message"))]
+    return TreeBranch([*_facts(checkpoint, first), *_message_nodes(diff.gone, "-"), *_message_nodes(diff.new, "+")])
 
 
 def texts_page(texts: Sequence[tuple[str, str]]) -> TreeBranch:

@@ -122,8 +122,8 @@ class Composer(TextArea):
         names: list[str] = []
         if beginning is None:
             self._files.forget()
-        elif (found := self._files.complete(beginning)) != [beginning]:
-            names = found
+        elif (candidates := self._files.complete(beginning)) != [beginning]:
+            names = candidates
         if names != self._names:
             self._names = names
             self.post_message(self.Completing(names))

@@ -18,7 +18,7 @@ from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.doors.tui.widgets.lines import Bar
 from perstack.doors.tui.widgets.tree import NodesView
 
-_LONGEST = 200  # maximum characters of a searched text
+_MAX_QUERY_CHARS = 200  # maximum characters of a searched text
 _KEYS = "Enter next   Up before   Esc closes"
 
 
@@ -44,7 +44,7 @@ class FindBar(Horizontal):
         self._view = view
         self._after = closed
         self._label = Bar(id="find-label")
-        self._input = Input(max_length=_LONGEST, select_on_focus=False, id="find")
+        self._input = Input(max_length=_MAX_QUERY_CHARS, select_on_focus=False, id="find")
         self._input.cursor_blink = False
         self._found = Bar(id="found")
         self._matches = Matches()
@@ -91,13 +91,13 @@ class FindBar(Horizontal):
                 await asyncio.sleep(0)
             else:
                 self._matches = matches
-        found = self._matches.found
-        if not found:
+        found_matches = self._matches.found
+        if not found_matches:
             self._at = None
-        elif self._at in found:
-            self._at = found[(found.index(self._at) + step) % len(found)]
+        elif self._at in found_matches:
+            self._at = found_matches[(found_matches.index(self._at) + step) % len(found_matches)]
         else:
-            self._at = found[self._view.first_shown(found)]
+            self._at = found_matches[self._view.first_shown(found_matches)]
         self._show()
 
     def _show(self) -> None:
@@ -105,19 +105,19 @@ class FindBar(Horizontal):
         self._view.show_match(match)
         if match is not None and match.is_hidden:  # it is unfolded now
             its = in_item(match.item, self._input.value, self._view.looks)
-            at = self._matches.found.index(match)
+            index = self._matches.found.index(match)
             self._at = its[0] if its else match
-            before, after = self._matches.found[:at], self._matches.found[at + 1 :]
-            self._matches = self._matches._replace(found=[*before, *(its or [match]), *after])
+            earlier, later = self._matches.found[:index], self._matches.found[index + 1 :]
+            self._matches = self._matches._replace(found=[*earlier, *(its or [match]), *later])
             self._view.show_match(self._at)
         self._show_number()
 
     def _show_number(self) -> None:
-        found, is_cut = self._matches
-        said = ""
+        matches, is_cut = self._matches
+        position = ""
         if self._input.value.strip():
-            number = found.index(self._at) + 1 if self._at in found else 0
-            more = "the last " if is_cut else ""
-            said = f"{number:,} of {more}{len(found):,}" if found else "not found"
-        line: Line = (Span(f"{said:<22}", "" if found or not said else "warn"), Span(_KEYS, "dim"))
+            number = matches.index(self._at) + 1 if self._at in matches else 0
+            prefix = "the last " if is_cut else ""
+            position = f"{number:,} of {prefix}{len(matches):,}" if matches else "not found"
+        line: Line = (Span(f"{position:<22}", "" if matches or not position else "warn"), Span(_KEYS, "dim"))
         self._found.set(line)

@@ -81,8 +81,8 @@ class LinesView(ScrollView, can_focus=True):
 
     @override
     def render_line(self, y: int) -> Strip:
-        at = y + round(self.scroll_y)
-        return self.strip(self._lines[at] if at < len(self._lines) else ())
+        index = y + round(self.scroll_y)
+        return self.strip(self._lines[index] if index < len(self._lines) else ())
 
     def strip(self, line: Line, *, has_cursor: bool = False) -> Strip:
         """Return a line as a strip, filled to the width."""
@@ -96,10 +96,10 @@ class LinesView(ScrollView, can_focus=True):
         """Return the look of a style in the current theme."""
         key = (style, has_cursor)
         if key not in self._looks:
-            found = self.get_component_rich_style(f"{_PREFIX}{style}") if style else self.rich_style
+            look = self.get_component_rich_style(f"{_PREFIX}{style}") if style else self.rich_style
             if has_cursor:
-                found += RichStyle(bgcolor=self.get_component_rich_style(f"{_PREFIX}cursor").bgcolor)
-            self._looks[key] = found
+                look += RichStyle(bgcolor=self.get_component_rich_style(f"{_PREFIX}cursor").bgcolor)
+            self._looks[key] = look
         return self._looks[key]
 
 
@@ -127,10 +127,10 @@ class Bar(LinesView, can_focus=False):
 
     def on_click(self, event: events.Click) -> None:
         """Report the clicked span."""
-        left = event.x - 1
+        offset = event.x - 1
         for number, span in enumerate(self._lines[0] if self._lines else ()):
-            left -= cells_of((span,))
-            if left < 0:
+            offset -= cells_of((span,))
+            if offset < 0:
                 self.post_message(self.Clicked(self, number))
                 return
 
@@ -162,7 +162,7 @@ class Choice(LinesView):
         super().__init__(id=id)
         self.chosen = 0
         self.count = 0
-        self._row: Row = lambda at, is_chosen, width: ()
+        self._row: Row = lambda index, is_chosen, width: ()
         self._empty = ""
 
     def offer(self, count: int, row: Row, *, chosen: int = 0, empty: str = "") -> None:
@@ -172,13 +172,13 @@ class Choice(LinesView):
         self.choose_at(chosen)
         self.call_after_refresh(self._into_view)
 
-    def choose_at(self, at: int) -> None:
+    def choose_at(self, index: int) -> None:
         """Choose a row and scroll to it; a negative index counts from the end."""
-        at = self.count + at if at < 0 else at
-        before, self.chosen = self.chosen, max(0, min(at, self.count - 1))
+        index = self.count + index if index < 0 else index
+        previous, self.chosen = self.chosen, max(0, min(index, self.count - 1))
         self._into_view()
         self.refresh()
-        if self.chosen != before:
+        if self.chosen != previous:
             self.post_message(self.RowChanged())
 
     def action_choose(self, step: int) -> None:
@@ -189,9 +189,9 @@ class Choice(LinesView):
         """Move the choice by pages."""
         self.choose_at(max(0, self.chosen + pages * max(1, self.size.height - 1)))
 
-    def action_choose_at(self, at: int) -> None:
+    def action_choose_at(self, index: int) -> None:
         """Choose a row; a negative index counts from the end."""
-        self.choose_at(at)
+        self.choose_at(index)
 
     def action_open(self) -> None:
         """Open the chosen row."""
@@ -210,11 +210,11 @@ class Choice(LinesView):
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked row, or open it if it was chosen."""
-        at = event.y + round(self.scroll_y)
-        if at < self.count:
-            was = self.chosen
-            self.choose_at(at)
-            if was == at:
+        index = event.y + round(self.scroll_y)
+        if index < self.count:
+            previous = self.chosen
+            self.choose_at(index)
+            if previous == index:
                 self.post_message(self.Opened())
 
     def _into_view(self) -> None:
@@ -225,9 +225,9 @@ class Choice(LinesView):
 
     @override
     def render_line(self, y: int) -> Strip:
-        at = y + round(self.scroll_y)
-        if at < self.count:
-            is_chosen = at == self.chosen
+        index = y + round(self.scroll_y)
+        if index < self.count:
+            is_chosen = index == self.chosen
             width = self.scrollable_content_region.width  # `size` includes the scrollbar
-            return self.strip(self._row(at, is_chosen, width), has_cursor=is_chosen)
-        return self.strip((Span(f"  {self._empty}", "dim"),) if at == 1 and not self.count else ())
+            return self.strip(self._row(index, is_chosen, width), has_cursor=is_chosen)
+        return self.strip((Span(f"  {self._empty}", "dim"),) if index == 1 and not self.count else ())

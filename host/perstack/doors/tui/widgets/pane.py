@@ -179,12 +179,12 @@ class JobPane(Vertical):
         session = self.session
         if session.is_busy and session.model is None:
             return ""
-        asked = (session.expert_key, session.model, session.host.project)
-        if self._model_of is None or self._model_of[0] != asked:
+        key = (session.expert_key, session.model, session.host.project)
+        if self._model_of is None or self._model_of[0] != key:
             name = ""
             with suppress(PerstackError):  # the first text that is sent says it
                 name = session.model_in_force()
-            self._model_of = (asked, name)
+            self._model_of = (key, name)
         return self._model_of[1]
 
     def tick(self) -> None:
@@ -203,9 +203,9 @@ class JobPane(Vertical):
             return
         if not (self._is_mixed if not self._panel.takes_keys else not self.composer.text):
             return
-        left = _QUIET_S - (time.monotonic() - self._typed_at)
-        if left > 0:
-            self.set_timer(left, self._give_keys)
+        wait_s = _QUIET_S - (time.monotonic() - self._typed_at)
+        if wait_s > 0:
+            self.set_timer(wait_s, self._give_keys)
         elif self._panel.takes_keys:
             self._panel.take_focus()
         else:
@@ -232,20 +232,24 @@ class JobPane(Vertical):
         self._panel.take_focus()
 
     def _question_notes(self) -> list[str]:
-        place = self.session.resume_from
-        branch = [] if place is None else [f"another answer, in a branch, from {one_line(place)}; Esc leaves it"]
+        checkpoint_id = self.session.resume_from
+        branch = (
+            []
+            if checkpoint_id is None
+            else [f"another answer, in a branch, from {one_line(checkpoint_id)}; Esc leaves it"]
+        )
         return [*branch, "your draft comes back after it"] if self._draft else branch
 
     def _show_enter_hint(self) -> None:
         """Show in the input what Enter does; a question itself says how it is answered."""
         is_asked = self._panel.is_shown
-        words = "" if self._panel.takes_keys else "your answer" if is_asked else hint_of(self.session)
-        self.composer.placeholder = words
+        hint = "" if self._panel.takes_keys else "your answer" if is_asked else hint_of(self.session)
+        self.composer.placeholder = hint
 
     def _offered_experts(self) -> list[Expert]:
         """Return the Experts that the typed text finds, and choose the first if the choice is not among them."""
         experts = filter_experts(self.session.host.experts.all(), self.composer.text)
-        keys = [one.key for one in experts]
+        keys = [expert.key for expert in experts]
         if self._chosen not in keys or self._found_by != self.composer.text:
             self._chosen = keys[0] if keys else None
         self._found_by = self.composer.text
@@ -259,8 +263,8 @@ class JobPane(Vertical):
         if not experts:
             lines.append((Span("  none is called so", "dim"),))
         self._experts.show(lines)
-        at = [one.key for one in experts].index(self._chosen) + len(head) if self._chosen is not None else 0
-        self._experts.scroll_to(y=max(0, at - self._experts.size.height + 2), animate=False)
+        top = [expert.key for expert in experts].index(self._chosen) + len(head) if self._chosen is not None else 0
+        self._experts.scroll_to(y=max(0, top - self._experts.size.height + 2), animate=False)
 
     # --- user actions ---------------------------------------------------------------------------------------------
 
@@ -271,7 +275,7 @@ class JobPane(Vertical):
             self._show_experts()
 
     def _choosing(self, step: int) -> None:
-        keys = [one.key for one in self._offered_experts()]
+        keys = [expert.key for expert in self._offered_experts()]
         if self._chosen is not None:
             self._chosen = keys[max(0, min(keys.index(self._chosen) + step, len(keys) - 1))]
             self._show_experts()
@@ -324,12 +328,12 @@ class JobPane(Vertical):
 
     def _sent(self, text: str) -> None:
         session, asking = self.session, self.session.open_question
-        word, _, rest = text.strip().partition(" ")
+        name, _, argument = text.strip().partition(" ")
         is_waiting = session.is_busy and session.asking is None
         is_elsewhere = session.is_elsewhere and bool(text.strip()) and session.resume_from is None
-        if word == _MODEL and asking is None:
+        if name == _MODEL and asking is None:
             self.composer.sent()
-            self.post_message(self.ModelWanted(rest.strip()))
+            self.post_message(self.ModelWanted(argument.strip()))
         elif is_waiting or is_elsewhere:
             return
         elif session.is_unread:

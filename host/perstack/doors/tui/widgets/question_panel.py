@@ -106,12 +106,12 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
     def show(self, session: Session, more: Sequence[str] = ()) -> bool:
         """Show what the session waits for, with `more` below the hint. Return whether that is something new."""
-        before = (self._asking, self.is_shown)
+        previous = (self._asking, self.is_shown)
         self._more = more
         self._session, self._asking = session, session.open_question
         is_unsettled = session.resume_from is None and bool(session.unsettled) and not session.is_busy
         self.display = self._asking is not None or is_unsettled
-        is_news = (self._asking, self.is_shown) != before
+        is_news = (self._asking, self.is_shown) != previous
         if is_news:
             self._has_decided = self._is_refused = False
             self._chosen = 0
@@ -131,7 +131,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             lines = unsettled_lines(self._session.unsettled, self._session.settled, self._chosen, width)
             hint = UNSETTLED_HINT
         hints = self._hints(hint, lines, width)
-        self._at_chosen = next((at for at, line in enumerate(lines) if line and line[0].text == CHOSEN), 0)
+        self._at_chosen = next((index for index, line in enumerate(lines) if line and line[0].text == CHOSEN), 0)
         self._lines.show(lines)
         self._lines.styles.height = min(len(lines), self._room)
         self._hint.show([(Span(text, "dim"),) for text in hints])
@@ -151,16 +151,16 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     def _hints(self, hint: str, lines: Sequence[Line], width: int) -> list[str]:
         """Return the hint lines, which are always visible, and set the room for the question."""
         is_away = self.screen.focused is not self  # `has_focus` changes only after `on_focus`
-        away = "Tab, then " if is_away else ""
-        hint = away + hint if self.takes_keys else f"{hint}, then Enter"
+        prefix = "Tab, then " if is_away else ""
+        hint = prefix + hint if self.takes_keys else f"{hint}, then Enter"
         hint = REFUSING_HINT if self._is_refused else hint
-        found = [line for text in (hint, *self._more) for line in wrap(text, width)]
+        hint_lines = [line for text in (hint, *self._more) for line in wrap(text, width)]
         height = self.parent.size.height if isinstance(self.parent, Widget) else 0
-        most = int((height or self.screen.size.height) * _MAX_HEIGHT_SHARE) - 1
-        if len(lines) > most - len(found) and not self._is_refused:
-            found += wrap(f"{away}{self._scrolls_by} show all {count(len(lines), 'line')}", width)
-        self._room = max(1, most - len(found))
-        return found
+        max_lines = int((height or self.screen.size.height) * _MAX_HEIGHT_SHARE) - 1
+        if len(lines) > max_lines - len(hint_lines) and not self._is_refused:
+            hint_lines += wrap(f"{prefix}{self._scrolls_by} show all {count(len(lines), 'line')}", width)
+        self._room = max(1, max_lines - len(hint_lines))
+        return hint_lines
 
     @property
     def _scrolls_by(self) -> str:
@@ -221,10 +221,10 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         event.stop()
 
     def _decide(self, question: OpenQuestion, key: str) -> None:
-        found = decision(question, key)
-        self._has_decided = found is not None or key in ("n", "N")
-        if found is not None:
-            self.post_message(self.Answered(found))
+        answer = decision(question, key)
+        self._has_decided = answer is not None or key in ("n", "N")
+        if answer is not None:
+            self.post_message(self.Answered(answer))
         elif self._has_decided:
             self._is_refused = True
             self.draw()
@@ -245,6 +245,6 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             self._lines.scroll_to(y=max(0, self._at_chosen - self._room // 2), animate=False)
 
 
-def refusal(words: str) -> str:
+def refusal(reason: str) -> str:
     """Return a no, with a reason for the model if there is one."""
-    return f"{DENIES}: {words}" if words.strip() else DENIES
+    return f"{DENIES}: {reason}" if reason.strip() else DENIES

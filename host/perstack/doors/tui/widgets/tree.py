@@ -90,19 +90,22 @@ class NodesView(LinesView):
             self.virtual_size = size
 
     def _refresh_changed(self) -> None:
-        at, before = self._placed_at, self._placed
+        placed_at, placed = self._placed_at, self._placed
         self._place()
-        if at is None or at != self._placed_at:
+        if placed_at is None or placed_at != self._placed_at:
             self.refresh()
             return
-        was, now = [one.line for one in before], [one.line for one in self._placed]
-        rows = [y for y in range(max(len(was), len(now))) if was[y : y + 1] != now[y : y + 1]]
+        old_lines, new_lines = (
+            [placed_line.line for placed_line in placed],
+            [placed_line.line for placed_line in self._placed],
+        )
+        rows = [y for y in range(max(len(old_lines), len(new_lines))) if old_lines[y : y + 1] != new_lines[y : y + 1]]
         if rows:
             self.refresh(Region(0, rows[0], self.size.width, rows[-1] + 1 - rows[0]))
 
     def _place(self) -> None:
-        top, height = at = round(self.scroll_y), self.size.height
-        self._placed, self._placed_at = list(self.items.slice(top, top + height, self._as)), at
+        top, height = window = round(self.scroll_y), self.size.height
+        self._placed, self._placed_at = list(self.items.slice(top, top + height, self._as)), window
         self._found_at = -1 if self._found is None else self._line_of(self._found)
 
     def _refresh_all(self) -> None:
@@ -168,8 +171,8 @@ class NodesView(LinesView):
         nodes = self.items.foldable()
         if not nodes:
             return
-        at = nodes.index(self._chosen) + step if self._chosen in nodes else (0 if step > 0 else len(nodes) - 1)
-        self._chosen = nodes[max(0, min(at, len(nodes) - 1))]
+        index = nodes.index(self._chosen) + step if self._chosen in nodes else (0 if step > 0 else len(nodes) - 1)
+        self._chosen = nodes[max(0, min(index, len(nodes) - 1))]
         self._into_view()
         self.refresh()
 
@@ -250,10 +253,10 @@ class NodesView(LinesView):
             self._show_place()
         self._refresh_all()
 
-    def first_shown(self, found: Sequence[SearchMatch]) -> int:
+    def first_shown(self, matches: Sequence[SearchMatch]) -> int:
         """Return the index of the first place from the top of the window on, or of the last one."""
         top = round(self.scroll_y)
-        return next((at for at, match in enumerate(found) if self._line_of(match) >= top), len(found) - 1)
+        return next((index for index, match in enumerate(matches) if self._line_of(match) >= top), len(matches) - 1)
 
     def _line_of(self, match: SearchMatch) -> int:
         outermost, line = match.item, match.line
