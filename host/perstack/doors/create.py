@@ -51,10 +51,8 @@ def new_executables(before: Project, after: Project, kinds: frozenset[Kind] = AL
     providers = (
         Project(provider=ProviderSetting(provider_name=provider.provider_name)) for provider in settings if provider
     )
-    known_digests = digests_of(items_to_trust(before)).union(
-        *(digests_of(items_to_trust(project)) for project in providers)
-    )
-    return [item.shown for item in items_to_trust(after) if item.kind in kinds and item.digest not in known_digests]
+    known = digests_of(items_to_trust(before)).union(*(digests_of(items_to_trust(project)) for project in providers))
+    return [item.shown for item in items_to_trust(after) if item.kind in kinds and item.digest not in known]
 
 
 def commands_of_tests(path: Path) -> list[str]:
@@ -153,8 +151,8 @@ async def _ask_plugins(definition: DefinitionFile, env: Environment, plugins: It
 
 # A copy of the project for a trial.
 
-_EXCLUDED_NAMES = (".git", ".venv", "node_modules", "__pycache__")
-_COPIED_FILE_TYPES = (S_IFREG, S_IFDIR, S_IFLNK)  # file types: a socket has no content, and reading a pipe would block
+_EXCLUDED = (".git", ".venv", "node_modules", "__pycache__")
+_FILE_TYPES = (S_IFREG, S_IFDIR, S_IFLNK)  # file types: a socket has no content, and reading a pipe would block
 _MAX_COPY_BYTES = 64 * 1024 * 1024
 
 
@@ -168,12 +166,7 @@ def copy_project(folder: Path, target: Path, leaves_out: Callable[[str], bool] =
         for name in names:
             status = Path(base, name).lstat()
             is_state = name == STATE_DIR and Path(base) == folder
-            if (
-                name in _EXCLUDED_NAMES
-                or is_state
-                or leaves_out(name)
-                or S_IFMT(status.st_mode) not in _COPIED_FILE_TYPES
-            ):
+            if name in _EXCLUDED or is_state or leaves_out(name) or S_IFMT(status.st_mode) not in _FILE_TYPES:
                 excluded.add(name)
             elif not S_ISDIR(status.st_mode):
                 remaining_bytes -= status.st_size
@@ -260,11 +253,11 @@ class Trials:
         # The copy is loaded, not the folder: the folder may have changed since.
         project = self._confined(load_usable(copy / DEFINITION).project, key)
         files_before = _files(copy)
-        call_counts: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
 
         def note(event: Event, _: bytes) -> None:
             if isinstance(event, CallTools):
-                call_counts.update(f"{event.expert_key}: {call.tool_name}" for call in event.calls)
+                calls.update(f"{event.expert_key}: {call.tool_name}" for call in event.calls)
 
         host = Host(
             project,
@@ -279,7 +272,7 @@ class Trials:
             on_progress(f"trying {key}")
             job = await host.run(key, query, on_event=note)
         self._remaining = self._remaining.remaining_after(job)
-        return _report(job, call_counts, copy, files_before)
+        return _report(job, calls, copy, files_before)
 
     def _confined(self, project: Project, key: str) -> Project:
         """Return the project with this Expert and its delegates. Raises SkillError if it reaches something new."""
@@ -327,30 +320,24 @@ def _files(folder: Path) -> dict[str, tuple[int, int]]:
     return statuses
 
 
-def _report(job: JobSummary, call_counts: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]) -> str:
-    return "\n".join(_lines(job, call_counts, copy, files_before))
+def _report(job: JobSummary, calls: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]) -> str:
+    return "\n".join(_lines(job, calls, copy, files_before))
 
 
-def _lines(
-    job: JobSummary, call_counts: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]
-) -> Iterator[str]:
+def _lines(job: JobSummary, calls: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]) -> Iterator[str]:
     reason = job.error or job.exceeded or job.asks
     yield f"{job.status}, {spending_line(job)}{f': {reason}' if reason else ''}"
-    if call_counts:
-        yield "called: " + ", ".join(f"{name} ({count(times, 'time')})" for name, times in call_counts.items())
+    if calls:
+        yield "called: " + ", ".join(f"{name} ({count(times, 'time')})" for name, times in calls.items())
     if job.text:
         yield f"answered:\n{_shorten(job.text, _MAX_REPORT_CHARS)}"
     changed_names = [name for name, status in sorted(_files(copy).items()) if files_before.get(name) != status]
-    remaining_chars = _MAX_REPORT_CHARS
+    room = _MAX_REPORT_CHARS
     for name in changed_names:
         path = copy / name
-        text = (
-            path.read_bytes()[:remaining_chars].decode("utf-8", "replace")
-            if remaining_chars > 0 and _is_plain(path)
-            else ""
-        )
-        remaining_chars -= len(text)
-        yield f"wrote {name}:\n{_shorten(text, remaining_chars)}" if text else f"wrote {name}"
+        text = path.read_bytes()[:room].decode("utf-8", "replace") if room > 0 and _is_plain(path) else ""
+        room -= len(text)
+        yield f"wrote {name}:\n{_shorten(text, room)}" if text else f"wrote {name}"
 
 
 def _is_plain(path: Path) -> bool:

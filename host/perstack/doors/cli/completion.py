@@ -174,9 +174,7 @@ class _CompletingGroup(click.Group):
         if ctx.parent is not None:
             return super().shell_complete(ctx, incomplete)
         # completing command names imports no command
-        items = [
-            CompletionItem(name, help=entry.text) for name, entry in COMMANDS.items() if name.startswith(incomplete)
-        ]
+        items = [CompletionItem(name, help=row.text) for name, row in COMMANDS.items() if name.startswith(incomplete)]
         return items or super().shell_complete(ctx, incomplete)
 
 

@@ -95,9 +95,7 @@ class StoredName(click.ParamType[str]):
             import asyncio  # completing command names does not need it
 
             values = asyncio.run(project.stored_names(kind, incomplete))
-        return [
-            CompletionItem(value, help=description) for value, description in values if value.startswith(incomplete)
-        ]
+        return [CompletionItem(value, help=text) for value, text in values if value.startswith(incomplete)]
 
 
 class _TypedProject:

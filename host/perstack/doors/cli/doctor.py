@@ -47,11 +47,7 @@ def doctor_command(as_json: bool, shows_all: bool, options: HostOptions) -> None
     diagnosis, runtimes = run_with(options.host_of(project, env=options.env(project)), look)
     findings = (*diagnosis, _terminal(), *map(_of_runtime, runtimes))
     if as_json:
-        document = {
-            "findings": [asdict(finding) for finding in findings],
-            "runtimes": [asdict(state) for state in runtimes],
-        }
-        write_json(document)
+        write_json({"findings": [*map(asdict, findings)], "runtimes": [*map(asdict, runtimes)]})
     else:
         _print(findings)
         if asking := asking_experts(project):

@@ -139,8 +139,6 @@ def _tell(recording: Recording, data: bytes, file: str) -> None:
     print_err(f"{'recorded' if file == '-' else file}: {', '.join(counts)}, {len(data):,} bytes")
     if recording.status != "completed":
         print_err(f"note: Job {recording.job} is not finished ({recording.status}); it is recorded as far as it got")
-    redacted_count = data.count(REDACTED.encode())
-    if redacted_count:
-        print_err(
-            f"note: what may be secret was taken out in {count(redacted_count, 'place')}: {REDACTED} stands there"
-        )
+    number = data.count(REDACTED.encode())
+    if number:
+        print_err(f"note: what may be secret was taken out in {count(number, 'place')}: {REDACTED} stands there")

@@ -175,15 +175,12 @@ def _print(items: tuple[InboxItem, ...], workspace: Path) -> None:
 def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Iterator[str | StyledText]:
     owner_kind = "Job" if item.task_id is None else "task"
     age = ago(item.since, now) if item.since else "?"
-    header = f"{owner_kind}  {item.who or '-'}  {age}  wants {_needed_action(item)}"
+    head = f"{owner_kind}  {item.who or '-'}  {age}  wants {_needed_action(item)}"
     yield "\n"
     yield screen.styled(item.id, bold=True)
     lines = _text(item, workspace).splitlines()
     yield "\n".join(
-        (
-            f"  {screen.fit(header, len(item.id) + 2)}",
-            *(f"  {line}".rstrip(" ") for line in lines[:_MAX_QUESTION_LINES]),
-        )
+        (f"  {screen.fit(head, len(item.id) + 2)}", *(f"  {line}".rstrip(" ") for line in lines[:_MAX_QUESTION_LINES]))
     )
     if len(lines) > _MAX_QUESTION_LINES:
         yield "\n"

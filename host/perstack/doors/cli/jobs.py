@@ -45,12 +45,7 @@ def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions
     jobs = options.look(_all)
     rows, total = spent_by(jobs, _BY[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
     if as_json:
-        document = {
-            "by": by,
-            "since": since or 0,
-            "rows": [group.to_json() for group in rows],
-            "total": total.to_json(),
-        }
+        document = {"by": by, "since": since or 0, "rows": [row.to_json() for row in rows], "total": total.to_json()}
         write_json(document)
     elif not rows:
         print_out("nothing was spent" + ("" if since is None else f" since {local_time(since):%Y-%m-%d %H:%M}"))
@@ -107,7 +102,7 @@ def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
 _PAGE_SIZE = 20
 _FIRST_PAGE_SIZE = 200
 _LATER_PAGE_SIZE = 10_000  # each page reads the times of all Jobs, so the rest is fetched at once
-_ALL_PAGE_SIZE = 500
+_MAX_PAGE = 500
 
 
 @click.command("jobs")
@@ -256,10 +251,8 @@ def prune_command(
     is required.
     """
     now = SYSTEM.now()
-    last_event_before = None if older_than is None else now - older_than
-    choice = JobChoice.of(
-        (TYPED_STATUS[word] for word in status), expert, parse_labels(label), before=last_event_before
-    )
+    cutoff = None if older_than is None else now - older_than
+    choice = JobChoice.of((TYPED_STATUS[word] for word in status), expert, parse_labels(label), before=cutoff)
     if choice != JobChoice() or keep_last is not None:
         jobs = removable(options.look(_all), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
     else:
@@ -280,7 +273,5 @@ def prune_command(
 
 async def _all(host: Host) -> list[JobSummary]:
     return [
-        job
-        async for page in pages(lambda after: host.jobs.list(limit=_ALL_PAGE_SIZE, after=after))
-        for job in page.jobs
+        job async for page in pages(lambda after: host.jobs.list(limit=_MAX_PAGE, after=after)) for job in page.jobs
     ]

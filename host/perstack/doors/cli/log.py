@@ -242,9 +242,8 @@ async def _show_events(
     job = await host.job(request.job_id)
     logs = await host.jobs.logs(job.id, run_id=request.run_id) if logs is None else logs
     every = in_order(logs)
-    entries = log_print.visible_events(
-        log_print.select(every, request.event_filter), request.event_filter, request.full
-    )
+    matching = log_print.select(every, request.event_filter)
+    entries = log_print.visible_events(matching, request.event_filter, request.full)
     take = _PAGE_SIZE if request.take is None else request.take
     visible = log_print.last_items(entries, take, request.offset)
     screen = Screen.of_stdout()

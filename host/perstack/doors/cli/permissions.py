@@ -108,9 +108,8 @@ def revoke_command(rules: tuple[str, ...], is_all: bool, options: HostOptions) -
     if unknown:
         raise UsageError(f"nobody has granted {', '.join(unknown)} here: see `perstack permissions list`")
     revoked = grants.revoke(lambda grant: is_all or grant.rule in rules)
-    print_err(
-        f"revoked: {', '.join(one_line(grant.rule) for grant in revoked)}" if revoked else "there are no grants here"
-    )
+    words = ", ".join(one_line(grant.rule) for grant in revoked)
+    print_err(f"revoked: {words}" if revoked else "there are no grants here")
 
 
 def _grants(options: HostOptions) -> ProjectGrants:
@@ -196,10 +195,8 @@ async def _backtest(host: Host, options: HostOptions, rules: _File, since: int, 
 def _tell(change: ChangedRuling) -> None:
     subject = f" {change.ruling.subject}" if change.ruling.subject not in ("", change.call.tool) else ""
     source = f"{change.run_id} step {change.call.step} {change.expert_key}"
-    decisions = (
-        f"{change.call.decision} -> {change.ruling.decision}: {change.call.tool}{subject} ({change.ruling.said})"
-    )
-    print_out(one_line(f"{source}: {decisions}"))
+    words = f"{change.call.decision} -> {change.ruling.decision}: {change.call.tool}{subject} ({change.ruling.said})"
+    print_out(one_line(f"{source}: {words}"))
 
 
 def _to_json(change: ChangedRuling) -> JsonObject:

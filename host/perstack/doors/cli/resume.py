@@ -128,10 +128,8 @@ def resume_command(
         job = await host.jobs.find(typed, ("job", "iterations"))
         if answer is not None:
             await lines.on_event.begin(host, job)
-            by, checkpoint_id = this_user("cli"), await host.jobs.find(resume_from)
-            return await host.answer(
-                answer, job_id=job, resume_from=checkpoint_id, by=by, drive=True, on_event=lines.on_event
-            )
+            by, start = this_user("cli"), await host.jobs.find(resume_from)
+            return await host.answer(answer, job_id=job, resume_from=start, by=by, drive=True, on_event=lines.on_event)
         if job is not None and await host.iterations.has(job):
             if settled:
                 raise UsageError(f"--settle is for Jobs, and {job} is the id of iterations: resume its Job first")

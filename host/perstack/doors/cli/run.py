@@ -96,21 +96,15 @@ def run_command(
     lines = JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
-        job, checkpoint_id = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
+        job, start = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
         if go_on or continue_job:
             await lines.begin(host, job)
         if is_answer:
             by = this_user("cli")
-            return await host.answer(text, job_id=job, resume_from=checkpoint_id, by=by, drive=True, on_event=on_event)
+            return await host.answer(text, job_id=job, resume_from=start, by=by, drive=True, on_event=on_event)
         if go_on or continue_job:
             return await host.continue_job(
-                expert,
-                text,
-                job_id=job,
-                resume_from=checkpoint_id,
-                attachments=attachments,
-                labels=labels,
-                on_event=on_event,
+                expert, text, job_id=job, resume_from=start, attachments=attachments, labels=labels, on_event=on_event
             )
         return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
 

@@ -156,42 +156,32 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
                 return INTERRUPTED if interval is None else 0
 
 
-def _say(result: DueWorkResult, *, as_json: bool) -> None:
+def _say(work: DueWorkResult, *, as_json: bool) -> None:
     if as_json:
-        task: JsonObject = {} if result.task is None else {"status": result.task.status, "jobId": result.task.job_id}
-        if result.job_id is not None:
-            task = {"status": result.job.status if result.job else None, "jobId": result.job_id}
-        if result.series_id is not None:
-            task = {"status": result.series.status if result.series else None, "seriesId": result.series_id}
-        if result.schedule is not None:
-            task |= {"schedule": result.schedule, "occurrence": result.occurrence}
-        document = {
-            "taskId": result.task_id,
-            "did": result.did,
-            **task,
-            "question": result.question,
-            "error": result.error,
-        }
+        task: JsonObject = {} if work.task is None else {"status": work.task.status, "jobId": work.task.job_id}
+        if work.job_id is not None:
+            task = {"status": work.job.status if work.job else None, "jobId": work.job_id}
+        if work.series_id is not None:
+            task = {"status": work.series.status if work.series else None, "seriesId": work.series_id}
+        if work.schedule is not None:
+            task |= {"schedule": work.schedule, "occurrence": work.occurrence}
+        document = {"taskId": work.task_id, "did": work.did, **task, "question": work.question, "error": work.error}
         write_json({key: value for key, value in document.items() if value is not None})
-    if as_json and result.error is None:
+    if as_json and work.error is None:
         return
-    owner = result.job or result.series or result.task
+    owner = work.job or work.series or work.task
     state_words = "" if owner is None else f", now {owner.status}"
-    question_words = f", and asks: {result.question}; see perstack inbox" if result.question is not None else ""
-    error_words = "" if result.error is None else f": {one_line(result.error)}"
-    say = print_out if result.error is None else print_err
-    say(f"{_name(result)}: {result.did}{state_words}{question_words}{error_words}")
+    question_words = f", and asks: {work.question}; see perstack inbox" if work.question is not None else ""
+    error_words = "" if work.error is None else f": {one_line(work.error)}"
+    say = print_out if work.error is None else print_err
+    say(f"{_name(work)}: {work.did}{state_words}{question_words}{error_words}")
 
 
-def _name(result: DueWorkResult) -> str:
-    if result.schedule is not None:
-        return (
-            f"schedule {result.schedule}"
-            if result.job_id is None
-            else f"schedule {result.schedule}, Job {result.job_id}"
-        )
-    if result.job_id is not None:
-        return f"Job {result.job_id}"
-    if result.series_id is not None:
-        return f"iterations {result.series_id}"
-    return result.task_id or "run-due"
+def _name(work: DueWorkResult) -> str:
+    if work.schedule is not None:
+        return f"schedule {work.schedule}" if work.job_id is None else f"schedule {work.schedule}, Job {work.job_id}"
+    if work.job_id is not None:
+        return f"Job {work.job_id}"
+    if work.series_id is not None:
+        return f"iterations {work.series_id}"
+    return work.task_id or "run-due"

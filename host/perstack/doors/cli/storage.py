@@ -144,18 +144,12 @@ def check_command(place: str, as_json: bool, config: str | None) -> None:
     sys.exit(int(not all(check.is_there for check in checks)))
 
 
-def _print(result: CopyResult, *, as_json: bool) -> None:
-    kind, owner_id = result.owner
+def _print(copy: CopyResult, *, as_json: bool) -> None:
+    kind, owner_id = copy.owner
     if as_json:
-        document = {
-            "kind": kind,
-            "id": owner_id,
-            "state": result.state,
-            "records": result.records,
-            "blobs": result.blobs,
-        }
-        write_json({**document, **({"problem": result.problem} if result.problem else {})})
-    elif result.state == "left":
-        print_err(f"{kind} {owner_id} was left: {one_line(result.problem)}")
-    elif result.state != "there":
-        print_out(f"{kind} {owner_id}: {count(result.records, 'record')}, {count(result.blobs, 'blob')}")
+        document = {"kind": kind, "id": owner_id, "state": copy.state, "records": copy.records, "blobs": copy.blobs}
+        write_json({**document, **({"problem": copy.problem} if copy.problem else {})})
+    elif copy.state == "left":
+        print_err(f"{kind} {owner_id} was left: {one_line(copy.problem)}")
+    elif copy.state != "there":
+        print_out(f"{kind} {owner_id}: {count(copy.records, 'record')}, {count(copy.blobs, 'blob')}")

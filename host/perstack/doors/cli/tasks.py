@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 # An operation as a command: its arguments as options, its result as rows or JSON.
 
-ParameterFactory = Callable[[], click.Parameter]  # makes a parameter, since each command needs its own
+Maker = Callable[[], click.Parameter]  # makes a parameter, since each command needs its own
 
 
-def _option(*names: str, **settings: Any) -> ParameterFactory:
+def _option(*names: str, **settings: Any) -> Maker:
     """Return a maker of an option; the first name may be the argument's name."""
     return lambda: click.Option(names, **settings)
 
 
-def _argument(name: str, **settings: Any) -> ParameterFactory:
+def _argument(name: str, **settings: Any) -> Maker:
     return lambda: click.Argument([name], **settings)
 
 
@@ -51,15 +51,13 @@ def _as_they_are(values: Mapping[str, object]) -> dict[str, object]:
 @dataclass(frozen=True, slots=True)
 class _CommandHelp:
     help: str
-    parameters: Mapping[str, ParameterFactory | tuple[ParameterFactory, ...] | None] = field(
-        default_factory=dict[str, ParameterFactory]
-    )
+    parameters: Mapping[str, Maker | tuple[Maker, ...] | None] = field(default_factory=dict[str, Maker])
     """Makers by argument, in order. None means the shared one; () leaves the argument out."""
     gather: Callable[[Mapping[str, object]], dict[str, object]] = _as_they_are
     """Returns the operation's arguments for the typed values."""
 
 
-_SHARED_PARAMETERS: dict[str, ParameterFactory] = {
+_SHARED_PARAMETERS: dict[str, Maker] = {
     "task_id": _argument("task_id", metavar="TASK"),
     "state": _option("--state", type=STATE, help="The complete state: a JSON object, @FILE, or - for stdin."),
     "checkpoint_data": _option(
@@ -110,14 +108,14 @@ def _parameters(operation: Operation, texts: _CommandHelp) -> list[click.Paramet
     return [make() for name in names if name in arguments for make in _make_parameters(arguments[name], texts)]
 
 
-def _make_parameters(argument: Argument, texts: _CommandHelp) -> Sequence[ParameterFactory]:
+def _make_parameters(argument: Argument, texts: _CommandHelp) -> Sequence[Maker]:
     custom = texts.parameters.get(argument.name)
     if custom is None:
         return (_SHARED_PARAMETERS.get(argument.name) or _plain(argument),)
     return (custom,) if callable(custom) else custom
 
 
-def _plain(argument: Argument) -> ParameterFactory:
+def _plain(argument: Argument) -> Maker:
     metadata = get_args(argument.type)[1:] if get_origin(argument.type) is Annotated else ()
     help_text = next((item.description for item in metadata if isinstance(item, FieldInfo)), None)
     if argument.default is ...:
@@ -155,10 +153,7 @@ def _show_checkpoints(page: Checkpoints) -> None:
     if not page.checkpoints:
         print_out("no checkpoint yet")
         return
-    rows = [
-        (checkpoint.id, checkpoint.name or "", time_text(checkpoint.timestamp), text(checkpoint.state))
-        for checkpoint in page.checkpoints
-    ]
+    rows = [(item.id, item.name or "", time_text(item.timestamp), text(item.state)) for item in page.checkpoints]
     table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)
 
 

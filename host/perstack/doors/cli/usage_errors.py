@@ -62,12 +62,7 @@ def _options(context: click.Context | None) -> list[str]:
     if context is None:
         return []
     parameters = context.command.get_params(context)
-    return [
-        name
-        for parameter in parameters
-        if isinstance(parameter, click.Option) and not parameter.hidden
-        for name in parameter.opts
-    ]
+    return [name for param in parameters if isinstance(param, click.Option) and not param.hidden for name in param.opts]
 
 
 def _form(context: click.Context | None, otherwise: str) -> str:

@@ -173,10 +173,8 @@ async def _run_worker(
             from perstack.doors.http.connections import ListenAddress
             from perstack.doors.http.worker_health import app_of, served
 
-            listen_address = ListenAddress.parse(address)
-            url = await stack.enter_async_context(
-                served(app_of(worker, dispatcher, host.clock, listen_address), listen_address)
-            )
+            listen = ListenAddress.parse(address)
+            url = await stack.enter_async_context(served(app_of(worker, dispatcher, host.clock, listen), listen))
             if not as_json:
                 print_err(f"figures at {url}/metrics")
         if folders is not None:
@@ -190,7 +188,7 @@ async def _check_folders(folders: WorkerFolders, tell: Report) -> None:
     from perstack.engine.workers.reports import WorkerReport, error_text
 
     try:
-        unknown_folders = await folders.remove_leftovers()
+        unknown = await folders.remove_leftovers()
     except PerstackError as error:
         tell(
             WorkerReport(
@@ -198,12 +196,10 @@ async def _check_folders(folders: WorkerFolders, tell: Report) -> None:
             )
         )
         return
-    if unknown_folders:
-        names = ", ".join(unknown_folders[:_MAX_LISTED_FOLDERS]) + (
-            " …" if len(unknown_folders) > _MAX_LISTED_FOLDERS else ""
-        )
+    if unknown:
+        names = ", ".join(unknown[:_MAX_LISTED_FOLDERS]) + (" …" if len(unknown) > _MAX_LISTED_FOLDERS else "")
         text = f"{folders.root} has folders of Jobs that are not in the storage, which stay: {names}"
-        tell(WorkerReport(event="strange", level="warning", text=text, facts={"folders": list(unknown_folders)}))
+        tell(WorkerReport(event="strange", level="warning", text=text, facts={"folders": list(unknown)}))
 
 
 async def _run_until_it_leaves(worker: Worker, drain: float) -> None:

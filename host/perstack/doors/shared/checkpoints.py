@@ -23,9 +23,7 @@ from perstack.doors.shared.job_status import STATUS_WORDS
 from perstack.doors.shared.log_view import places_in
 from perstack.host import Host
 
-_STATUS_WORDS = {str(status): word for status, word in STATUS_WORDS.items()} | {
-    "stoppedByDelegate": "waits for delegates"
-}
+_STATUSES = {str(status): word for status, word in STATUS_WORDS.items()} | {"stoppedByDelegate": "waits for delegates"}
 
 
 class MessagesDiff(NamedTuple):
@@ -38,7 +36,7 @@ class MessagesDiff(NamedTuple):
 
 def standing_of(checkpoint: Checkpoint) -> str:
     """Return the Run's status at the checkpoint as text."""
-    return _STATUS_WORDS.get(checkpoint.status, checkpoint.status)
+    return _STATUSES.get(checkpoint.status, checkpoint.status)
 
 
 def facts_of(checkpoint: Checkpoint) -> list[tuple[str, str]]:

@@ -139,9 +139,8 @@ def _as_diff(arguments: tuple[str, ...], path: str, hunks: Sequence[Hunk]) -> Fi
 def _of_hunk(hunk: Hunk) -> Iterator[str]:
     yield hunk.head
     terminated = [line for _, line in hunk.lines if line.endswith(b"\n")]
-    end = (
-        b"\r\n" if terminated and all(line.endswith(b"\r\n") for line in terminated) else b"\n"
-    )  # shown where it differs
+    # shown where it differs
+    end = b"\r\n" if terminated and all(line.endswith(b"\r\n") for line in terminated) else b"\n"
     for sign, line in hunk.lines:
         yield sign + approvable_text(as_text(line.removesuffix(end)))
         if terminated and not line.endswith(b"\n"):

@@ -166,12 +166,9 @@ def _fields(schema: JsonObject) -> Iterator[str]:
     properties = schema.get("properties")
     for name, field in properties.items() if isinstance(properties, dict) else ():
         settings = field if isinstance(field, dict) else {}
-        description = settings.get("description") or settings.get("title")
+        text = settings.get("description") or settings.get("title")
         limits = {key: settings[key] for key in ("enum", "oneOf", "default", "minimum", "maximum") if key in settings}
-        parts = [
-            description if isinstance(description, str) else "",
-            json.dumps(limits, ensure_ascii=False) if limits else "",
-        ]
+        parts = [text if isinstance(text, str) else "", json.dumps(limits, ensure_ascii=False) if limits else ""]
         yield f"  {name} ({settings.get('type', 'string')}): {' '.join(filter(None, parts))}".rstrip(": ")
 
 
@@ -225,10 +222,8 @@ def form_of(question: OpenQuestion, workspace: Path | None = None, *, has_lists:
         return Form(_message(question, workspace), _text_schema(accepted_answers(question), has_lists=has_lists))
     fields = _flat_fields(question.requested_schema, has_lists=has_lists)
     if fields is None:
-        schema_text = json.dumps(question.requested_schema, ensure_ascii=False)
-        return Form(
-            f"{question.shown}\n\nThe answer is a JSON object by this schema: {schema_text}", _text_schema(ANYTHING)
-        )
+        text = json.dumps(question.requested_schema, ensure_ascii=False)
+        return Form(f"{question.shown}\n\nThe answer is a JSON object by this schema: {text}", _text_schema(ANYTHING))
     schema: JsonObject = {"type": "object", "properties": fields}
     required = question.requested_schema.get("required")
     if isinstance(required, list) and required:

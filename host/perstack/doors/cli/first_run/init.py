@@ -53,11 +53,7 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     files are not changed.
     """
     if template == _LIST:
-        table(
-            Screen.of_stdout(),
-            ("template", "what"),
-            [(template.name, template.about) for template in templates().values()],
-        )
+        table(Screen.of_stdout(), ("template", "what"), [(item.name, item.about) for item in templates().values()])
         return
     path = Path(folder)
     if path.exists() and not path.is_dir():

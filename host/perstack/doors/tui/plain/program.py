@@ -366,13 +366,11 @@ class PlainProgram:
             marker = ", shown" if room is self.room else ""
             self.put(f"{number}. {one_line(room.name)}: {STATES[room.session.state]}{marker}")
 
-    def _do_job(self, argument: str) -> None:
-        if not (
-            argument.isascii() and argument.isdecimal() and len(argument) < 6 and 0 < int(argument) <= len(self._rooms)
-        ):
+    def _do_job(self, number: str) -> None:
+        if not (number.isascii() and number.isdecimal() and len(number) < 6 and 0 < int(number) <= len(self._rooms)):
             self.put("which? a number of /jobs")
             return
-        self._show(int(argument) - 1)
+        self._show(int(number) - 1)
 
     def _show(self, index: int) -> None:
         self.room.lines.hold()

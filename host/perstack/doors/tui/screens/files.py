@@ -67,9 +67,7 @@ class FilesScreen(LinesScreen):
         return files_lines(result.files, width) or words_lines(f"{result.of}: no file was changed", width, "dim")
 
     def _show(self) -> None:
-        titles = (
-            Span(f"{view.title}  ", "person" if index == self._at else "dim") for index, view in enumerate(self._views)
-        )
+        titles = (Span(f"{view.title}  ", "person" if i == self._at else "dim") for i, view in enumerate(self._views))
         self.title_line((Span("Files  ", "strong"), *titles))
         self.draw()
         if self._at not in self._found:

@@ -164,17 +164,15 @@ class _CheckpointActions(OverlayScreen):
         self.over.show(FilesScreen(self.over, self.job_id, self._compared()))
 
     def _compared(self) -> list[FileComparison]:
-        checkpoint, run_id = self.place, self.run_id
-        if checkpoint is None:
+        ref, run_id = self.place, self.run_id
+        if ref is None:
             of_run = [] if run_id is None else [FileComparison(f"of {run_id}", run_id=run_id)]
             return [*of_run, FileComparison(f"of {self.job_id}")]
         marked = self.marked
-        from_mark = (
-            [] if marked in (None, checkpoint.id) else [FileComparison("since the mark", f"{marked}..{checkpoint.id}")]
-        )
+        from_mark = [] if marked in (None, ref.id) else [FileComparison("since the mark", f"{marked}..{ref.id}")]
         step, now = (
-            FileComparison(f"of step {checkpoint.entry.step}", checkpoint.id),
-            FileComparison("from there until now", f"{checkpoint.id}.."),
+            FileComparison(f"of step {ref.entry.step}", ref.id),
+            FileComparison("from there until now", f"{ref.id}.."),
         )
         return [*from_mark, step, now]
 

@@ -65,9 +65,8 @@ def _break_lines(text: str, width: int) -> list[str]:
     return break_anywhere(text.replace("\t", TAB), width)
 
 
-_STATUS_BY_TYPE: dict[
-    str, tuple[str, Style]
-] = {  # why a Run stands at a checkpoint, by the type of the event that made it
+# why a Run stands at a checkpoint, by the type of the event that made it
+_STATUS_BY_TYPE: dict[str, tuple[str, Style]] = {
     "finishStep": ("", ""),
     "finishRun": ("completed", "good"),
     "errorRun": ("failed", "bad"),

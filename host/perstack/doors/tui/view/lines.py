@@ -74,10 +74,8 @@ def hint_of(session: Session, *, stops: str = "Esc") -> str:
     if step is not None and step.needs is not None:
         return "a higher limit, then Enter resumes; or a new query"
     key = session.expert_key
-    is_driven_here = session.drives and session.state == "queued"
-    action = (
-        f"{stops} stops looking" if session.is_busy else f"Enter {'drives it here' if is_driven_here else 'follows it'}"
-    )
+    drives = session.drives and session.state == "queued"
+    action = f"{stops} stops looking" if session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
     return {
         "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
         "running": "",

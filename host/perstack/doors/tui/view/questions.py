@@ -81,7 +81,7 @@ def unsettled_lines(
     meanings = dict(SETTLEMENTS.values())
     for number, call in enumerate(calls):
         mark = CHOSEN if number == chosen else "  "
-        settlement = settled.get(call.key)
+        kind = settled.get(call.key)
         lines.append(
             (Span(mark, "person"), Span(clean(call.tool_name), "strong"), Span(f" of {clean(call.expert_key)}", "dim"))
         )
@@ -89,10 +89,7 @@ def unsettled_lines(
         lines.append(
             (
                 Span("    "),
-                Span(
-                    meanings[settlement] if settlement else "the model sees that it was interrupted",
-                    "good" if settlement else "dim",
-                ),
+                Span(meanings[kind] if kind else "the model sees that it was interrupted", "good" if kind else "dim"),
             )
         )
     return lines

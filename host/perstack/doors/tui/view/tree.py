@@ -147,11 +147,11 @@ class TreeBranch(TreeItem):
         if not self.is_open or last <= 0:
             return
         self.body(context)
-        inner_context, tops = self.inner_context(context), self._tops
+        inner, tops = self.inner_context(context), self._tops
         index = max(0, bisect_right(tops, first) - 1)
         while index < len(self.items) and tops[index] < last:
             for line in self.items[index].slice(
-                first - tops[index] if first > tops[index] else 0, last - tops[index], inner_context
+                first - tops[index] if first > tops[index] else 0, last - tops[index], inner
             ):
                 yield PlacedLine((BAR, *line.line), line.node) if self.has_head else line
             index += 1

@@ -232,12 +232,8 @@ class JobPane(Vertical):
         self._panel.take_focus()
 
     def _question_notes(self) -> list[str]:
-        checkpoint_id = self.session.resume_from
-        branch = (
-            []
-            if checkpoint_id is None
-            else [f"another answer, in a branch, from {one_line(checkpoint_id)}; Esc leaves it"]
-        )
+        start = self.session.resume_from
+        branch = [] if start is None else [f"another answer, in a branch, from {one_line(start)}; Esc leaves it"]
         return [*branch, "your draft comes back after it"] if self._draft else branch
 
     def _show_enter_hint(self) -> None:

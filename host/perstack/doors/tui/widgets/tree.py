@@ -95,10 +95,7 @@ class NodesView(LinesView):
         if placed_at is None or placed_at != self._placed_at:
             self.refresh()
             return
-        old_lines, new_lines = (
-            [placed_line.line for placed_line in placed],
-            [placed_line.line for placed_line in self._placed],
-        )
+        old_lines, new_lines = ([item.line for item in placed], [item.line for item in self._placed])
         rows = [y for y in range(max(len(old_lines), len(new_lines))) if old_lines[y : y + 1] != new_lines[y : y + 1]]
         if rows:
             self.refresh(Region(0, rows[0], self.size.width, rows[-1] + 1 - rows[0]))
