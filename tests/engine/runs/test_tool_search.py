@@ -88,4 +88,4 @@ def test_every_tool_is_shown_or_deferred_and_a_search_finds_only_deferred_ones(f
     assert (SEARCH_TOOL in {spec.name for spec in division.shown}) is bool(division.deferred)
     assert {id(spec) for spec in search(query, division.deferred)} <= {id(spec) for spec in division.deferred}
     for spec in division.deferred:
-        assert search(f"use {spec.name} please", division.deferred, max_results=100)[0].name == spec.name
+        assert search(f"use {spec.name} please", division.deferred, limit=100)[0].name == spec.name

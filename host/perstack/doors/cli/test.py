@@ -229,7 +229,7 @@ _MAX_PARALLEL = 64
 )
 @click.option(
     "--parallel",
-    type=click.IntRange(1, _MOST_AT_ONCE),
+    type=click.IntRange(1, _MAX_PARALLEL),
     default=PARALLEL_JOBS,
     show_default=True,
     metavar="N",

@@ -23,13 +23,13 @@ from perstack.core.files.text_edit import Replacement, replacement
 from perstack.errors import SkillError
 from perstack.system.files import FileTooLarge, NotRegular, read_below
 
-_EDIT_ARGUMENTS = ("oldText", "newText")
-_WRITE_ARGUMENTS = ("text",)
+_EDIT_ARGS = ("oldText", "newText")
+_WRITE_ARGS = ("text",)
 _MAX_FILE_BYTES = 1 << 20  # maximum bytes of a file that is read to show its change
 _MAX_SHOWN_CHARS = 40_000  # maximum characters of a diff, and of texts that are compared without their file
 _MAX_NAME_CHARS = 200
 _MAX_LINE = 1 << 30  # no file that a tool edits has more lines
-_STEPS = 100_000  # steps of a comparison: at most a fraction of a second, while a person waits
+_MAX_STEPS = 100_000  # steps of a comparison: at most a fraction of a second, while a person waits
 _ADVICE = r"( \(lines [\d, …]*\))?;[^;]*\Z"  # to the model, which counts lines from 0
 _NO_NEWLINE = "\\ No newline at end of file"
 
@@ -47,13 +47,13 @@ def edit_by(tool_name: str, args: JsonObject, result: str | None = None) -> File
 
     Its lines are counted from the place that the tool's result names; from 1 without it.
     """
-    path, old, new = (_text(args.get(name)) for name in ("path", *_EDIT))
+    path, old, new = (_text(args.get(name)) for name in ("path", *_EDIT_ARGS))
     if path is None or old is None or new is None or len(old) + len(new) > _MAX_SHOWN_CHARS:
         return FileEdit()
     before, after = ([line.encode("utf-8", "surrogatepass") for line in text.split("\n")] for text in (old, new))
     above = 0 if result is None else _edited_line(result)
-    hunks = line_diff(before, after, Effort(_STEPS)).hunks
-    return _as_diff(_EDIT, path, [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks])
+    hunks = line_diff(before, after, Effort(_MAX_STEPS)).hunks
+    return _as_diff(_EDIT_ARGS, path, [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks])
 
 
 def _edited_line(result: str) -> int:
@@ -68,7 +68,7 @@ def _edited_line(result: str) -> int:
 
 def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
     """Return the diff to the file in the workspace; if there is none, that of `edit_by`, with a note that says why."""
-    path, old, new, full_text = (_text(args.get(name)) for name in ("path", *_EDIT_ARGUMENTS, "text"))
+    path, old, new, full_text = (_text(args.get(name)) for name in ("path", *_EDIT_ARGS, "text"))
     is_edit = old is not None and new is not None
     if path is None or not (is_edit or (full_text is not None and tool_name in ("writeTextFile", "appendTextFile"))):
         return FileEdit()
@@ -87,11 +87,11 @@ def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
             change = replacement(data, _bytes(old), _bytes(new), name)
         except SkillError as error:
             return edit._replace(note=re.sub(_ADVICE, "", str(error)))
-        return _compared(_EDIT_ARGUMENTS, path, data, change)
+        return _compared(_EDIT_ARGS, path, data, change)
     text = _bytes(full_text or "")
     is_append = tool_name == "appendTextFile"
     return _compared(
-        _WRITE_ARGUMENTS, path, data, Replacement(len(data), b"", text) if is_append else Replacement(0, data, text)
+        _WRITE_ARGS, path, data, Replacement(len(data), b"", text) if is_append else Replacement(0, data, text)
     )
 
 
