@@ -234,10 +234,7 @@ def _models(
             takes_others = overrides.provider is None or isinstance(overrides.model, tuple)
             return (Candidates(resolve_models(overrides.model, project.models), True, takes_others),)
         candidates: list[Candidates] = []
-        for models, origin in (
-            (expert.model, expert.provider or project.provider),
-            (project.model, project.provider),
-        ):
+        for models, origin in ((expert.model, expert.provider or project.provider), (project.model, project.provider)):
             if models is not None:
                 is_same_provider = origin is None or provider is None or origin.provider_name == provider.provider_name
                 takes_others = is_same_provider and overrides.provider is None

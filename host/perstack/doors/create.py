@@ -48,9 +48,7 @@ ALL_KINDS: frozenset[Kind] = frozenset({*RUN_KINDS, "evaluator", "anchor", "incl
 def new_executables(before: Project, after: Project, kinds: frozenset[Kind] = ALL_KINDS) -> list[str]:
     """Return a line for each program, endpoint, plugin and the like that only `after` uses."""
     settings = (after.provider, *(expert.provider for expert in after.experts.values()))
-    providers = (
-        Project(provider=ProviderSetting(provider_name=provider.provider_name)) for provider in settings if provider
-    )
+    providers = (Project(provider=ProviderSetting(provider_name=item.provider_name)) for item in settings if item)
     known = digests_of(items_to_trust(before)).union(*(digests_of(items_to_trust(project)) for project in providers))
     return [item.shown for item in items_to_trust(after) if item.kind in kinds and item.digest not in known]
 
@@ -59,9 +57,7 @@ def commands_of_tests(path: Path) -> list[str]:
     """Return a line for each program that judges a test: Runs do not start them, `perstack test` does."""
     commands = ((test.title, test.test.expect.command) for test in read_tests(DefinitionFile(path)))
     lines = (
-        (title, command if isinstance(command, str) else shlex.join(command))
-        for title, command in commands
-        if command is not None
+        (title, item if isinstance(item, str) else shlex.join(item)) for title, item in commands if item is not None
     )
     return [f"test {title}: {line}" for title, line in lines]
 

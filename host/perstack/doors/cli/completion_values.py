@@ -181,9 +181,7 @@ async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> l
             await nth_latest_job(storage, number) for number in range(min(3, len((await storage.jobs(limit=3)).ids)))
         ]
         names = ["@last", *(f"@last~{number}" for number in range(1, 3))]
-        return [
-            (name, await _description_of(storage, "job", owner_id)) for name, owner_id in zip(names, ids, strict=False)
-        ]
+        return [(name, await _description_of(storage, "job", job_id)) for name, job_id in zip(names, ids, strict=False)]
     values: list[tuple[str, str]] = []
     for kind in kinds:
         space = space_of(storage, kind)

@@ -147,21 +147,15 @@ def _camel(fields: Mapping[str, object]) -> dict[str, object]:
 
 def _print_providers(states: Sequence[ProviderState]) -> None:
     rows = [
-        (
-            state.name,
-            state.default_model or "-",
-            *_facts(_default_of(state)),
-            f"{len(state.models) or '-'}",
-            _use(state),
-        )
-        for state in states
+        (item.name, item.default_model or "-", *_facts(_default_of(item)), f"{len(item.models) or '-'}", _use(item))
+        for item in states
     ]
     headings = ("provider", "default model", "context", "in", "out", "models", "here")
     table(Screen.of_stdout(), headings, rows, right=(2, 3, 4, 5), drops=(5, 2, 4, 3, 1))
-    for state in states:
-        if not state.is_configured:
-            print_out(f"{state.name}: {state.how_to_configure}")
-    if not any(state.is_configured for state in states):
+    for item in states:
+        if not item.is_configured:
+            print_out(f"{item.name}: {item.how_to_configure}")
+    if not any(item.is_configured for item in states):
         print_err("no provider is set up: one of these is enough, in the environment or in a file .env")
 
 

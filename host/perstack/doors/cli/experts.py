@@ -41,13 +41,11 @@ def list_command(as_json: bool, options: HostOptions) -> None:
     """List the Experts that can be run, with their descriptions."""
     experts = options.project(required=True).experts.values()
     if as_json:
-        for expert in experts:
-            summary = {"key": expert.key, "description": expert.description, "delegates": [*expert.delegates]}
-            write_json({**summary, "tags": [*expert.tags]})
+        for item in experts:
+            summary = {"key": item.key, "description": item.description, "delegates": [*item.delegates]}
+            write_json({**summary, "tags": [*item.tags]})
         return
-    rows = [
-        (expert.key, expert.description or expert.instruction, ", ".join(expert.delegates) or "-") for expert in experts
-    ]
+    rows = [(item.key, item.description or item.instruction, ", ".join(item.delegates) or "-") for item in experts]
     table(Screen.of_stdout(), ("Expert", "what it is for", "delegates"), rows, texts=(1,), drops=(2,))
 
 

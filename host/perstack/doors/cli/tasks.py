@@ -95,11 +95,9 @@ async def _find(memory: ExecutionMemory, values: dict[str, object], id_names: Se
     for name in id_names:
         if isinstance(typed_id := values.get(name), str):
             values[name] = await memory.resolve_id(typed_id)
-    dependencies = values.get("depends_on")
-    if isinstance(dependencies, tuple):
-        values["depends_on"] = tuple(
-            [await memory.resolve_id(str(task_id)) for task_id in cast("tuple[object, ...]", dependencies)]
-        )
+    names = values.get("depends_on")
+    if isinstance(names, tuple):
+        values["depends_on"] = tuple([await memory.resolve_id(str(name)) for name in cast("tuple[object, ...]", names)])
 
 
 def _parameters(operation: Operation, texts: _CommandHelp) -> list[click.Parameter]:

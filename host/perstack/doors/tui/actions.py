@@ -100,7 +100,7 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("quit", "", "Leave; asks first while Jobs are at work. Ctrl-D does the same."),
 )
 
-OTHER_INPUT: tuple[str, ...] = (
+HINTS: tuple[str, ...] = (
     "A line is sent when it ends. One that ends with \\ continues in the next.",
     "A text that begins with a slash is typed with two.",
     "Ctrl-C interrupts what is at work, which is recorded.",

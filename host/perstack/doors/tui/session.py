@@ -179,19 +179,19 @@ class Session:
         """Send the text as query, answer, next query of the Job, or higher limit to resume with."""
         job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
         jobs = self.host.jobs.on_model(self.model)
-        checkpoint_id, is_again = self.resume_from, self.again is not None
+        start, is_again = self.resume_from, self.again is not None
         if self.is_driven and asking is not None:
             self._beside(self._answered_meanwhile(text, asking))
             return
         self.resume_from, self.again = None, None
         resume = self.resumption
-        if checkpoint_id is not None and is_again:
+        if start is not None and is_again:
             self._drive(
                 lambda on_event: jobs.answer(
-                    text, job_id=job_id, resume_from=checkpoint_id, by=_this_user(), drive=True, on_event=on_event
+                    text, job_id=job_id, resume_from=start, by=_this_user(), drive=True, on_event=on_event
                 )
             )
-        elif asking is not None and checkpoint_id is None:
+        elif asking is not None and start is None:
             self._drive(
                 lambda on_event: self.host.answer(
                     text, question_id=asking.id, by=_this_user(), drive=drive, on_event=on_event
@@ -199,14 +199,12 @@ class Session:
             )
         elif job_id is None:
             self._drive(lambda on_event: jobs.run(self.expert_key or "", text, on_event=on_event))
-        elif checkpoint_id is None and resume is not None and resume.needs is not None and _amount(text) is not None:
+        elif start is None and resume is not None and resume.needs is not None and _amount(text) is not None:
             self.resume(_amount(text))
         else:
             key = self.expert_key or ""
             self._drive(
-                lambda on_event: jobs.continue_job(
-                    key, text, job_id=job_id, resume_from=checkpoint_id, on_event=on_event
-                )
+                lambda on_event: jobs.continue_job(key, text, job_id=job_id, resume_from=start, on_event=on_event)
             )
 
     def resume(self, limit: float | None = None) -> None:

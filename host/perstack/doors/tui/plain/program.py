@@ -15,7 +15,7 @@ from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.questions import call_text, question_text, select_option
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
-from perstack.doors.tui.actions import COMMANDS, OTHER_INPUT
+from perstack.doors.tui.actions import COMMANDS, HINTS
 from perstack.doors.tui.plain.lists import HeldLines, Lists, status_lines
 from perstack.doors.tui.session import NO_EXPERT, Session, nothing_held
 from perstack.doors.tui.view.lines import STATES, filter_experts, hint_of
@@ -57,10 +57,7 @@ class PlainProgram:
         discard: Callable[[], None] = lambda: None,
         drives: bool = False,
     ) -> None:
-        """Write the parts of a line with `put`, for the screen of that moment.
-
-        `discard` drops typed input before a question. `drives`: answered Jobs are driven here, not by workers.
-        """
+        """Write parts of lines with `put`; `discard` drops typed input. `drives`: answered Jobs are driven here."""
         self.host = host
         self.live = live
         self.left: asyncio.Event = asyncio.Event()  # set at the end, when no Job is running any more
@@ -463,6 +460,4 @@ class PlainProgram:
 
 
 def _help_lines() -> Sequence[str]:
-    return [f"/{' '.join(filter(None, (command.name, command.takes)))}: {command.text}" for command in COMMANDS] + [
-        *OTHER_INPUT
-    ]
+    return [f"/{' '.join(filter(None, (item.name, item.takes)))}: {item.text}" for item in COMMANDS] + [*HINTS]

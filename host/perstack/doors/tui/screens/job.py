@@ -144,10 +144,8 @@ class _CheckpointActions(OverlayScreen):
     def action_branch_with_files(self) -> None:
         checkpoint = self._branched()
         if checkpoint is not None:
-            job_id, checkpoint_id = self.job_id, checkpoint.id
-            self.over.show(
-                RewindScreen(self.over, job_id, checkpoint_id, then=lambda: self.over.branch(job_id, checkpoint_id))
-            )
+            job_id, start = self.job_id, checkpoint.id
+            self.over.show(RewindScreen(self.over, job_id, start, then=lambda: self.over.branch(job_id, start)))
 
     def action_rewind(self) -> None:
         checkpoint = self._needed()
@@ -314,12 +312,8 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
 
 
 JobRow: TypeAlias = PlacedRun | log_view.StepCheckpoints | log_view.LogEntry
-_RUNS, _CHECKPOINTS, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
-_EMPTY = {
-    _RUNS: "This Job has no Run yet.",
-    _CHECKPOINTS: "There is no checkpoint yet.",
-    _EVENTS: "There is no event yet.",
-}
+_RUNS, _STEPS, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
+_EMPTY = {_RUNS: "This Job has no Run yet.", _STEPS: "There is no checkpoint yet.", _EVENTS: "There is no event yet."}
 
 
 class JobScreen(_CheckpointActions, ListScreen[JobRow]):
@@ -340,7 +334,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         self._job_id = job_id
         self._run_id = run_id
         self._views = _VIEWS if run_id is None else _VIEWS[1:]
-        self._view = _CHECKPOINTS
+        self._view = _STEPS
         self._logs: Sequence[RunLog] = ()
         self._tree: Sequence[PlacedRun] = ()
         self._damage = LinesView(id="damage")  # the reason why not everything is listed

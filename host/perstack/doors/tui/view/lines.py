@@ -29,12 +29,10 @@ def filter_experts(experts: Mapping[str, Expert], typed: str) -> list[Expert]:
     """Return the Experts with all typed words in key or description; those whose key begins so come first."""
     words = typed.casefold().split()
     matches = [
-        expert
-        for expert in experts.values()
-        if all(word in f"{expert.key} {expert.description}".casefold() for word in words)
+        item for item in experts.values() if all(word in f"{item.key} {item.description}".casefold() for word in words)
     ]
     first = words[0] if words else ""
-    return sorted(matches, key=lambda expert: not expert.key.casefold().startswith(first))
+    return sorted(matches, key=lambda item: not item.key.casefold().startswith(first))
 
 
 def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> list[Line]:

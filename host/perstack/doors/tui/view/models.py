@@ -44,10 +44,7 @@ def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str)
 
 
 def doubt_about(name: str, known: Sequence[str]) -> str:
-    """Return the warning about a name that is not known, which a newer model may have; empty without a reason.
-
-    The first of `known` is the model that is set. Where it is the only one, the provider lists none.
-    """
+    """Return the warning about a name that is not `known`, which begins with the model that is set; empty if fine."""
     similar = _nearest_model(name, known)
     if name in known or (similar is None and len(known) < 2):
         return ""

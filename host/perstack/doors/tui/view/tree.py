@@ -150,9 +150,8 @@ class TreeBranch(TreeItem):
         inner, tops = self.inner_context(context), self._tops
         index = max(0, bisect_right(tops, first) - 1)
         while index < len(self.items) and tops[index] < last:
-            for line in self.items[index].slice(
-                first - tops[index] if first > tops[index] else 0, last - tops[index], inner
-            ):
+            start = max(0, first - tops[index])
+            for line in self.items[index].slice(start, last - tops[index], inner):
                 yield PlacedLine((BAR, *line.line), line.node) if self.has_head else line
             index += 1
 
@@ -246,8 +245,7 @@ class LabelledText(TreeItem):
         width = max(8, context.width - _NAME_CELLS - 2)
         texts = wrap(self.text[:_MAX_TEXT_CHARS], width)[:_FOLDED_LINES]
         return [
-            (Span(f"  {pad('' if index else self.name, _NAME_CELLS)}", "dim"), Span(text))
-            for index, text in enumerate(texts)
+            (Span(f"  {pad('' if i else self.name, _NAME_CELLS)}", "dim"), Span(text)) for i, text in enumerate(texts)
         ]
 
 
