@@ -251,10 +251,7 @@ def of_checkpoint(
     asked: str | None = None,
     marked: str | None = None,
 ) -> list[CommandLine]:
-    """Return the commands for a checkpoint; one of a delegate, or of a Job that is closed for good, begins no branch.
-
-    `asked` is the checkpoint of the step at which a question is answered again, `marked` another one to compare with.
-    """
+    """Return the commands for a checkpoint; `asked` is that of a question to answer again, `marked` one to compare."""
     job, checkpoint = quote(job_id), quote(checkpoint_id)
     branch = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job} --resume-from {checkpoint}"
     comparison = (

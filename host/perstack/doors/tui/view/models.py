@@ -22,10 +22,7 @@ class ModelRow(NamedTuple):
 
 
 def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str) -> list[ModelRow]:
-    """Return the models that may be chosen: the configured one, and the known ones, filtered by what is typed.
-
-    A typed name that no list has comes first, unless it is the beginning of others.
-    """
+    """Return the models that fit the typed text, the configured one first; before them a name that no list has."""
     set_name, typed = parts_of(named)[1], typed.strip()
     default = ModelRow(set_name, _join_notes("as set", chosen is None), is_set=True, is_in_force=chosen is None)
     others = [name for name in known if name != set_name]
