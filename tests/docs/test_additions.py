@@ -39,6 +39,7 @@ def test_each_patch_is_of_a_row_of_the_page() -> None:
     assert {what for what, row in places.items() if ".patch" in row} == set(MOST_FILES)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", MOST_FILES)
 def test_what_is_added_touches_few_files_and_works(what: str, tmp_path: Path) -> None:
     places = {row[0]: row[1] for row in rows(section(page("docs/architecture.md"), "## How to add"))}
