@@ -171,7 +171,7 @@ class OpenWorkspace:
         self._env = env
         self._is_added = is_added
         self.only = only
-        self._above: Parts = (".git",) if is_added and any(map(is_git_link, self.real.parts)) else ()
+        self._outer_names: Parts = (".git",) if is_added and any(map(is_git_link, self.real.parts)) else ()
 
     def opening(self, paths: Iterable[str]) -> OpenWorkspace:
         """Return this workspace for one call that may use these protected paths, which a permission rule names."""
@@ -284,7 +284,7 @@ class OpenWorkspace:
             raise self.state_refusal(shown)
         if not change and self.is_shown(parts):
             return
-        reason = protected_by_name((*self._above, *way), change=change) or self._protection_problem(parts, way)
+        reason = protected_by_name((*self._outer_names, *way), change=change) or self._protection_problem(parts, way)
         if reason is not None:
             raise SkillError(f"{shown} is {reason}, which is off limits to tools; ask a person to see to it")
 

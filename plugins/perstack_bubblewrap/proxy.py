@@ -49,7 +49,7 @@ class Proxy:
     _refused: dict[str, int] = field(default_factory=dict[str, int])
     """Message of each refused place, with the count at its latest refusal."""
     _shown: set[str] = field(default_factory=set[str])
-    _rest: bytes = b""
+    _partial_line: bytes = b""
 
     @property
     def is_up(self) -> bool:
@@ -92,7 +92,7 @@ class Proxy:
         """Read the refusals that the proxy has reported by now."""
         with suppress(BlockingIOError):
             while chunk := os.read(self.reading, _CHUNK_BYTES):
-                *lines, self._rest = (self._rest + chunk).split(b"\n")
+                *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
                 for line in lines:
                     self._note(line)
         # the end of the output can be ignored: the proxy ends with the Job

@@ -78,7 +78,7 @@ class _Pool:
     def __init__(self, root: Path, opened: ExitStack) -> None:
         """Open nothing yet; `opened` closes the directories that are opened later."""
         self._root = root
-        self._opened = opened
+        self._stack = opened
         self._top: OpenDirectory | None = None
         self._parts: dict[str, OpenDirectory] = {}
 
@@ -120,15 +120,15 @@ class _Pool:
         start = name[:2]
         if start not in self._parts:
             if self._top is None:
-                top = self._opened.enter_context(_open_pool(self._root))
+                top = self._stack.enter_context(_open_pool(self._root))
                 pool = _make_folder(top, POOL) if make else top.find(POOL)
                 if pool is None:
                     return None
-                self._top = self._opened.enter_context(pool)
+                self._top = self._stack.enter_context(pool)
             part = _make_folder(self._top, start) if make else self._top.find(start)
             if part is None:
                 return None
-            self._parts[start] = self._opened.enter_context(part)
+            self._parts[start] = self._stack.enter_context(part)
         return self._parts[start]
 
 

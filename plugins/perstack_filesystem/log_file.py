@@ -42,7 +42,7 @@ class Scan:
         self.lacks_newline = False  # True if the last record's newline is missing in the file
         self._batch: list[bytes] = []
         self._batch_head = EMPTY_LOG
-        self._missing = 0
+        self._missing_records = 0
 
     @property
     def seq(self) -> int:
@@ -66,7 +66,7 @@ class Scan:
         """
         records: list[bytes] = []
         self.lacks_newline = False
-        self._batch, self._batch_head, self._missing = [], self.head, 0
+        self._batch, self._batch_head, self._missing_records = [], self.head, 0
         rest, length = b"", _MAX_READ_BYTES if want is None else _MIN_READ_BYTES
         offset = self.end
         while want is None or self.seq < want:
@@ -97,11 +97,11 @@ class Scan:
 
     def _take(self, line: bytes, records: list[bytes]) -> None:
         sealed, self._batch_head = check(self._batch_head, line)
-        if self._missing == 0:
-            self._missing = sealed.batch
-        self._missing -= 1
+        if self._missing_records == 0:
+            self._missing_records = sealed.batch
+        self._missing_records -= 1
         self._batch.append(line)
-        if self._missing == 0:
+        if self._missing_records == 0:
             records += self._batch
             self._commit()
 

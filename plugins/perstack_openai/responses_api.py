@@ -302,7 +302,7 @@ class ResponsesDecoder:
         """Pass each piece of text to `on_delta`; `vendor` is the key of opaque parts."""
         self._on_delta = on_delta
         self._vendor = vendor
-        self._done: list[tuple[int, _Item]] = []
+        self._done_items: list[tuple[int, _Item]] = []
         self._response: _Response | None = None
 
     def feed(self, data: str) -> bool:
@@ -313,8 +313,8 @@ class ResponsesDecoder:
         match event.type:
             case "response.output_item.done":
                 if event.item is not None:
-                    index = len(self._done) if event.output_index is None else event.output_index
-                    self._done.append((index, event.item))
+                    index = len(self._done_items) if event.output_index is None else event.output_index
+                    self._done_items.append((index, event.item))
             case "response.completed" | "response.incomplete" | "response.failed":
                 self._end(event.response or _Response(status=event.type.removeprefix("response.")))
             case "error":
@@ -355,7 +355,7 @@ class ResponsesDecoder:
 
     def _items(self, response: _Response) -> list[_Item]:
         """Return the streamed items or the final response's, whichever are more: some servers omit one of both."""
-        done = [item for _, item in sorted(self._done, key=lambda pair: pair[0])]
+        done = [item for _, item in sorted(self._done_items, key=lambda pair: pair[0])]
         output = response.output or []
         return output if len(output) > len(done) else done
 

@@ -203,7 +203,7 @@ class _Upgrade:
         ordered = [sorted(events, key=_order) for events in runs.values()]
         for run in sorted((run for run in ordered if run), key=lambda run: (run[0].timestamp, run[0].run_id)):
             self._link(run)
-        self._next = len(self._chains) + 1
+        self._next_number = len(self._chains) + 1
 
     def result(self) -> ForeignJob:
         """Convert the chains in order: a Run that another one continues from began before it."""
@@ -341,8 +341,8 @@ class _Upgrade:
     def _delegate_run(self, caller: str, call_id: str) -> str:
         if (caller, call_id) not in self._delegates:
             # a delegate that was decided on but never started gets an unused number
-            self._delegates[caller, call_id] = run_id_of(self._job_id, self._next)
-            self._next += 1
+            self._delegates[caller, call_id] = run_id_of(self._job_id, self._next_number)
+            self._next_number += 1
         return self._delegates[caller, call_id]
 
     def _ask(self, chain: _Chain, event: theirs.Event) -> None:

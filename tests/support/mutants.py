@@ -252,7 +252,7 @@ MUTANTS = (
     Mutant(
         "of an append that was cut short nothing is read (files)",
         "perstack_filesystem.log_file",
-        "        self._batch.append(line)\n        if self._missing == 0:\n",
+        "        self._batch.append(line)\n        if self._missing_records == 0:\n",
         "        self._batch.append(line)\n        if True:\n",
         "tests/plugins/filesystem/test_filesystem_contract.py",
     ),

@@ -51,21 +51,21 @@ class PostgresLeases:
         """Connect to nothing yet."""
         self._connections = connections
         self._key = key_of(connections.address.schema)
-        self._held: dict[JobKey, _HeldLease] = {}
+        self._held_leases: dict[JobKey, _HeldLease] = {}
         self._connection: Connection | None = None
         self._beating: asyncio.Task[None] | None = None
         self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     def fence(self, key: JobKey) -> int | None:
         """Return the fence of this process's lease on a Job; None without one. Raises Conflict if the lease is lost."""
-        held = self._held.get(key)
+        held = self._held_leases.get(key)
         if held is not None and held.is_lost:
             raise self.lost(key)
         return None if held is None else held.fence
 
     def lost(self, key: JobKey) -> Conflict:
         """Mark a lease as lost and return the exception for its former holder."""
-        if held := self._held.get(key):
+        if held := self._held_leases.get(key):
             held.is_lost = True
         return Conflict(
             f"job {key.job_id}: the lease of this process ended, because it did not reach the database in time, and"
@@ -105,7 +105,7 @@ class PostgresLeases:
         tried_fences = set[int]()
         async with self._turn():
             fence = await self._do(lambda connection: self._take_lease(connection, key, words, tried_fences))
-            self._held[key] = _HeldLease(fence)
+            self._held_leases[key] = _HeldLease(fence)
         if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(self._beat())
 
@@ -129,7 +129,7 @@ class PostgresLeases:
 
     async def _give_up(self, key: JobKey) -> None:
         async with self._turn():
-            held = self._held.pop(key)
+            held = self._held_leases.pop(key)
             connection = self._connection
             if not held.is_lost and connection is not None:
                 values = {"key": self._key, "fence": held.fence}
@@ -138,18 +138,18 @@ class PostgresLeases:
                         await connection.execute(statements.FREE_LEASE, values)
                 except FAILURES:  # the lease ends with the connection
                     await self._drop()
-        if not self._held:
+        if not self._held_leases:
             await self._stop_beating()
 
     async def _beat(self) -> None:
-        while self._held:
+        while self._held_leases:
             await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
             with suppress(StorageError):  # the next write reports it too
                 async with self._turn():
                     await self._do(self._keep_leases, _HEARTBEAT_TIMEOUT_S)
 
     async def _keep_leases(self, connection: Connection) -> None:
-        fences = {held.fence: held for held in self._held.values() if not held.is_lost}
+        fences = {held.fence: held for held in self._held_leases.values() if not held.is_lost}
         values = {"fences": list(fences), "seconds": EXPIRY_S}
         renewed = {int(row[0]) for row in await (await connection.execute(statements.KEEP_LEASES, values)).fetchall()}
         for fence, held in fences.items():
@@ -171,7 +171,7 @@ class PostgresLeases:
         if self._connection is None:
             self._connection = await self._connections.open_ready()
             await self._keep_leases(self._connection)
-            for held in self._held.values():
+            for held in self._held_leases.values():
                 if not held.is_lost:
                     await self._lock(self._connection, held.fence)
         return self._connection

@@ -42,7 +42,7 @@ class ProcrastinateSeat(Seat):
         self._releasing: set[str] = set()
         self._claiming = asyncio.Lock()
         self._is_unsure = False
-        self._heard = self._seen = 0
+        self._notification_count = self._handled_count = 0
         self._news = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
 
@@ -65,11 +65,11 @@ class ProcrastinateSeat(Seat):
     @override
     async def claim(self) -> Claim | None:
         async with self._claiming:
-            heard, was_unsure, self._is_unsure = self._heard, self._is_unsure, True
+            heard, was_unsure, self._is_unsure = self._notification_count, self._is_unsure, True
             claim = await self._engine.with_retries(lambda is_again: self._attempt(is_again or was_unsure))
             self._is_unsure = False  # if it stays set, the server may have given us an order whose answer was lost
             if claim is None:
-                self._seen = heard
+                self._handled_count = heard
             else:
                 self._claims[claim.id] = claim
             return claim
@@ -77,7 +77,7 @@ class ProcrastinateSeat(Seat):
     @override
     async def wait(self, seconds: float) -> None:
         self._news.clear()
-        if self._heard != self._seen:
+        if self._notification_count != self._handled_count:
             return
         seconds = min(seconds, _POLL_INTERVAL_S)
         with suppress(*FAILURES, DispatcherError):
@@ -201,7 +201,7 @@ class ProcrastinateSeat(Seat):
         self._notify()
 
     def _notify(self) -> None:
-        self._heard += 1
+        self._notification_count += 1
         self._news.set()
 
 

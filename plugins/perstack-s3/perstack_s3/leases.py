@@ -82,12 +82,12 @@ class S3Leases:
         """Hold nothing yet."""
         self._objects = objects
         self._layout = layout
-        self._held: dict[str, S3Lease] = {}
+        self._held_leases: dict[str, S3Lease] = {}
         self._clock: tuple[float, float] | None = None
 
     def held_lease(self, job_id: str) -> S3Lease | None:
         """Return this process's lease on a Job; None without one."""
-        return self._held.get(job_id)
+        return self._held_leases.get(job_id)
 
     async def info(self, job_id: str) -> LeaseInfo | None:
         """Return the current holder; None if the lease is free or expired."""
@@ -111,7 +111,7 @@ class S3Leases:
         try:
             lease = await shield_until_done(self._take(job_id, holder))
         except asyncio.CancelledError:
-            if (taken_lease := self._held.pop(job_id, None)) is not None:
+            if (taken_lease := self._held_leases.pop(job_id, None)) is not None:
                 await shield_until_done(self._free(job_id, taken_lease))
             raise
         beating = asyncio.create_task(self._beat(job_id, lease))
@@ -121,7 +121,7 @@ class S3Leases:
             beating.cancel()
             with suppress(asyncio.CancelledError):
                 await beating
-            self._held.pop(job_id, None)
+            self._held_leases.pop(job_id, None)
             await shield_until_done(self._free(job_id, lease))
 
     async def forget(self, job_id: str) -> None:
@@ -130,7 +130,7 @@ class S3Leases:
 
     async def _take(self, job_id: str, holder: str) -> S3Lease:
         lease = await self._take_lease(job_id, holder)
-        self._held[job_id] = lease
+        self._held_leases[job_id] = lease
         return lease
 
     async def _take_lease(self, job_id: str, holder: str) -> S3Lease:

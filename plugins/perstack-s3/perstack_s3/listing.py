@@ -33,7 +33,7 @@ class ObjectCache:
         self._objects = objects
         self._layout = layout
         self._kind = kind
-        self._known: dict[str, tuple[str, bytes]] = {}
+        self._cache: dict[str, tuple[str, bytes]] = {}
         self._has_read_index = False
 
     async def all(self) -> Mapping[str, bytes]:
@@ -42,15 +42,15 @@ class ObjectCache:
         tags = {entry.key.removeprefix(prefix): entry.tag for entry in await self._objects.list(prefix)}
         if len(tags) > _MIN_REQUESTS_FOR_INDEX and not self._has_read_index:
             await self._read_index()
-        stale = [name for name, tag in tags.items() if self._known.get(name, ("", b""))[0] != tag]
+        stale = [name for name, tag in tags.items() if self._cache.get(name, ("", b""))[0] != tag]
         objects = await gather_limited(self._objects.get(prefix + name) for name in stale)
         for name, stored in zip(stale, objects, strict=True):
-            self._known.pop(name, None)
+            self._cache.pop(name, None)
             if stored is not None:
-                self._known[name] = (stored.tag, stored.data)
+                self._cache[name] = (stored.tag, stored.data)
         if len(stale) > _MIN_REQUESTS_FOR_INDEX:
             await self._write_index(tags)
-        return {name: self._known[name][1] for name in tags if name in self._known}
+        return {name: self._cache[name][1] for name in tags if name in self._cache}
 
     async def _read_index(self) -> None:
         self._has_read_index = True
@@ -59,10 +59,10 @@ class ObjectCache:
             return
         with suppress(ValidationError, UnicodeError, RecursionError):  # a cache: without it each object is requested
             index = _INDEX.validate_json(index_object.data)
-            self._known.update({name: (tag, text.encode("latin-1")) for name, (tag, text) in index.items()})
+            self._cache.update({name: (tag, text.encode("latin-1")) for name, (tag, text) in index.items()})
 
     async def _write_index(self, tags: Mapping[str, str]) -> None:
-        index = {name: (tag, data.decode("latin-1")) for name, (tag, data) in self._known.items() if name in tags}
+        index = {name: (tag, data.decode("latin-1")) for name, (tag, data) in self._cache.items() if name in tags}
         with suppress(StorageError):  # a reader without write permission requests each object next time, too
             await self._objects.put(self._layout.index(self._kind), _INDEX.dump_json(index))
 

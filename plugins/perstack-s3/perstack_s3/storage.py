@@ -80,7 +80,7 @@ class S3Storage(Storage):
         self._order = WriteOrder(objects)
         self._logs: dict[tuple[RunRef, str], S3Log] = {}
         self._incarnations: dict[str, tuple[str, str]] = {}  # with the nonce of the lease under which it was read
-        self._seen: dict[str, str] = {}
+        self._last_incarnations: dict[str, str] = {}
         self._spaces: dict[str, S3Storage] = {}
 
     @property
@@ -173,7 +173,7 @@ class S3Storage(Storage):
         for _ in range(_MAX_ATTEMPTS):
             stored = await self._objects.get(key)
             header = None if stored is None else read_entry(stored.data)[0]
-            incarnation = self._seen.get(job_id, "")
+            incarnation = self._last_incarnations.get(job_id, "")
             if header is None or header.of != incarnation:
                 incarnation = await self._require_incarnation(job_id)
             if header is not None and header.of == incarnation and header.seq > seq:
@@ -315,9 +315,9 @@ class S3Storage(Storage):
     async def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         held = await self._check_lease(run.job_id)
         # Without a lease the marker is checked after the append, which is the check that counts.
-        incarnation = (self._seen.get(run.job_id) if held is None else None) or await self._require_incarnation(
-            run.job_id
-        )
+        incarnation = (
+            self._last_incarnations.get(run.job_id) if held is None else None
+        ) or await self._require_incarnation(run.job_id)
         try:
             await self._append_to(incarnation, run, expected_seq, records, held)
         except (Conflict, NotFound):
@@ -400,12 +400,12 @@ class S3Storage(Storage):
         await self._check_version()
         stored = await self._objects.get(self._layout.of_job("markers", job_id))
         if stored is None:
-            self._seen.pop(job_id, None)
+            self._last_incarnations.pop(job_id, None)
             return None
         marker = read(Marker, stored.data)
         if marker is None:
             raise StorageError(f"{self.location}: the marker of job {job_id} is damaged: put it back")
-        self._seen[job_id] = marker.incarnation
+        self._last_incarnations[job_id] = marker.incarnation
         return marker.incarnation
 
     async def _require_incarnation(self, job_id: str) -> str:

@@ -109,24 +109,24 @@ class JobWorkflow:
         self._silent_after = state.get("silent_after", 0.0)
         self._longest_history = state.get("longest_history", names.MAX_HISTORY_EVENTS)
         self._waiting: StoredOrder | None = state.get("waiting")
-        self._lost: StoredOrder | None = state.get("lost")
+        self._lost_order: StoredOrder | None = state.get("lost")
         """Claimed order whose worker timed out or left, until another takes it over."""
-        self._held: _ClaimedOrder | None = None
-        self._has_begun = self._waiting is not None or self._lost is not None
+        self._claimed_order: _ClaimedOrder | None = None
+        self._has_begun = self._waiting is not None or self._lost_order is not None
         self._offered: set[str] = set()
         self._round = 0
-        self._shown: WorkflowMemo | None = None
+        self._memo: WorkflowMemo | None = None
 
     @workflow.run
     async def run(self, state: WorkflowState) -> None:
         """Offer orders until none is left."""
         await workflow.wait_condition(lambda: self._has_begun)
-        while self._waiting is not None or self._lost is not None:
+        while self._waiting is not None or self._lost_order is not None:
             self._show()
             if workflow.info().get_current_history_length() > self._longest_history:
-                workflow.continue_as_new(WorkflowState({**state, "waiting": self._waiting, "lost": self._lost}))
-            if self._lost is not None:
-                await self._offer(self._lost)
+                workflow.continue_as_new(WorkflowState({**state, "waiting": self._waiting, "lost": self._lost_order}))
+            if self._lost_order is not None:
+                await self._offer(self._lost_order)
             elif await self._is_due(self._waiting):
                 await self._offer(self._waiting)
 
@@ -139,8 +139,8 @@ class JobWorkflow:
     @workflow.signal(name=names.CHANGE)
     def change(self, claim: str, order: StoredOrder) -> None:
         """Replace the claimed order, if this claim still holds it."""
-        if self._held is not None and self._held["claim"] == claim:
-            self._held["order"] = order
+        if self._claimed_order is not None and self._claimed_order["claim"] == claim:
+            self._claimed_order["order"] = order
 
     @workflow.update(name=names.WITHDRAW)
     def withdraw(self) -> bool:
@@ -152,14 +152,14 @@ class JobWorkflow:
     @workflow.update(name=names.CLAIM)
     def claim(self, ticket: str, attempt: int, seat: str) -> ClaimReply | None:
         """Give the order to the first worker that claims it; None for later ones and for a worker that it refuses."""
-        held = self._held
+        held = self._claimed_order
         if held is not None and held["ticket"] == ticket and held["attempt"] < attempt:
             order, is_taken_over = (
                 held["order"],
                 True,
             )  # restarted by the server, so its holder has lost it
-        elif held is None and ticket in self._offered and self._lost is not None:
-            order, is_taken_over = self._lost, True
+        elif held is None and ticket in self._offered and self._lost_order is not None:
+            order, is_taken_over = self._lost_order, True
         elif held is None and ticket in self._offered and self._waiting is not None:
             order, is_taken_over = self._waiting, False
         else:
@@ -167,11 +167,11 @@ class JobWorkflow:
         if seat in order["refused"]:
             return None
         if held is None and is_taken_over:
-            self._lost = None
+            self._lost_order = None
         elif held is None:
             self._waiting = None
         id = f"{workflow.info().run_id}.{ticket}.{attempt}"
-        self._held = {"ticket": ticket, "attempt": attempt, "claim": id, "order": order}
+        self._claimed_order = {"ticket": ticket, "attempt": attempt, "claim": id, "order": order}
         self._show()
         return {"order": order, "is_taken_over": is_taken_over}
 
@@ -180,11 +180,11 @@ class JobWorkflow:
         """Return the waiting order, else the claimed one."""
         if self._waiting is not None:
             return self._waiting
-        return self._lost if self._held is None else self._held["order"]
+        return self._lost_order if self._claimed_order is None else self._claimed_order["order"]
 
     def _facts(self) -> WorkflowMemo:
         waiting = None if self._waiting is None else [self._waiting["due"], self._waiting["submitted_at"]]
-        return {"waiting": waiting, "running": self._held is not None or self._lost is not None}
+        return {"waiting": waiting, "running": self._claimed_order is not None or self._lost_order is not None}
 
     async def _is_due(self, order: StoredOrder | None) -> bool:
         if order is None:
@@ -205,29 +205,29 @@ class JobWorkflow:
             for number, queue in enumerate(names.queues_of_order(self._prefix, order["labels"]))
         }
         self._offered = set(tickets)
-        is_lost = self._lost is not None
+        is_lost = self._lost_order is not None
         await workflow.wait_condition(
             lambda: (
-                self._held is not None
+                self._claimed_order is not None
                 or any(ticket.done() for ticket in tickets.values())
                 or (not is_lost and self._differs(order))
             )
         )
         self._offered = set()
         for id, ticket in tickets.items():
-            if self._held is None or id != self._held["ticket"]:
+            if self._claimed_order is None or id != self._claimed_order["ticket"]:
                 ticket.cancel()
-        if self._held is not None:
-            await self._hold(tickets[self._held["ticket"]])
+        if self._claimed_order is not None:
+            await self._hold(tickets[self._claimed_order["ticket"]])
 
     async def _hold(self, ticket: workflow.ActivityHandle[Completion]) -> None:
         requeued: StoredOrder | None = None
         try:
             requeued = (await ticket)["again"]
         except ActivityError:
-            if self._held is not None:
-                self._lost = self._held["order"]
-        self._held = None
+            if self._claimed_order is not None:
+                self._lost_order = self._claimed_order["order"]
+        self._claimed_order = None
         if requeued is not None:
             self._waiting = merge(self._waiting, requeued)
         self._show()
@@ -261,6 +261,6 @@ class JobWorkflow:
 
     def _show(self) -> None:
         facts = self._facts()
-        if facts != self._shown:
-            self._shown = facts
+        if facts != self._memo:
+            self._memo = facts
             workflow.upsert_memo({names.FACTS: facts})

@@ -29,7 +29,7 @@ class AnchorComparison:
         self._storage = storage
         self._anchor = anchor
         self._key = key
-        self._whole = whole
+        self._is_store_wide = whole
         self._reader: AnchorReader | None = None
         self._problem: str | None = None
 
@@ -140,7 +140,7 @@ class AnchorComparison:
             raise AnchorUnreadable(self._problem)
         if self._reader is None:
             reader = AnchorReader(self._anchor)
-            if self._whole:
+            if self._is_store_wide:
                 try:
                     await self._read(reader.load, _WHOLE_TIMEOUT_S)
                 except AnchorUnreadable as error:

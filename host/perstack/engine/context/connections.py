@@ -113,15 +113,15 @@ class Dispatching:
         """Keep `open` for the first use. `is_chosen`: continued Jobs are queued for workers unless asked otherwise."""
         self.is_chosen = is_chosen
         self._open = open
-        self._opened: Dispatcher | None = None
+        self._dispatcher: Dispatcher | None = None
         self._storage_name: str | None = None
 
     @property
     def dispatcher(self) -> Dispatcher | None:
         """The opened dispatcher; None without one. Raises UsageError for an invalid address."""
-        if self._opened is None:
-            self._opened = self._open()
-        return self._opened
+        if self._dispatcher is None:
+            self._dispatcher = self._open()
+        return self._dispatcher
 
     def require(self) -> Dispatcher:
         """Return the dispatcher. Raises UsageError without one."""
@@ -146,9 +146,9 @@ class Dispatching:
 
     async def close(self) -> None:
         """Close the dispatcher if it was opened."""
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            await opened.close()
+        dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is not None:
+            await dispatcher.close()
 
 
 def dispatching_of(

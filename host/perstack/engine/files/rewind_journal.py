@@ -135,7 +135,7 @@ class JournalFile:
         """Create without reading the file."""
         self.path = path
         self.folder = path.parent
-        self._new = path.with_suffix(".new")
+        self._new_path = path.with_suffix(".new")
         self.workspace = workspace
 
     def is_there(self) -> bool:
@@ -165,7 +165,7 @@ class JournalFile:
             self.folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
             sync_directory(self.folder.parent)
         # a fixed name, because only the lock holder writes it: a file left by a killed process is overwritten
-        handle = open_regular(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+        handle = open_regular(self._new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         try:
             remaining = memoryview(journal.to_json())
             while remaining:
@@ -173,12 +173,12 @@ class JournalFile:
             sync(handle)
         finally:
             os.close(handle)
-        self._new.replace(self.path)
+        self._new_path.replace(self.path)
         sync_directory(self.folder)
 
     def remove(self) -> None:
         """Remove the journal at the end of a rewind. Raises OSError."""
-        for path in (self.path, self._new):
+        for path in (self.path, self._new_path):
             path.unlink(missing_ok=True)
         with suppress(OSError):  # it has the journal of another workspace
             self.folder.rmdir()

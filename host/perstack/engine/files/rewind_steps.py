@@ -41,7 +41,7 @@ class RewindSteps:
         self._device = os.fstat(root).st_dev
         self._removed_paths: set[bytes] = set()  # paths that are empty once the steps so far are made
         self._created_paths: set[bytes] = set()
-        self._kept: list[KeptEntry] = []
+        self._kept_entries: list[KeptEntry] = []
         self._steps: list[Step] = []
         self.changes: list[Change] = []
         blocked: set[bytes] = set()
@@ -53,7 +53,8 @@ class RewindSteps:
                 continue
             if change.new is None or self._put(change):
                 self.changes.append(change)
-        self.plan = RewindPlan(tuple(self.changes), (*plan.kept, *sorted(self._kept, key=lambda kept: kept.path)))
+        kept = sorted(self._kept_entries, key=lambda entry: entry.path)
+        self.plan = RewindPlan(tuple(self.changes), (*plan.kept, *kept))
         self.steps = tuple(self._steps)
 
     def _clear(self, change: Change) -> bool:
@@ -152,7 +153,7 @@ class RewindSteps:
         self._steps.append(Step.model_validate({**fields, "replaces": replaces, "digest": digest, "mode": mode}))
 
     def _keep(self, path: bytes, why: KeptReason) -> bool:
-        self._kept.append(KeptEntry(path, why))
+        self._kept_entries.append(KeptEntry(path, why))
         return False
 
 

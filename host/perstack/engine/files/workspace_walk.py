@@ -193,7 +193,7 @@ class Walker:
         self._top = top
         self._keep_off = tuple(keep_off)
         self._max_bytes = policy.max_file_size
-        self._known: _KnownFolder | None = None
+        self._previous_root: _KnownFolder | None = None
 
     def walk(self) -> Generator[Batch, None, WorkspaceTree]:
         """Return the present tree; yield batches of blobs to store. Raises SnapshotUnavailable and StorageError."""
@@ -205,14 +205,14 @@ class Walker:
             raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         try:
             walk = _WalkState(self._max_bytes, top, _excluded_paths(self._keep_off))
-            root_folder = yield from walk.folder(handle, b"", self._known, _top_rules(top, handle), 0)
+            root_folder = yield from walk.folder(handle, b"", self._previous_root, _top_rules(top, handle), 0)
             yield walk.batch
         except OSError as error:
             check_system(error)
             raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         finally:
             os.close(handle)
-        self._known = root_folder
+        self._previous_root = root_folder
         left_out = tuple(sorted(walk.left_out, key=lambda item: item.path))
         return WorkspaceTree(root_folder.digest, walk.files, left_out, walk.left_out_count)
 

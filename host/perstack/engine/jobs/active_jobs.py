@@ -46,7 +46,7 @@ class ActiveJobs:
         """Start with none."""
         self._active: dict[str, _Active] = {}
         self._questions: dict[str, LiveQuestions] = {}
-        self._kept: dict[str, _KeptSkills] = {}
+        self._kept_skills: dict[str, _KeptSkills] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def task(self, key: str) -> asyncio.Task[object] | None:
@@ -110,16 +110,16 @@ class ActiveJobs:
         job.skills.pause()
         loop = asyncio.get_running_loop()
         expiry = loop.call_later(_MAX_KEPT_S, self._expire, loaded.id)
-        self._kept[loaded.id] = _KeptSkills(job.skills, dict(loaded.heads), loop, expiry)
-        if len(self._kept) > _MAX_KEPT_JOBS:
-            await self.close_skills(next(iter(self._kept)))
+        self._kept_skills[loaded.id] = _KeptSkills(job.skills, dict(loaded.heads), loop, expiry)
+        if len(self._kept_skills) > _MAX_KEPT_JOBS:
+            await self.close_skills(next(iter(self._kept_skills)))
 
     async def continue_skills(self, job: JobContext, heads: Mapping[str, Head], *, resumes: bool) -> None:
         """Give a Job the skills that were kept for it, if it resumes where it was left; close them otherwise.
 
         `heads` are the ends of its logs before it resumes.
         """
-        kept_skills = self._kept.get(job.job.id)
+        kept_skills = self._kept_skills.get(job.job.id)
         if kept_skills is None:
             return
         if resumes and kept_skills.heads == heads and kept_skills.loop is asyncio.get_running_loop():
@@ -138,14 +138,14 @@ class ActiveJobs:
 
     async def close(self) -> None:
         """Close all skills that are kept."""
-        for job_id in tuple(self._kept):
+        for job_id in tuple(self._kept_skills):
             await self.close_skills(job_id)
         closing = [task for task in self._closing if task.get_loop() is asyncio.get_running_loop()]
         if closing:
             await asyncio.wait(closing)
 
     def _forget(self, job_id: str) -> _KeptSkills | None:
-        kept_skills = self._kept.pop(job_id, None)
+        kept_skills = self._kept_skills.pop(job_id, None)
         if kept_skills is not None:
             kept_skills.expiry.cancel()
         return kept_skills

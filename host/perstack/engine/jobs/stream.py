@@ -242,7 +242,7 @@ class Streams:
         self._jobs = jobs
         self._source = source
         self._streams: WeakSet[JobStream] = WeakSet()
-        self._left: set[_DriveTask] = set()
+        self._unfinished_tasks: set[_DriveTask] = set()
 
     def open(self, drive: Drive, output: type[BaseModel] | None) -> JobStream:
         """Return a stream of the Job that `drive` drives. Raises UsageError for an unusable `output`."""
@@ -265,13 +265,13 @@ class Streams:
         """Cancel the task of a stream that was collected, in any thread."""
         loop = task.get_loop()
         if not loop.is_closed():
-            self._left.add(task)
+            self._unfinished_tasks.add(task)
             loop.call_soon_threadsafe(task.cancel)
 
     async def settle(self) -> None:
         """Wait until the interrupts of streams that were left are recorded."""
-        while self._left:
-            task = self._left.pop()
+        while self._unfinished_tasks:
+            task = self._unfinished_tasks.pop()
             if task.get_loop() is asyncio.get_running_loop():
                 await asyncio.wait({task})
                 error = None if task.cancelled() else task.exception()

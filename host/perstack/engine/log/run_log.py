@@ -39,7 +39,7 @@ class RunLogFormat:
     def __init__(self, storage: Storage, known: dict[str, Run] | None = None) -> None:
         """Set the storage to read referenced Runs from, unless `known` has the states at the end of their logs."""
         self._storage = storage
-        self._known = {} if known is None else known
+        self._known_runs = {} if known is None else known
         self._redactions: dict[RunRef, list[RedactEvent]] = {}
 
     def name(self, ref: RunRef) -> str:
@@ -75,11 +75,11 @@ class RunLogFormat:
     async def _base(self, job_id: str, origin: ContinuedFrom | None) -> Run | None:
         if origin is None:
             return None
-        end = self._known.get(origin.run_id)
+        end = self._known_runs.get(origin.run_id)
         if end is not None and event_id_of(end.id, end.head.seq) == origin.checkpoint_id:
             return end
         ref = RunRef(job_id, origin.run_id)
-        return await load_run(self._storage, ref, through=origin.checkpoint_id, known=self._known)
+        return await load_run(self._storage, ref, through=origin.checkpoint_id, known=self._known_runs)
 
 
 def run_logs(storage: Storage, known: dict[str, Run] | None = None) -> EventLog[Run, StoredEvent]:

@@ -32,8 +32,8 @@ class JobBlobs:
         """Open the blobs of this Job."""
         self._storage = storage
         self._job_id = job_id
-        self._kept: set[str] = set()
-        self._keeping = asyncio.Lock()
+        self._stored: set[str] = set()
+        self._store_lock = asyncio.Lock()
 
     async def put(self, data: bytes) -> str:
         """Store bytes and return their SHA-256 in hex."""
@@ -41,12 +41,12 @@ class JobBlobs:
 
     async def keep(self, sha256: str, data: bytes) -> None:
         """Store bytes under their known SHA-256. Repeated and concurrent calls store them once."""
-        if sha256 in self._kept:
+        if sha256 in self._stored:
             return
-        async with self._keeping:
-            if sha256 not in self._kept:
+        async with self._store_lock:
+            if sha256 not in self._stored:
                 await self._storage.put_blob(self._job_id, data)
-                self._kept.add(sha256)
+                self._stored.add(sha256)
 
     async def get(self, sha256: str) -> bytes:
         """Return the bytes of a blob. Raises NotFound."""

@@ -97,13 +97,13 @@ class ReloadedProject:
         self.is_asked = False
         self._refused: str | None = None
         self._watched = self._watching(loaded.files)
-        self._seen: tuple[Stamp, ...] = ()
+        self._last_stamps: tuple[Stamp, ...] = ()
         """Empty at first, because the files may have changed after they were read, while the process was starting."""
         self._matched = included_files(loaded)
 
     def refresh(self) -> bool:
         """Read the files again if one has changed. Return whether the definition in use was replaced."""
-        return stamps(self._watched) != self._seen and self._read()
+        return stamps(self._watched) != self._last_stamps and self._read()
 
     async def changes(self) -> AsyncGenerator[bool]:
         """Check the files until cancelled. After each check, yield whether the definition in use was replaced."""
@@ -186,7 +186,7 @@ class ReloadedProject:
 
     def _watch(self, files: tuple[Path, ...]) -> None:
         self._watched = self._watching(files)
-        self._seen = stamps(self._watched)
+        self._last_stamps = stamps(self._watched)
 
     def _report(self, words: str, problem: Note) -> None:
         self.problem = problem

@@ -137,7 +137,7 @@ class RulingReplay:
         self._root = str(workspace)
         self._resolve = path_resolver(workspace)
         self._approvals = approvals
-        self._known: tuple[Expert, Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]] | None = None
+        self._cached: tuple[Expert, Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]] | None = None
         self.ruled = 0
         self.unchecked: dict[str, int] = {}  # calls that could not be judged again, counted by reason
 
@@ -240,12 +240,12 @@ class RulingReplay:
 
     def _tools(self, run: Run) -> tuple[Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]]:
         expert = run.start.expert
-        if self._known is None or self._known[0] is not expert:
+        if self._cached is None or self._cached[0] is not expert:
             specs = known_tools(self._factories, expert)
             plugins = (skill.name for skill in expert.skills if isinstance(skill, PluginSkill))
             unknown = frozenset(name for name in plugins if specs.get(name) is None)
-            self._known = (expert, names_and_subjects(self._factories, expert), unknown)
-        return self._known[1:]
+            self._cached = (expert, names_and_subjects(self._factories, expert), unknown)
+        return self._cached[1:]
 
 
 class JobApprovals:

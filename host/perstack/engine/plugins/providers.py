@@ -178,7 +178,7 @@ class ProviderPool:
         self._env = env
         self._agreement = agreement
         self._open: dict[bytes, Provider] = {}
-        self._missing: set[str] = set()
+        self._reported_missing: set[str] = set()
 
     @property
     def factories(self) -> Mapping[str, ProviderFactory]:
@@ -237,8 +237,8 @@ class ProviderPool:
             try:
                 self.get(provider_setting(project, expert, parts_of(name)[0]))
             except MissingCredential as error:
-                if name not in self._missing:
-                    self._missing.add(name)
+                if name not in self._reported_missing:
+                    self._reported_missing.add(name)
                     notice(f"{name} cannot stand in for {settings.model}: {error}")
 
     def check_tools(self, project: Project, expert: Expert, overrides: Overrides) -> None:

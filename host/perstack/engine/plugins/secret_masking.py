@@ -42,15 +42,16 @@ class SecretVault:
         self._of_env = known_secrets(env)
         self._numbers: dict[str, int] = {}
         self._values: dict[int, str] = {}
-        self._first = 0
+        self._first_number = 0
         self._lock = Lock()
         self.highest = 0
 
     def continue_after(self, recorded: Iterable[int], block: int = 0) -> None:
         """Continue numbering after the recorded numbers, within a block of numbers."""
-        self._first = block * NUMBERS_PER_PROCESS
-        block_numbers = range(self._first, self._first + NUMBERS_PER_PROCESS)
-        self.highest = max(self._first, self.highest, *(number for number in recorded if number in block_numbers))
+        self._first_number = block * NUMBERS_PER_PROCESS
+        block_numbers = range(self._first_number, self._first_number + NUMBERS_PER_PROCESS)
+        own_numbers = (number for number in recorded if number in block_numbers)
+        self.highest = max(self._first_number, self.highest, *own_numbers)
 
     def mask(self, text: str) -> str:
         """Return the text with a placeholder in place of each secret."""
@@ -108,7 +109,7 @@ class SecretVault:
         with self._lock:
             number = self._numbers.get(value)
             if number is None:
-                if self.highest + 1 >= self._first + NUMBERS_PER_PROCESS:
+                if self.highest + 1 >= self._first_number + NUMBERS_PER_PROCESS:
                     return REDACTED
                 self.highest = number = self.highest + 1
                 self._numbers[value], self._values[number] = number, value

@@ -83,7 +83,7 @@ class LockedSession(SkillSession):
         self._lock = asyncio.Lock()
         self._live_tools: Toolset | None = None
         self._problem = ""
-        self._removed: frozenset[str] = frozenset()
+        self._removed_names: frozenset[str] = frozenset()
 
     async def tools(self) -> Toolset:
         """Return the locked tools, the skill's own if they differ, or none if it could not be reached."""
@@ -103,7 +103,7 @@ class LockedSession(SkillSession):
     async def call(self, call: ToolCall) -> ToolResult | Question:
         """Connect and call the tool. Raises SkillError if the skill cannot be reached, which is tried only once."""
         await self.connect()
-        if call.tool_name in self._removed:
+        if call.tool_name in self._removed_names:
             return ToolResult.text(
                 f"Skill {self._name!r} no longer has a tool {call.tool_name!r}: perstack.lock is out of date.",
                 is_error=True,
@@ -124,7 +124,7 @@ class LockedSession(SkillSession):
         difference = _difference(self._offered, live)
         if difference:
             self._show(f"{out_of_date(self._name)} ({difference})")
-            self._removed = _names(self._offered) - _names(live)
+            self._removed_names = _names(self._offered) - _names(live)
             self._offered = live
         self._live_tools = live
 
@@ -447,7 +447,7 @@ class RunSkills:
         self._definitions = definitions
         self._work = work
         self._is_coordinator = is_coordinator
-        self._known: dict[str, Toolset | None] = {}
+        self._known_toolsets: dict[str, Toolset | None] = {}
         self._context: tuple[object, ...] = (False, False, ())
         """The state of the Run's context for which the context tools were made."""
         self._context_tools: tuple[OfferedTool, ...] = ()
@@ -459,15 +459,15 @@ class RunSkills:
         policy, context = policy_of(run), run.context
         needs = (policy is not None and policy.offers_pin, context.has_dropped, context.revealed)
         if needs != self._context:
-            self._context, self._known = needs, {}
+            self._context, self._known_toolsets = needs, {}
             self._context_tools, self._revealed = context_tools(run, storage), context.revealed
 
     async def refresh(self) -> Catalogue:
         """Return the current catalogue, without skills that cannot be reached. Raises the errors of opening a skill."""
         toolsets = {name: await _toolset(work) for name, work in self._work.items()}
-        if not self._known or any(toolsets[name] is not known for name, known in self._known.items()):
+        if not self._known_toolsets or any(toolsets[name] is not known for name, known in self._known_toolsets.items()):
             self.catalogue = self._make_catalogue(toolsets)
-            self._known = toolsets
+            self._known_toolsets = toolsets
             self._notify(self.catalogue.renamed)
         return self.catalogue
 

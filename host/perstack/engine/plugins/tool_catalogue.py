@@ -142,7 +142,7 @@ class Catalogue:
         """Notices about tools that are offered under other names than their own, by skill."""
         self._division = divide(((tool.spec, tool.may_wait) for tool in unique), tool_search)
         self._revealed = RevealedTools(self._division.deferred, revealed)
-        self._kept: KeptTools | None = None
+        self._kept_tools: KeptTools | None = None
         self._by_name = {tool.spec.name: tool for tool in unique}
         if self._division.deferred:
             self._by_name[SEARCH_TOOL] = builtin_tool(self._division.shown[-1], self._search)
@@ -172,9 +172,9 @@ class Catalogue:
     def kept_tools(self, messages: History) -> KeptTools:
         """Return `specs` in serialized form, cached until the tools change."""
         specs = self.specs(messages)
-        if self._kept is None or self._kept.specs != specs:
-            self._kept = kept_tools(specs)
-        return self._kept
+        if self._kept_tools is None or self._kept_tools.specs != specs:
+            self._kept_tools = kept_tools(specs)
+        return self._kept_tools
 
     def find(self, call: DecidedCall) -> OfferedTool | None:
         """Return the tool that a call was decided for, also if it has another name after a resume.

@@ -200,12 +200,12 @@ class BlockerSearch:
         """Find all tasks in dependency cycles."""
         self._log = log
         self._rows = rows
-        self._waits = {
+        self._dependencies = {
             task_id: [other for other in dependencies if not is_completed(rows.get(other))]
             for task_id, row in rows.items()
             if (dependencies := depends_on(row))
         }
-        self._endless = tasks_on_cycles(self._waits)
+        self._endless = tasks_on_cycles(self._dependencies)
 
     async def with_blockers(self, task: TaskSummary) -> TaskSummary:
         """Return the task with the tasks that block it."""
@@ -216,7 +216,7 @@ class BlockerSearch:
     def _with_circle(self, task_id: str, dependency: Dependency) -> Dependency:
         if not {task_id, dependency.task_id} <= self._endless:
             return dependency
-        cycle = find_cycle(task_id, (dependency.task_id,), self._waits)
+        cycle = find_cycle(task_id, (dependency.task_id,), self._dependencies)
         return dependency if cycle is None else dependency.model_copy(update={"circle": cycle})
 
 

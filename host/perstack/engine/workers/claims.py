@@ -124,7 +124,7 @@ class ClaimHandler:
         self._connection = connection
         self._report = report
         self._attempts: dict[str, int] = {}
-        self._held: dict[str, HeldClaim] = {}
+        self._held_claims: dict[str, HeldClaim] = {}
         self._suspect_check = asyncio.Lock()
         """Serializes checks for suspects: of two checks at once, neither would see the other's Job begin."""
         self.freed = asyncio.Event()  # set when a claim was released, or started or stopped waiting for delegates
@@ -133,23 +133,23 @@ class ClaimHandler:
 
     def __len__(self) -> int:
         """Return the number of claims."""
-        return len(self._held)
+        return len(self._held_claims)
 
     @property
     def places(self) -> int:
         """Number of places taken."""
-        return sum(not held.waits for held in self._held.values())
+        return sum(not held.waits for held in self._held_claims.values())
 
     @property
     def jobs(self) -> int:
         """Number of claims for whole Jobs, including Jobs that wait for delegates."""
-        return sum(held.claim.order.run_id is None for held in self._held.values())
+        return sum(held.claim.order.run_id is None for held in self._held_claims.values())
 
     # --- stopping Jobs --------------------------------------------------------------------------------------------
 
     def lose(self, claim_id: str) -> None:
         """Cancel a Job whose order another worker has."""
-        held = self._held.get(claim_id)
+        held = self._held_claims.get(claim_id)
         if held is not None:
             held.is_lost = True
             if held.task is not None:
@@ -157,14 +157,14 @@ class ClaimHandler:
 
     def leave_after_step(self) -> None:
         """Stop each Job after its current step."""
-        for held in self._held.values():
+        for held in self._held_claims.values():
             held.is_left = True
             if held.task is not None and not self._work.stop_after_step(held.claim.order):
                 held.task.cancel()
 
     def leave_now(self) -> None:
         """Cancel each Job, which is recorded as an interrupt."""
-        for held in self._held.values():
+        for held in self._held_claims.values():
             held.is_left = True
             if held.task is not None:
                 held.task.cancel()
@@ -173,7 +173,7 @@ class ClaimHandler:
 
     def hold(self, claim: Claim) -> HeldClaim:
         """Add a claim, which `process` then drives."""
-        held = self._held[claim.id] = HeldClaim(claim)
+        held = self._held_claims[claim.id] = HeldClaim(claim)
         return held
 
     async def process(self, seat: Seat, claim: HeldClaim, live: ListWorkers) -> None:
@@ -191,7 +191,7 @@ class ClaimHandler:
             text = f"its order stays with this worker until that ends: {error_text(error)}"
             self._report(WorkerReport(event="failed", level="error", job=claim.claim.order.job_id, text=text))
         finally:
-            del self._held[claim.claim.id]
+            del self._held_claims[claim.claim.id]
             self.freed.set()
 
     async def _outcome(self, seat: Seat, claim: HeldClaim, live: ListWorkers) -> Outcome:
@@ -298,7 +298,7 @@ class ClaimHandler:
         if not is_suspect(claim.claim.order.takeovers):
             return False
         async with self._suspect_check:
-            for other in tuple(self._held.values()):
+            for other in tuple(self._held_claims.values()):
                 order = other.claim.order
                 if other is claim or other.task is None or other.waits or not is_suspect(order.takeovers):
                     continue
