@@ -95,7 +95,7 @@ def test_the_terminal_program_announces_it_when_the_job_is_opened(hostile: Termi
 
 
 class _TwoMinutesAgo:
-    """A clock that is slow."""
+    """A clock that is two minutes slow."""
 
     def now(self) -> int:
         return SYSTEM.now() - 120_000

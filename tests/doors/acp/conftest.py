@@ -1,4 +1,4 @@
-"""What tests of the ACP agent share."""
+"""Fixtures for tests of the ACP agent."""
 
 from __future__ import annotations
 

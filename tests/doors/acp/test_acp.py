@@ -227,7 +227,7 @@ def test_what_is_wrong_is_told_in_words(terminal: Terminal, tmp_path: Path) -> N
 
 
 def travelling(terminal: Terminal, *tools: str) -> Terminal:
-    """An Expert that calls tools of an MCP server, which ask while they are called."""
+    """Write a project whose Expert calls tools of an MCP server that ask while they run."""
     server = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
     skill = {"type": "mcpStdioSkill", "command": sys.executable, "args": [str(server), "handshake"]}
     expert = {"instruction": "You travel.", "skills": {"asking": skill}}

@@ -1,4 +1,4 @@
-"""Sessions of Jobs that were submitted: what an editor says is left to their workers, and what they do is shown."""
+"""Sessions of submitted Jobs: workers continue them after an editor's input, and their progress is shown."""
 
 from __future__ import annotations
 

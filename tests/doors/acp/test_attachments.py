@@ -18,7 +18,7 @@ SOLO = '[experts.a]\ninstruction = "x"\n'
 
 
 def first_events(terminal: Terminal, job: str) -> list[dict[str, Any]]:
-    """The first event of each Run of a Job."""
+    """Return the first event of each Run of a Job."""
     firsts = (terminal.log_of(f"{job}-{number}").read_bytes().splitlines()[0] for number in (1, 2))
     return [json.loads(line) for line in firsts]
 

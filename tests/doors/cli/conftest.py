@@ -1,4 +1,4 @@
-"""What tests of the command line share."""
+"""Fixtures for tests of the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from terminal import ASKING, TEAM, Terminal, reply
 
 
 def team_job(terminal: Terminal, job_id: str = "team") -> Terminal:
-    """A Job of three Runs with tool calls, a tool error, and delegates: `team-1`, `team-2`, `team-3`."""
+    """Record a Job of three Runs with tool calls, a tool error, and delegates: `team-1`, `team-2`, `team-3`."""
     terminal.project(
         TEAM,
         lead=[
@@ -25,19 +25,19 @@ def team_job(terminal: Terminal, job_id: str = "team") -> Terminal:
 
 @pytest.fixture(scope="session")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
-    """The Job of `team_job`, only to be looked at."""
+    """Return a project with the Job of `team_job`, for tests that only read it."""
     return team_job(Terminal(tmp_path_factory.mktemp("team")))
 
 
 @pytest.fixture
 def own_team(terminal: Terminal) -> Terminal:
-    """The Job of `team_job`, to be damaged at will."""
+    """Return a project with the Job of `team_job`, for tests that change it."""
     return team_job(terminal)
 
 
 @pytest.fixture
 def waiting(terminal: Terminal) -> Terminal:
-    """A Job `ask` that waits for an answer."""
+    """Return a project with a Job `ask` that waits for an answer."""
     terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
     stopped = terminal.call("run", "guest", "Serve", "--provider", "scripted", "--job-id", "ask")
     assert stopped.code == 3, stopped.err

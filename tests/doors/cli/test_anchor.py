@@ -1,4 +1,4 @@
-"""`[audit] anchor`: heads that are sent out of reach of who writes the logs, and compared with."""
+"""`[audit] anchor`: log heads are sent where the logs' writer cannot change them, and compared later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ instruction = "You greet."
 
 
 def greeter(terminal: Terminal, audit: str) -> Terminal:
-    """A project whose Jobs are of one Run, with an `[audit]` table."""
+    """Write a project with an `[audit]` table, whose Jobs have one Run."""
     return terminal.project(f"{HELLO}\n[audit]\n{audit}\n", greeter=[reply("Hello.")] * 3)
 
 
@@ -38,7 +38,7 @@ def run(terminal: Terminal, job: str = "job", *more: str):
 
 
 def rewrite(terminal: Terminal, job: str = "job") -> None:
-    """Another log, whole in itself, and no caches that know of the old one."""
+    """Replace a Job's log by another one with a valid hash chain, and remove its caches."""
     path = terminal.log_of(f"{job}-1")
     payloads = [open_line(line).payload.replace(b"Hello.", b"Adieu.") for line in path.read_bytes().splitlines()]
     path.write_bytes(b"\n".join([*seal(EMPTY_LOG, payloads)[0], b""]))
@@ -49,7 +49,7 @@ def rewrite(terminal: Terminal, job: str = "job") -> None:
 
 @pytest.fixture
 def away(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder elsewhere."""
+    """Return a folder outside the workspace."""
     return tmp_path_factory.mktemp("away")
 
 
@@ -204,7 +204,7 @@ def test_a_program_that_fails_is_named(terminal: Terminal, argv: list[str], word
 
 
 class Taking(http.server.BaseHTTPRequestHandler):
-    """Keeps what is posted, and answers with a status."""
+    """A request handler that records what is posted, and answers with a status."""
 
     posted: list[bytes]
     status: int
@@ -221,7 +221,7 @@ class Taking(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def taking(status: int, folder: Path) -> Iterator[tuple[str, list[bytes], Path]]:
-    """An HTTPS server, what was posted to it, and the certificate to trust."""
+    """Run an HTTPS server. Yield its address, the bodies posted to it, and the certificate to trust."""
     cert, key = certificate(folder)
     posted: list[bytes] = []
     handler = type("Handler", (Taking,), {"posted": posted, "status": status})

@@ -1,4 +1,4 @@
-"""An anchor knows tasks and series of iterations too, and what was removed."""
+"""An anchor also covers tasks, series of iterations, and deleted logs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ anchor = "file:{place}"
 
 @pytest.fixture
 def away(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder elsewhere."""
+    """Return a folder outside the workspace."""
     return tmp_path_factory.mktemp("away")
 
 
 @pytest.fixture(params=["heads.jsonl", ""], ids=["file", "folder"])
 def project(terminal: Terminal, away: Path, request: pytest.FixtureRequest) -> Terminal:
-    """A project with an anchor: a file, and a folder."""
+    """Return a project with an anchor, which is a file or a folder."""
     return with_anchor(terminal, f"{away}/{request.param}")
 
 
@@ -52,13 +52,13 @@ def did(terminal: Terminal, *words: str) -> Result:
 
 
 def waiting_task(terminal: Terminal, task_id: str = "t") -> None:
-    """A task that was begun, and waits for a person."""
+    """Create a task that has begun and waits for a person."""
     did(terminal, "task", "create", task_id, "--start")
     did(terminal, "task", "pause", task_id, "--reason", "human_input", "--message", "What now?")
 
 
 def series(terminal: Terminal, series_id: str = "it") -> None:
-    """A series that is done."""
+    """Run a series of iterations to its end."""
     did(terminal, "iterate", "solo", "Make it", "--id", series_id, *SCRIPTED)
 
 
@@ -72,7 +72,7 @@ def log_of(terminal: Terminal, space: str, of: str) -> Path:
 
 
 def forget_summaries(terminal: Terminal, space: str, of: str) -> None:
-    """What is kept beside a log, and knows how it ended."""
+    """Remove what is stored beside a log and records its end."""
     (terminal.workspace / "perstack" / space / "entries.jsonl").unlink(missing_ok=True)
     (terminal.workspace / "perstack" / space / of / "job.json").unlink(missing_ok=True)
 
@@ -249,7 +249,7 @@ def test_an_anchor_that_is_only_sent_to_is_named_for_each_and_for_what_may_be_go
 # --- reading ------------------------------------------------------------------------------------------------------
 
 watched: list[list[str]] = []
-"""Where the files that this process opens are noted; a hook of Python's can be added, and never removed."""
+"""Paths opened by this process. They are recorded by an audit hook, which Python cannot remove again."""
 
 
 def note(event: str, args: tuple[object, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Approvals from the command line: in place at a terminal, later by `perstack answer`, and rules laid over others."""
+"""Approvals from the command line: in place at a terminal, later by `perstack answer`, and combined rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ask = true`: a Coordinator asks with options, and the number, the text or another text is the answer."""
+"""`ask = true`: a Coordinator asks with options; the answer is a number, an option's text or another text."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_at_a_terminal_a_query_has_to_be_typed(terminal: Terminal) -> None:
 
 
 def driven(terminal: Terminal):
-    """A Job that another process drives, and that waits for a file `gate`."""
+    """Start a Job in another process; it waits for a file `gate`. Return that path and the process."""
     gate = terminal.workspace / "gate"
     waits = ("exec", {"command": "sh", "args": ["-c", f"until test -e {gate}; do sleep 0.05; done"]})
     terminal.project(ONE, solo=[reply("I wait.", waits), reply("First.\n\nLast.")])

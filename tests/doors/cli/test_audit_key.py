@@ -1,4 +1,4 @@
-"""`[audit] signingKey`: nothing that a host starts is given the key, in whichever way it is started."""
+"""`[audit] signingKey`: no process started by a host receives the key, however it is started."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SEEN = "env > seen.txt; echo '{\"score\": 1}'"
 
 @pytest.fixture
 def terminal_with_key(terminal: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
-    """The key is in the variable AUDIT_KEY."""
+    """Return a terminal with the signing key in the variable AUDIT_KEY."""
     private, _ = key_pair(tmp_path_factory.mktemp("key"))
     terminal.env |= {"AUDIT_KEY": private.read_text(), "PYTHONPATH": str(terminal.workspace)}
     return terminal
 
 
 def of_iterate(evaluator: str) -> str:
-    """A project whose one Expert is measured by that."""
+    """Return the definition of a project with one Expert that is measured by this evaluator."""
     return (
         '[audit]\nsigningKey = "env:AUDIT_KEY"\n'
         "[experts.solo]\ninstruction = 'You work alone.'\n"

@@ -1,4 +1,4 @@
-"""An Expert with errors keeps from running only itself, and what delegates to it."""
+"""An Expert with errors cannot run, nor can Experts that delegate to it; all others can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perstack chaos`: what it prints of an Expert that keeps its promises, and of one that cannot be attacked."""
+"""`perstack chaos`: its output for an Expert that keeps its promises, and for one that cannot be attacked."""
 
 from __future__ import annotations
 

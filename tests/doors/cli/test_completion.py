@@ -1,4 +1,4 @@
-"""`perstack completion`: what Tab offers, in each shell, and that nothing which it reads is ever run."""
+"""`perstack completion`: the suggestions in each shell, and that no suggested text is ever executed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOSTILE = "first, $(touch pwned) `touch pwned`\n\"second' %F{red}\x1b[31m\\ ; to
 
 @pytest.fixture
 def place(terminal: Terminal) -> Terminal:
-    """Two Jobs, a task, and a way to find `perstack`."""
+    """Return a project with two Jobs and a task, and `perstack` in PATH."""
     terminal.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{terminal.env['PATH']}"
     terminal.project(PLACE, writer=[reply("", ("think", {"thought": "hm"})), reply("done"), reply("done")])
     for job, query in (("haiku", HOSTILE), ("hat", "a hat")):
@@ -37,7 +37,7 @@ def place(terminal: Terminal) -> Terminal:
 
 
 def completion_lines(terminal: Terminal, line: str, shell: str = "bash") -> list[str]:
-    """The lines that a shell gets for a command line, with the cursor at its end."""
+    """Return the lines that a shell gets for a command line with the cursor at its end."""
     words = line.split(" ")
     given = {
         "bash": {"_PERSTACK_LINE": line, "_PERSTACK_WORD": words[-1].rpartition("=")[2] or words[-1][-1:]},

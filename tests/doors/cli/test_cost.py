@@ -1,4 +1,4 @@
-"""What Jobs have spent, wherever a person looks."""
+"""Costs of Jobs, in every command that shows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL = 'model = "m"\n[provider]\nproviderName = "scripted"\n'
 
 @pytest.fixture
 def priced(terminal: Terminal) -> Terminal:
-    """A Job `known`, of which each generation costs 100 × 2 + 10 × 10 dollars for a million tokens."""
+    """Return a project with a Job `known`, with generations of 100 × 2 + 10 × 10 dollars per million tokens."""
     terminal.project(
         MODEL + PRICES + TEAM,
         lead=[reply("", ("helper", {"query": "go"}), usage=(100, 10)), reply("Done.", usage=(100, 10))],
@@ -34,7 +34,7 @@ def costs(terminal: Terminal, *args: str) -> dict[str, object]:
 
 
 def unpriced(terminal: Terminal, job_id: str) -> None:
-    """A Job of a model that has no price."""
+    """Run a Job on a model without a price."""
     done = terminal.call("run", "helper", "q", "--model", "other", "--job-id", job_id)
     assert done.code == 0, done.err
 

@@ -57,7 +57,7 @@ DONE = reply("There is an Expert lister now.")
 
 
 def team_that(terminal: Terminal, *writer, tester=GOOD_SO, lister=None, lead=None) -> Terminal:
-    """A team whose writer says this."""
+    """Write a script for the team in which `definition-writer` takes these turns."""
     turns = {
         COORDINATOR: lead or [TO_WRITER, TO_TESTER, DONE],
         "definition-writer": [*writer, reply("written")],
@@ -85,7 +85,7 @@ def definition(terminal: Terminal) -> str:
 
 @pytest.fixture
 def empty(terminal: Terminal) -> Terminal:
-    """A folder with nothing in it: the script is elsewhere."""
+    """Return a terminal in an empty folder; the script is in another one."""
     (terminal.workspace / "here").mkdir()
     script = terminal.workspace / "script.json"
     inner = Terminal(terminal.workspace / "here")

@@ -1,4 +1,4 @@
-"""`perstack demo`: a recorded Job for somebody who has nothing."""
+"""`perstack demo`: a recorded Job for users without a key or a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tmux import PERSTACK, tmux
 
 @pytest.fixture
 def newcomer(terminal: Terminal) -> Terminal:
-    """Somebody with an empty home and no variable but these."""
+    """Return the terminal of a user with an empty home and no other variables than these."""
     for name in ("home", "tmp", "here"):
         (terminal.workspace / name).mkdir()
     terminal.env = {

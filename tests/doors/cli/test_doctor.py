@@ -1,4 +1,4 @@
-"""`perstack doctor`: what is missing on this machine, and what to do about it."""
+"""`perstack doctor`: missing requirements of this machine, and their remedies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = {"ANTHROPIC_API_KEY": "sk-not-to-be-shown-anywhere"}
 
 @pytest.fixture
 def machine(terminal: Terminal) -> Terminal:
-    """One without a key and without the embedded model."""
+    """Return the terminal of a machine without a key and without the embedded model."""
     terminal.env = {"PATH": terminal.env["PATH"], "HOME": str(terminal.workspace), "LANG": "C.UTF-8"}
     return terminal
 

@@ -1,4 +1,4 @@
-"""`perstack du`: what takes how much room, by each storage."""
+"""`perstack du`: disk usage by kind of data, on each storage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from terminal import TEAM, Terminal, reply
 
 @pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db"])
 def stored_jobs(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
-    """A long Job, a short one and a task."""
+    """Return a project with a long Job, a short one and a task."""
     terminal.project(f'storage = "{request.param}"\n{TEAM}', lead=[reply("x" * 20_000)])
     assert terminal.call("run", "lead", "go", "--job-id", "long").code == 0
     terminal.script(lead=[reply("x")])

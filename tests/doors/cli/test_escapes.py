@@ -20,7 +20,7 @@ from perstack.core.base.text import one_line, plain_json, plain_text
 
 ROOT = Path(__file__).parents[3]
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b8m\x9d0;owned\x9c\x1b[8m\x7f\u202egnp\u2066\rback\u2028"
-"""Clears the screen, sets the title, hides text, deletes, turns around, goes back to the start of the line."""
+"""Clears the screen, sets the title, hides text, deletes, reverses the direction, returns to the line's start."""
 
 SKILL = """
 [experts.a.skills.evil]
@@ -33,7 +33,7 @@ QUESTION = {"type": "object", "properties": {"question": {"type": "string"}}, "r
 
 
 def obeyed(seen: str, *, painted: bool = True) -> list[str]:
-    """What a terminal would obey, but for our own colours."""
+    """Return the characters that a terminal would interpret, except for perstack's own colours."""
     if painted:
         seen = re.sub(r"\x1b\[(?:0|1|2|3[0-7]|9[0-7])(?:;(?:1|2|3[0-7]|9[0-7]))*m", "", seen)
     return [char for char in seen if char != "\n" and (plain_text(char) != char or char == "\x1b")]
@@ -41,7 +41,7 @@ def obeyed(seen: str, *, painted: bool = True) -> list[str]:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
-    """A Job whose query, text, tool arguments and result are hostile, with a skill that fails in the same manner."""
+    """Return a project with a Job whose query, text, arguments and result are hostile, as are its skill's errors."""
     terminal = Terminal(tmp_path_factory.mktemp("hostile"))
     call = reply(f"I will {EVIL}", ("readTextFile", {"path": f"x{EVIL}"}), thinking=EVIL)
     terminal.project(PROJECT, a=[call, reply(f"done {EVIL}")])
@@ -156,11 +156,11 @@ WRITERS = {
 _STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 _SPEAKING = {"echo", "secho", "prompt", "confirm", "progressbar", "echo_via_pager"}
 _ASKED = {"isatty", "fileno", "encoding"}
-"""What may be asked of a stream outside the writers."""
+"""Attributes of a stream that code outside the writers may use."""
 
 
 def ways_out(path: Path) -> Iterator[str]:
-    """Each place of a module that could write to stdout or stderr."""
+    """Yield each expression of a module that could write to stdout or stderr."""
     tree = ast.parse(path.read_text())
     harmless = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _ASKED}
     for node in ast.walk(tree):

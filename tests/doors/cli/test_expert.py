@@ -1,4 +1,4 @@
-"""`perstack expert show`: what a model is sent, to the letter."""
+"""`perstack expert show`: the exact text that a model is sent."""
 
 from __future__ import annotations
 

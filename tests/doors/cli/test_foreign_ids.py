@@ -1,4 +1,4 @@
-"""Ids that are read are checked like ids that are typed: a log of somebody else decides on no path."""
+"""Ids that are read are checked like typed ids: another user's log never determines a path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORGERIES = [
 
 
 def forge(terminal: Terminal, run_id: str, old: bytes, new: bytes) -> None:
-    """Change a log and make its chain whole again, and let no cache tell the truth."""
+    """Change a log, recompute its hash chain, and remove the cached summary."""
     path = terminal.log_of(run_id)
     reseal(path, lambda payload: payload.replace(old, new))
     (path.parents[2] / "job.json").unlink()

@@ -1,4 +1,4 @@
-"""What is given to a command, typed, in a file or on stdin, is taken or refused in one line that says what to do."""
+"""Input of a command, typed, in a file or on stdin, is accepted, or refused in one line that says what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DIGITS = "9" * 5_000
 
 @pytest.fixture
 def project(terminal: Terminal) -> Terminal:
-    """A task that runs."""
+    """Return a project with a running task."""
     terminal.project('[experts.one]\ninstruction = "x"\n')
     terminal.call("task", "create", "t", "--start")
     return terminal

@@ -1,4 +1,4 @@
-"""What --help of each command says at a terminal of 80 columns, kept in screens/help.
+"""Output of each command's --help at a terminal of 80 columns, kept in screens/help.
 
 `PERSTACK_KEEP_SCREENS=1` writes them again; look at each before it is committed.
 """
@@ -21,7 +21,7 @@ HELPS = Path(__file__).parent / "screens" / "help"
 
 
 def contexts(command: click.Command, parent: click.Context | None = None) -> Iterator[click.Context]:
-    """Of a command and all below it."""
+    """Yield the contexts of a command and of all its subcommands."""
     settings = {**command.context_settings, "terminal_width": 80, "max_content_width": 80}
     context = click.Context(command, parent, info_name=command.name, **settings)
     yield context
@@ -38,7 +38,7 @@ def name_of(context: click.Context) -> str:
 
 @pytest.fixture(scope="module")
 def helps() -> dict[str, str]:
-    """All of them, by a process of its own: a command keeps the help option that it is first asked for."""
+    """Return every command's help, from a new process: a command keeps the help option created first."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=100, check=True)
     texts: dict[str, str] = json.loads(done.stdout)
     return texts

@@ -20,13 +20,13 @@ GALLERY = [name for name in TEMPLATES if any(path.startswith("tests/") for path 
 
 @pytest.fixture
 def newcomer(terminal: Terminal) -> Terminal:
-    """Somebody with no key and no model."""
+    """Return the terminal of a user without a key or a model."""
     terminal.env = {"PATH": terminal.env["PATH"], "HOME": str(terminal.workspace / "home")}
     return terminal
 
 
 def beside_ollama(body: bytes, terminal: Terminal, *commands: tuple[str, ...]) -> list[Result]:
-    """What came of the commands, while a server lists models by this body."""
+    """Run commands while a local server lists models with this body, and return their results."""
 
     async def serve() -> list[Result]:
         async with Pages({"/v1/models": body}) as pages:

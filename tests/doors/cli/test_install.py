@@ -26,7 +26,7 @@ instruction = "You wait."
 
 @pytest.fixture
 def shop(terminal: Terminal) -> Terminal:
-    """Three Experts: the first delegates to the second, and both have the same server."""
+    """Return a project with three Experts: the first delegates to the second, and both have the same server."""
     folder = terminal.workspace
     offer(folder, tool_entry("walk"), tool_entry("dig", depth="integer"))
     skills = skill("lead", "tools", folder) + skill("helper", "tools", folder, pick=["walk"])

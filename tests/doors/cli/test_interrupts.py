@@ -1,4 +1,4 @@
-"""Ctrl-C, and being killed."""
+"""Ctrl-C and SIGKILL."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from terminal import SECONDS, Terminal, reply
 
 
 def paused_at(terminal: Terminal, number: int) -> int:
-    """Wait until the evaluator of an iteration is up; its process."""
+    """Wait until the evaluator of an iteration runs, and return its process id."""
     reached = terminal.workspace / "reached"
     wait_until(lambda: reached.exists() and reached.read_text(), f"iteration {number} to be measured")
     pid = int(reached.read_text())
@@ -75,7 +75,7 @@ instruction = "{word} You help."
 
 
 def starts(terminal: Terminal) -> dict[str, tuple[str, str]]:
-    """With what each Run began: the first word of its instruction, and its model."""
+    """Return what each Run began with: the first word of its instruction, and its model."""
     found: dict[str, tuple[str, str]] = {}
     for log in sorted(terminal.jobs().glob("*/runs/*/events.jsonl")):
         start = json.loads(log.read_text().splitlines()[0])
@@ -160,7 +160,7 @@ STEPS = ("startSeries", *("startIteration", "startGeneration", "finishArtefact",
 
 
 def killed_at(process: subprocess.Popen[str], kind: str) -> int:
-    """Kill a process as soon as it tells of this; how many iterations it has told to be done."""
+    """Kill a process at its first event of this kind. Return the number of iterations it reported as finished."""
     assert process.stdout is not None
     told = 0
     for line in process.stdout:

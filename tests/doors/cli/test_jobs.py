@@ -16,7 +16,7 @@ ORIGINAL = "dm0jg80payzmbfw1vfv4ry05"
 
 @pytest.fixture
 def three(terminal: Terminal) -> Terminal:
-    """Jobs one, two and three, written to in this order."""
+    """Return a project with the Jobs one, two and three, written in this order."""
     terminal.project('[experts.a]\ninstruction = "i"\n', a=[reply("Done.", usage=(1200, 34))])
     for name in ("one", "two", "three"):
         done = terminal.call("run", "a", f"query {name}", "--provider", "scripted", "--job-id", name)

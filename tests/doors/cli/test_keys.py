@@ -1,4 +1,4 @@
-"""Keys that the user has stored: `perstack init` asks for one, `perstack login` keeps it, providers alone see it."""
+"""Stored keys: `perstack init` asks for one, `perstack login` stores it, and only providers see it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPERT = '[experts.a]\ninstruction = "x"\nmaxRetries = 0\n'
 
 @pytest.fixture
 def newcomer(terminal: Terminal) -> Terminal:
-    """Somebody with an empty home."""
+    """Return the terminal of a user with an empty home."""
     home = terminal.workspace / "home"
     home.mkdir()
     terminal.env |= {"HOME": str(home)}
@@ -33,14 +33,14 @@ def newcomer(terminal: Terminal) -> Terminal:
 
 @pytest.fixture
 def beginner(newcomer: Terminal) -> Terminal:
-    """Somebody with an empty home, and no plugin that plays a model."""
+    """Return the terminal of a user with an empty home and without the scripted model's plugin."""
     del newcomer.env["PERSTACK_PLUGINS"]
     return newcomer
 
 
 @pytest.fixture
 def key_file(newcomer: Terminal) -> Path:
-    """The file of a stored key."""
+    """Return the file of a stored key."""
     done = newcomer.run("login", "--provider", "anthropic", stdin=f"{KEY}\n")
     assert done.code == 0, done.err
     return file_of(newcomer)
@@ -51,7 +51,7 @@ def file_of(newcomer: Terminal) -> Path:
 
 
 def run_and_key(newcomer: Terminal, *args: str, env: dict[str, str] | None = None) -> tuple[Result, str]:
-    """Run an Expert, and return what came of it, and the key that its endpoint received."""
+    """Run an Expert. Return the result, and the key that its endpoint received."""
 
     async def serve() -> tuple[Result, str]:
         async with FakeEndpoint(ANTHROPIC.error_reply(401, "no")) as endpoint:

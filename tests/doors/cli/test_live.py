@@ -1,4 +1,4 @@
-"""What is shown while a Job runs: which form goes where, the rows, and the lines of what is going on."""
+"""The display of a running Job: which form goes where, its rows, and the lines about current activity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real program in tmux, driven by keys: what a person sees while a Job runs, and after every way out."""
+"""The real program in tmux, driven by keys: the screen while a Job runs, and after every way out."""
 
 from __future__ import annotations
 

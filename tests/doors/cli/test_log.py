@@ -28,7 +28,7 @@ def damage(path: Path, line: int, old: bytes, new: bytes) -> None:
 
 
 def words(out: str) -> list[tuple[str, str]]:
-    """The Run's label and the word of every row."""
+    """Return label and word of each row."""
     rows = re.findall(r"^\d\d:\d\d:\d\d (\S+) +\d+ (.{9})", out, re.MULTILINE)
     return [(label, word.strip()) for label, word in rows]
 

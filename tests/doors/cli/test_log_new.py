@@ -1,4 +1,4 @@
-"""`perstack log --new`: what a step added to what the model sees."""
+"""`perstack log --new`: the messages that each step added to the model's input."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ SCRIPTED = ("--provider", "scripted")
 
 @pytest.fixture
 def grown(terminal: Terminal) -> Terminal:
-    """A Job of delegates, a continuation and a branch."""
+    """Return a project with a Job that has delegates, a continuation and a branch."""
     part = ("helper", {"query": "part"})
     terminal.project(TEAM, lead=[reply("", part, part, usage=(100, 10)), *[reply("ok")] * 4], helper=[reply("done")])
     assert terminal.call("run", "lead", "go", *SCRIPTED, "--job-id", "t").code == 0

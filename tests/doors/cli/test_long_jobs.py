@@ -1,4 +1,4 @@
-"""A Job whose history is shortened, on the command line: what the log marks, what the model sees, and going back."""
+"""A Job with a compacted history on the command line: the log's marks, the model's view, and going back."""
 
 from __future__ import annotations
 

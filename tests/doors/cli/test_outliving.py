@@ -1,4 +1,4 @@
-"""No program outlives the host that started it, however that ends."""
+"""No program outlives the host that started it, however the host ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 
 
 def endless(script: str = "sleep 300 & echo $$ $! > pids; wait") -> dict:
-    """A turn that runs a program which writes the numbers of its processes, and stays."""
+    """Return a turn that runs a program which writes its process ids and does not end."""
     return reply("", ("exec", {"command": "sh", "args": ["-c", script], "timeout": 200_000}))
 
 
@@ -30,7 +30,7 @@ def pids_in(file: Path) -> list[int]:
 
 
 def guards_of(pid: int) -> list[int]:
-    """The guards among a process's children."""
+    """Return the process ids of the guards among a process's children."""
     found = list[int]()
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
@@ -130,7 +130,7 @@ STUBBORN = "exec > out 2>&1; trap 'echo asked > asked' TERM; echo $$ $$ > pids; 
 
 
 def kill_host_and_guard(terminal: Terminal, script: str, storage: str) -> int:
-    """A Job that was killed together with its guard, so that its program goes on: the number of that."""
+    """Kill a Job's host together with its guard, and return the process id of its program, which still runs."""
     terminal.project(f'storage = "{storage}"\n{ONE}', solo=[endless(script), reply("end")])
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     pid = pids_in(terminal.workspace / "pids")[0]

@@ -1,4 +1,4 @@
-"""`perstack` alone: what one begins with, the state of this folder, and the next step."""
+"""`perstack` without a command: where to begin, the state of this folder, and the next step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COMMANDS = ["init", "run", "start", "jobs", "log", "inbox"]
 
 
 def overview_lines(terminal: Terminal) -> tuple[str, str]:
-    """The line about this folder, and the next step."""
+    """Return the line about this folder, and the next step."""
     done = terminal.run()
     assert (done.code, done.err) == (0, "")
     assert [line.split()[0] for line in done.lines[2:8]] == COMMANDS

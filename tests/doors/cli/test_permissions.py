@@ -1,4 +1,4 @@
-"""`perstack permissions`, and what `validate` says of rules."""
+"""`perstack permissions`, and the report of `validate` on rules."""
 
 from __future__ import annotations
 

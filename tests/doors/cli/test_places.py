@@ -1,4 +1,4 @@
-"""Where state and workspace are, wherever in a project one stands."""
+"""Locations of state and workspace, from any folder of a project."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRITE = [reply("", ("writeTextFile", {"path": "made.txt", "text": "x"})), reply(
 
 
 def standing_in(terminal: Terminal, folder: Path) -> Terminal:
-    """The same command line in another folder."""
+    """Return a terminal with the same environment in another folder."""
     folder.mkdir(parents=True, exist_ok=True)
     there = Terminal(folder)
     there.env = terminal.env
@@ -165,7 +165,7 @@ def test_printed_settings_of_an_editor_find_the_same_state_and_workspace(
 
 
 STRANGER = 54321
-"""The id of a user that need not exist."""
+"""A user id that need not exist."""
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
 

@@ -10,7 +10,7 @@ from terminal import Terminal
 
 @pytest.fixture
 def broken_package(tmp_path: Path) -> Path:
-    """A directory for PYTHONPATH with an installed package whose plugin cannot be imported."""
+    """Return a directory for PYTHONPATH with an installed package whose plugin cannot be imported."""
     info = tmp_path / "site" / "broken_one-2.5.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-one\nVersion: 2.5\n")

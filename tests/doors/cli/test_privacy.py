@@ -1,4 +1,4 @@
-"""What a program that a tool starts can learn of the host's keys."""
+"""Access of a tool's program to the host's keys."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ done
 
 @pytest.fixture
 def nobodys() -> Iterator[Terminal]:
-    """A folder that another user can reach and write to, which those of pytest are not."""
+    """Yield a folder that another user can read and write, unlike pytest's temporary folders."""
     with tempfile.TemporaryDirectory() as folder:
         os.chown(folder, NOBODY, NOBODY)
         yield Terminal(Path(folder).resolve())
 
 
 def looking(terminal: Terminal) -> Terminal:
-    """A project whose only tool call looks at the host."""
+    """Write a project whose only tool call examines the host."""
     terminal.env["ANTHROPIC_API_KEY"] = KEY
     call = ("exec", {"command": "sh", "args": ["-c", LOOK]})
     return terminal.project('[experts.solo]\ninstruction = "x"\n', solo=[reply("", call), reply("end")])

@@ -1,4 +1,4 @@
-"""What an Expert that has no `exec` could turn into keys or programs is out of its file tools' reach."""
+"""The file tools of an Expert without `exec` cannot reach files that would yield keys or run programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SECRET = "the canary sings"
 
 
 def results_seen(terminal: Terminal, toml: str, path: str, *args: str) -> list[str]:
-    """What the Expert sees of each try on a path."""
+    """Return the result that an Expert gets from each file tool on a path."""
     tools = ("readTextFile", "writeTextFile", "appendTextFile", "deleteFile")
     calls = [reply("", (tool, {"path": path, "text": "x"})) for tool in tools]
     terminal.project(toml, solo=[*calls, reply("ok")])

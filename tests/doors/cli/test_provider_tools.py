@@ -1,4 +1,4 @@
-"""What a person sees of tools that the provider runs: when a file is checked, during a Job, and in its log."""
+"""Tools run by the provider, as shown when a file is validated, during a Job, and in its log."""
 
 from __future__ import annotations
 

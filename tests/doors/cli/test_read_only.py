@@ -1,4 +1,4 @@
-"""A store that nobody may write to can be looked at and verified, and looking leaves nothing behind."""
+"""A read-only store can be read and verified, and reading leaves no files behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RIGHTS_OF_ROOT = (1, 2, 3)  # to write to, read and change what the mode of a f
 
 
 def bound_by_modes() -> None:
-    """From the next program on, root too may only do what the mode of a file allows its owner."""
+    """Drop root's capabilities, so that file modes restrict the next program's access even as root."""
     if os.getuid() == 0:
         libc = ctypes.CDLL(None)
         for right in _RIGHTS_OF_ROOT:

@@ -21,7 +21,7 @@ from perstack.host import Host
 
 @pytest.fixture
 def signing(own_team: Terminal, tmp_path_factory: pytest.TempPathFactory) -> tuple[Terminal, Path]:
-    """A Job, in a project with a key, and the public key."""
+    """Return a project with a Job and a signing key, and the file of the public key."""
     private, public = key_pair(tmp_path_factory.mktemp("keys"))
     with (own_team.workspace / "perstack.toml").open("a") as file:
         file.write(f'[audit]\nsigningKey = "file:{private}"\n')
@@ -177,7 +177,7 @@ def test_no_receipt_is_written_over_a_log_that_does_not_hold(own_team: Terminal)
 
 @pytest.fixture(scope="module")
 def vouched(team: Terminal, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, Path]:
-    """The state of a Job, its signed receipt, and the public key."""
+    """Return the state folder of a Job, its signed receipt, and the file of the public key."""
     away = tmp_path_factory.mktemp("vouched")
     private, public = key_pair(away)
     shutil.copytree(team.workspace, away / "project")
@@ -189,7 +189,7 @@ def vouched(team: Terminal, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 @st.composite
 def edits(draw: st.DrawFn):
-    """What somebody may do to the lines of one log."""
+    """Draw a change to the lines of one log."""
 
     def flipped(lines: list[bytes]) -> bytes:
         data = bytearray(b"\n".join([*lines, b""]))

@@ -26,7 +26,7 @@ requiredEnv = ["BENCH_TOKEN"]
 
 @pytest.fixture
 def mended(terminal: Terminal) -> Terminal:
-    """A Job `mend` that has called a server and a program, and its recording `mend.json`."""
+    """Return a project with a Job `mend` that called a server and a program, and its recording `mend.json`."""
     terminal.project(
         SERVED,
         **{

@@ -1,4 +1,4 @@
-"""`perstack redact`: what it takes out, refuses and names, as a person at a terminal sees it."""
+"""`perstack redact`: the text it removes, its refusals, and what it reports as out of reach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPT = [reply("", ("todo", {"newTodos": [SECRET]})), reply(f"It was {SECRET}."
 
 @pytest.fixture(params=STORAGES)
 def job_with_secret(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
-    """A Job that was told a secret."""
+    """Return a project with a Job whose query contains a secret."""
     terminal.project(storage_line(request, terminal.env) + TEAM, lead=SCRIPT)
     assert terminal.call("run", "lead", SECRET, "--job-id", "job").code == 0
     return terminal

@@ -1,4 +1,4 @@
-"""Whatever stands under the name of a file of ours, no command waits for it, and each error is one line."""
+"""A pipe, device or link in the place of one of perstack's files blocks no command; each error is one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = ("pipe", "zero", "link to a pipe", "socket", "folder", "loop")
 
 
 def put(path: Path, kind: str) -> None:
-    """Put something else in the place of a file."""
+    """Replace a file by something else."""
     path.unlink(missing_ok=True)
     match kind:
         case "pipe":

@@ -1,4 +1,4 @@
-"""Results that a program reads, from the command line: the option, the key, and what is wrong with a schema."""
+"""Structured results from the command line: the option, the key, and errors in a schema."""
 
 from __future__ import annotations
 

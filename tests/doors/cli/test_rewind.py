@@ -1,4 +1,4 @@
-"""`perstack diff` and `perstack rewind`, as a person at a terminal and a script see them."""
+"""`perstack diff` and `perstack rewind`, at a terminal and from a script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(text: str) -> tuple[str, dict[str, object]]:
 
 @pytest.fixture
 def worked(terminal: Terminal) -> Terminal:
-    """A Job `j` that changed files in its first two steps, by a tool and by a command."""
+    """Return a project whose Job `j` changed files in its first two steps, by a tool and by a command."""
     (terminal.workspace / "a.txt").write_text("one\ntwo\nthree\n")
     terminal.project(
         PROJECT,

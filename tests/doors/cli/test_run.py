@@ -1,4 +1,4 @@
-"""`perstack run` and `perstack resume`: what they print, where, and how they end."""
+"""`perstack run` and `perstack resume`: their output on stdout and stderr, and their exit status."""
 
 from __future__ import annotations
 

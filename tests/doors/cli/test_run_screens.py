@@ -1,4 +1,4 @@
-"""Whole sessions of `perstack run` in a terminal, kept beside this file as the text that a person sees.
+"""Complete sessions of `perstack run` in a terminal, kept beside this file as text.
 
 `PERSTACK_KEEP_SCREENS=1` writes them anew; look at each before it is committed.
 """

@@ -20,7 +20,7 @@ MINUTELY = PROJECT.replace("0 2 * * *", "* * * * *")
 
 
 def due(terminal: Terminal, project: str = MINUTELY) -> Terminal:
-    """A schedule that occurs each minute, seen long ago: what it missed since is due."""
+    """Return a project with a schedule for each minute that has a missed occurrence."""
     terminal.project(project, a=[reply("done")])
     first = terminal.call("task", "run-due", "--provider", "scripted")
     assert (first.code, first.lines) == (0, [])

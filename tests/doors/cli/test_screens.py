@@ -1,4 +1,4 @@
-"""Every screen of the command line as a person sees it, kept beside this file: wide, narrow, with colours, without.
+"""Every screen of the command line, kept beside this file: wide, narrow, with colours, without.
 
 `PERSTACK_KEEP_SCREENS=1` writes them anew; look at each before it is committed.
 """
@@ -129,7 +129,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 class Clock:
-    """Stands still while a command runs."""
+    """A clock that stands still while a command runs."""
 
     now = BEGIN
 
@@ -143,7 +143,7 @@ def stand_still(patch: pytest.MonkeyPatch, clock: type[Clock]) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    """Jobs, tasks and iterations of every kind, with the same ids and times on each day."""
+    """Yield a project with Jobs, tasks and iterations of every kind, with the same ids and times on each day."""
     terminal = Terminal(tmp_path_factory.mktemp("screens"))
     terminal.project(PROJECT, **SCRIPT)
     (terminal.workspace / "stricter.toml").write_text('[permissions]\ndefault = "allow"\ndeny = ["todo"]\n')

@@ -23,11 +23,11 @@ from perstack.doors.shared.output_stream import OutputChannel
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 BIG = "x" * 40_000
 STEPS = 8
-"""Their texts alone are more than a pipe or a terminal holds."""
+"""Steps of the Job. Their texts alone exceed the buffer of a pipe or a terminal."""
 
 
 def talkative(terminal: Terminal) -> Terminal:
-    """An Expert that says much in many steps."""
+    """Write a project whose Expert produces much output in each of many steps."""
     lines = "\n".join(f"line {number} {'y' * 70}" for number in range(500))
     steps = [reply(f"{number} {lines}", ("todo", {"newTodos": [f"{number} {BIG}"]})) for number in range(STEPS)]
     return terminal.project(ONE, solo=[*steps, reply("The end.")])
@@ -39,7 +39,7 @@ def is_completed(terminal: Terminal, run_id: str = "job-1") -> bool:
 
 
 class Unread:
-    """A command whose stdout (and stderr, if it `shares` one) is a pipe or a terminal that nobody reads yet."""
+    """A command whose stdout (with `shares` also its stderr) is a pipe or a terminal that nobody reads yet."""
 
     def __init__(self, terminal: Terminal, *args: str, tty: bool = False, shares: bool = False, term: str = "dumb"):
         self.seen = b""
@@ -56,7 +56,7 @@ class Unread:
         os.close(theirs)
 
     def read(self) -> bytes:
-        """What waits, up to the end of the command."""
+        """Return all output up to the end of the command."""
         with suppress(OSError):  # Linux says EIO when the last process has closed the other end of a terminal
             while piece := os.read(self.ours, 1 << 16):
                 self.seen += piece
@@ -217,7 +217,7 @@ def test_a_log_that_is_followed_waits_for_its_reader_and_loses_no_line(terminal:
 
 @contextmanager
 def channel() -> Iterator[tuple[OutputChannel, int]]:
-    """A channel to a pipe, and the end to read. It is discarded at the end, so that its thread waits for nobody."""
+    """Yield a channel to a pipe, and the end to read. It is discarded at the end, which ends its thread."""
     ours, theirs = os.pipe()
     made = OutputChannel(theirs, os.fstat(theirs))
     try:

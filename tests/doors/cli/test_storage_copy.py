@@ -1,4 +1,4 @@
-"""Jobs, tasks and iterations go from one storage to another, as they are."""
+"""Copying Jobs, tasks and iterations unchanged from one storage to another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG = "a long text " * 4000
 
 @pytest.fixture
 def stored_jobs(terminal: Terminal) -> Terminal:
-    """Two Jobs, one with delegates and a blob, and a task."""
+    """Return a project with two Jobs, each with delegates and a blob, and a task."""
     delegate = reply("", ("writer", {"query": "one"}), ("writer", {"query": "two"}))
     writing = reply("", ("writeTextFile", {"path": "a.txt", "text": LONG}))
     reading = reply("", ("readTextFile", {"path": "a.txt"}))
@@ -44,7 +44,7 @@ def stored_jobs(terminal: Terminal) -> Terminal:
 
 
 def contents(storage: Storage) -> dict[str, object]:
-    """Every record and blob there is."""
+    """Return every record and blob of a storage."""
 
     async def read() -> dict[str, object]:
         found: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""The commands that look at Jobs, on a storage without files."""
+"""Commands that read Jobs, on a storage without files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATE = "perstack/state.db"
 
 @pytest.fixture
 def stored_team(terminal: Terminal) -> Terminal:
-    """A Job `team` with a delegate, in one SQLite file that perstack.toml names."""
+    """Return a project with a Job `team` that has a delegate, in the SQLite file named in perstack.toml."""
     terminal.project(
         f'storage = "sqlite:{STATE}"\n{TEAM}',
         lead=[reply("", ("helper", {"query": "a part"})), reply("All is done.", usage=(10, 1))],

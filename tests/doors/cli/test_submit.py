@@ -1,4 +1,4 @@
-"""`perstack submit`, and the commands that leave a Job to a worker."""
+"""`perstack submit`, and commands that leave a Job to a worker."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def task(terminal: Terminal, *words: str) -> dict:
 
 
 def run_apart(terminal: Terminal, *words: str) -> dict:
-    """The same in a process of its own."""
+    """Run a `task` command in its own process, and return its output."""
     done = terminal.run("task", *words, "--json")
     assert done.code == 0, done.err
     return json.loads(done.out)
@@ -168,7 +168,7 @@ def test_run_due_wakes_an_expert_and_says_what_it_did(terminal: Terminal) -> Non
 
 
 def deletable(terminal: Terminal) -> None:
-    """Two that are completed, one of them needed by another, and one that runs."""
+    """Create two completed tasks, one of them needed by another task, and a running one."""
     for name in ("done", "needed", "runs"):
         task(terminal, "create", name, "--start")
     for name in ("done", "needed"):

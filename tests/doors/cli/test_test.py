@@ -1,4 +1,4 @@
-"""`perstack test`: what it runs, what it says, what it leaves, and how it ends."""
+"""`perstack test`: the tests it runs, its output, its files, and its exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HAIKU = [reply("", ("writeTextFile", {"path": "out.md", "text": "about logs"}), 
 
 @pytest.fixture(autouse=True)
 def room(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are made."""
+    """Return the folder in which temporary folders are created."""
     folder = tmp_path_factory.mktemp("room")
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -30,7 +30,7 @@ def room(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 
 def project_of(terminal: Terminal, *tests: str, toml: str = WRITER, **turns: list[dict[str, Any]]) -> Terminal:
-    """A project whose tests have these keys, and `m.json` for a model."""
+    """Write a project with tests that have these keys, and `m.json` as the model."""
     tables = [
         f'[[experts.{key}.tests]]\nmodel = "m.json"\nquery = "go"\n{text}\n'
         for key in (turns or {"writer": 1})

@@ -53,7 +53,7 @@ SAYS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.fixture
 def team(terminal: Terminal) -> Terminal:
-    """A Job `haiku` of three Experts, and a test of it that was taken."""
+    """Return a project with a Job `haiku` of three Experts."""
     terminal.project(TEAM, **SAYS)
     stopped = terminal.call("run", "lead", "A haiku", "--provider", "scripted", "--job-id", "haiku")
     assert stopped.code == 3, stopped.err
@@ -64,7 +64,7 @@ def team(terminal: Terminal) -> Terminal:
 
 @pytest.fixture
 def tested_team(team: Terminal) -> Terminal:
-    """With a test of the Job."""
+    """Return the project of `team` with a test made of the Job."""
     done = team.call("test", "--from", "haiku", "--name", "a haiku")
     assert done.code == 0, done.err
     return team

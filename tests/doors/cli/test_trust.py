@@ -1,4 +1,4 @@
-"""`perstack trust`: a person agrees to what is executed, folder by folder."""
+"""`perstack trust`: a person agrees to what is executed, per folder."""
 
 from __future__ import annotations
 
@@ -178,8 +178,7 @@ SCRIPTED = ("--provider", "scripted")
 
 
 class Stranger:
-    """A server that answers nothing and keeps what it is sent. Its address is not taken for this machine's, though it
-    is: what a computer on the internet would see, a test sees here."""
+    """A server that records what it is sent and never answers. Its address counts as one on the internet."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Wherever an id is typed, the beginning that only one has will do, and `@last`."""
+"""Every command that takes an id accepts a unique prefix of it, and `@last`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a command line is said in a line: where, what, and what to write instead."""
+"""Errors in a command line are one line: the place, the mistake, and a correction."""
 
 from __future__ import annotations
 

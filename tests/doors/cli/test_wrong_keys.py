@@ -1,4 +1,4 @@
-"""Errors of an endpoint name what a person must change: the key and where it is set, or the address and its port."""
+"""Errors of an endpoint name what to change: the key and where it is set, or the address and its port."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _terminal(folder: Path, toml: str) -> Terminal:
 
 @pytest.fixture(scope="module")
 def server(terminal: Terminal) -> Iterator[httpx.Client]:
-    """A client of a server with a token, which offers one Expert of two."""
+    """Yield a client of a server that requires a token and offers one of two Experts."""
     with (
         serving(terminal, "--experts", "writer") as (url, _),
         httpx.Client(base_url=url.removesuffix("/mcp"), headers=KNOWN, timeout=SECONDS) as client,

@@ -16,7 +16,7 @@ from terminal import Terminal, reply
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A client of a server with a token."""
+    """Yield a client of a server that requires a token."""
     terminal = Terminal(tmp_path_factory.mktemp("tasks"))
     terminal.project('[experts.one]\ninstruction = "x"\n')
     with serving(terminal) as (url, _):

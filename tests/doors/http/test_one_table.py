@@ -38,12 +38,12 @@ from perstack_memory.tools import kit_of
 NAMES = [one.name for one in OPERATIONS]
 SKILL = PluginSkill(name="memory", plugin="@perstack/execution-memory")
 LOOKS_ELSEWHERE = {"create", "list", "get", "checkpoints", "pause", "resume", "delete"}
-"""Operations that need more than their task, for which the engine has a case."""
+"""Operations that need more than their task, for which the engine has a special case."""
 
 
 @dataclass(frozen=True)
 class Remark(ChangeCommand):
-    """Remark on a task. This is an operation that only this test has."""
+    """An operation that only this test has: remark on a task."""
 
     words: Annotated[Text, Field(description="What is remarked.")]
     loud_words: Annotated[Text | None, NOT_FOR_EXPERTS, Field(description="The same, loud.")] = None
@@ -121,7 +121,7 @@ def _sources() -> Iterator[Path]:
 
 @cache
 def _names(file: Path) -> set[str]:
-    """What a file takes from the module of operations, or declares there."""
+    """Return the names that a file imports from the module of operations, or declares there."""
     tree = ast.parse(file.read_text())
     taken = {
         alias.name

@@ -50,11 +50,11 @@ EXAMPLE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("resume", {"task_id": "refactor-auth-2026"}),
     ("complete", {"task_id": "refactor-auth-2026", "result": {"files_changed": 2}}),
 )
-"""What users of such memories send: no argument here is one that had to be looked up in ours."""
+"""An example as users of other memories write it, with argument names that they would guess."""
 
 
 async def play(send: Send) -> None:
-    """Send the example, and look at what comes back."""
+    """Send the example and check the replies."""
     created, kept, paused, resumed, failed, again, done = [
         await send(operation, **given) for operation, given in EXAMPLE
     ]
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_a_list_has_its_data_under_both_names(tmp_path: Path) ->
 
 
 def camel(value: Any) -> Any:
-    """Keys as JavaScript has them; what is in a state, and what else is the user's own, stays."""
+    """Return the value with keys in camelCase, except for keys of the user's own data, such as those of a state."""
     if not isinstance(value, dict):
         return value
     return {to_camel(key): camel(inner) if key == "config" else inner for key, inner in value.items()}

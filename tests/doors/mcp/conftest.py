@@ -1,4 +1,4 @@
-"""What tests of the MCP server share."""
+"""Fixtures for tests of the MCP server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ allow = ["exec"]
 
 @pytest.fixture
 def terminal(terminal: Terminal) -> Terminal:
-    """A directory with three Experts: `solo` reads a file, `@team/lead` asks `researcher`."""
+    """Return a project with three Experts: `solo` reads a file, `@team/lead` asks `researcher`."""
     (terminal.workspace / "notes.txt").write_text("a note")
     return terminal.project(
         TWO,
@@ -37,5 +37,5 @@ def terminal(terminal: Terminal) -> Terminal:
 
 @pytest.fixture(params=["handshake", "stateless"])
 def era(request: pytest.FixtureRequest) -> str:
-    """Each of the two eras of MCP in turn."""
+    """Return each of the two eras of MCP in turn."""
     return request.param

@@ -32,28 +32,28 @@ FOUND = "the note says: buy lemons"
 
 @dataclass(frozen=True)
 class Home:
-    """What an agent is set up with."""
+    """An agent's home folder, and the settings to put into it."""
 
     folder: Path
     settings: str
-    """As they were printed."""
+    """The settings as printed by `--print-config`."""
     server_env: dict[str, str]
-    """What the server needs to have in its environment to run on a script."""
+    """Environment that the server needs to run on a script."""
     model_url: str
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A program, and how it is told what it needs to know."""
+    """An agent program, and how to configure it."""
 
     client: str
-    """The name that `--print-config` takes."""
+    """The client's name for `--print-config`."""
     package: str
     command: str
     args: tuple[str, ...]
     tool: str
     prepare: Callable[[Home], dict[str, str]]
-    """Puts the settings where the agent looks for them; returns variables for the agent."""
+    """Writes the settings where the agent reads them, and returns variables for the agent."""
     namespace: str | None = None
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ AGENTS = (
 
 @pytest.fixture
 def home(terminal: Terminal) -> Iterator[Path]:
-    """The home of an agent, the folder of its project. Nothing that lives there is left."""
+    """Yield an agent's home, its project folder. Fail if any process remains in it."""
     yield terminal.workspace
     end = time.monotonic() + SECONDS
     while left := _living_in(terminal.workspace):
@@ -162,7 +162,7 @@ def _living_in(home: Path) -> list[int]:
 
 
 def run(agent: Agent, terminal: Terminal, home: Path, settings: str) -> None:
-    """Have an agent call an Expert, and see that it tells the result, of a Job in its project."""
+    """Run an agent that calls an Expert, and check that it repeats the result, of a Job in its project."""
     cache = agent.package.rpartition("/")[2].replace("@", "-")
     program = installed(cache, (agent.package,), (agent.command,)) / agent.command
     terminal.script(**{"[[solo]]": [reply("", ("readTextFile", {"path": "notes.txt"})), reply(FOUND)]})

@@ -1,4 +1,4 @@
-"""Jobs that were submitted: an answer over MCP is left to their workers, and a call that waits sees what they do."""
+"""Submitted Jobs: an answer over MCP is left to their workers, and a waiting call sees their progress."""
 
 from __future__ import annotations
 

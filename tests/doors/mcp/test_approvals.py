@@ -18,7 +18,7 @@ instruction = "You write."
 
 @pytest.fixture
 def asking(terminal: Terminal) -> Terminal:
-    """An Expert that writes two files, each after an approval."""
+    """Write a project whose Expert writes two files, each after an approval."""
     for name in ("a.txt", "b.txt"):
         (terminal.workspace / name).write_text("")
     calls = [reply("", ("appendTextFile", {"path": name, "text": "x"})) for name in ("a.txt", "b.txt")]

@@ -17,7 +17,7 @@ from perstack.system.user import this_user
 
 @pytest.fixture
 def asking(terminal: Terminal) -> Terminal:
-    """An Expert that asks two questions, one after the other."""
+    """Write a project whose Expert asks two questions, one after the other."""
     return terminal.project(
         ASKING,
         guest=[
@@ -33,7 +33,7 @@ def serve(params: ElicitRequestParams) -> ElicitResult:
 
 
 def answers(terminal: Terminal, job_id: str) -> list[str]:
-    """What the model was told, by the log."""
+    """Return the results of calls as recorded in the log."""
     log = terminal.run("log", "--job", job_id, "--type", "finishToolCall", "--json").events
     return [event["contents"][0]["text"] for event in log]
 

@@ -27,7 +27,7 @@ plugin = "travel"
 
 @pytest.fixture
 def agency(terminal: Terminal) -> Terminal:
-    """An Expert whose delegate calls a tool that asks for a city and a number of nights."""
+    """Write a project whose Expert's delegate calls a tool that asks for a city and a number of nights."""
     terminal.env |= {
         "PERSTACK_PLUGINS": "perstack.testing.plugin,travel",
         "PYTHONPATH": str(Path(__file__).parents[2] / "support"),
@@ -42,7 +42,7 @@ def agency(terminal: Terminal) -> Terminal:
 
 
 def tool_texts(terminal: Terminal, job_id: str) -> list[str]:
-    """What the tool told the delegate's model."""
+    """Return the tool results that the delegate's model received."""
     log = terminal.run("log", "--job", job_id, "--run", f"{job_id}-2", "--type", "finishToolCall", "--json").events
     return [event["contents"][0]["text"] for event in log]
 
@@ -106,7 +106,7 @@ ASKING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
 
 
 def travelling(terminal: Terminal, server_era: str, *tools: str) -> Terminal:
-    """An Expert that calls tools of an MCP server, which ask while they are called."""
+    """Write a project whose Expert calls tools of an MCP server that ask while they run."""
     toml = SERVER.format(python=sys.executable, server=ASKING, era=server_era)
     return terminal.project(toml, **{"[[traveller]]": [*(reply("", (tool, {})) for tool in tools), reply("Off.")]})
 

@@ -1,4 +1,4 @@
-"""A server that runs has nothing else executed because perstack.toml has changed, until a person agrees."""
+"""A running server executes nothing new after a change of perstack.toml until a person agrees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def terminal(terminal: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Te
 
 
 def change(terminal: Terminal, more: str = EVIL) -> Path:
-    """The same Expert with another instruction and one more server; what that server would leave."""
+    """Change the Expert's instruction and add a server. Return the file that the server would create."""
     file = terminal.workspace / "perstack.toml"
     first, second = file.read_text().replace("[[solo]]", "[[fresh]]").split('[experts."@team/lead"]')
     file.write_text(f'{first}{more}[experts."@team/lead"]{second}')

@@ -21,7 +21,7 @@ async def names(editor: Editor) -> list[str]:
 
 @asynccontextmanager
 async def notified_editor(terminal: Terminal, era: str) -> AsyncIterator[tuple[Editor, asyncio.Event]]:
-    """An editor, and what is set when it is told that the tools have changed."""
+    """Yield an editor, and the event that is set when it is notified of changed tools."""
     changed = asyncio.Event()
 
     async def on_message(message: object) -> None:

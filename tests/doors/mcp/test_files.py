@@ -1,4 +1,4 @@
-"""Changes of files over MCP: shown to whoever asks, and taken back by a person's yes alone."""
+"""File changes over MCP: anyone may read them, and only a person's confirmation reverts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ instruction = "You work alone."
 
 @pytest.fixture
 def writing(terminal: Terminal) -> Terminal:
-    """An Expert that writes a file, and then writes it anew."""
+    """Write a project whose Expert writes a file twice."""
     return terminal.project(
         PROJECT,
         solo=[

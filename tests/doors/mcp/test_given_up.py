@@ -1,4 +1,4 @@
-"""Sessions over HTTP that clients never close are given up, and nothing of them stays open."""
+"""Sessions over HTTP that clients never close expire, and all their resources are released."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INITIALIZE = {
 
 
 def open_counts() -> tuple[int, int]:
-    """What the SDK and we hold of sessions, and tasks that run."""
+    """Return the number of session objects of the SDK and the server, and of running tasks."""
     gc.collect()
     kinds = (StreamableHTTPServerTransport, ServerSession)
     return sum(isinstance(one, kinds) for one in gc.get_objects()), len(asyncio.all_tasks())

@@ -1,4 +1,4 @@
-"""`perstack mcp --http`: a server of its own process, several clients, and who is let in."""
+"""`perstack mcp --http`: a server in its own process, several clients, and authorization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers can do to `perstack mcp --http` before they are known, and what nobody can make it read."""
+"""Limits of `perstack mcp --http` on connections and requests; its tokens, and its Unix socket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def connected(url: str) -> socket.socket:
 
 
 def closed_after(connection: socket.socket) -> float:
-    """Seconds until the other end has closed it, whatever it says before."""
+    """Return the seconds until the other end closes the connection, ignoring what it sends."""
     began = time.monotonic()
     try:
         while connection.recv(65536):

@@ -1,4 +1,4 @@
-"""Streams over HTTP that are cut: their calls continue, and a client reads on where it was."""
+"""Interrupted streams over HTTP: calls continue, and a client resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATE = '\n[experts.late]\ndescription = "came late"\ninstruction = "[[late]] You
 
 
 class Session:
-    """A client that writes bare requests in a session of its own."""
+    """A client that sends bare requests in its own session."""
 
     def __init__(self, url: str, version: str = "2025-11-25") -> None:
         self.http = httpx.Client(timeout=SECONDS, headers={**KNOWN, **ACCEPT})

@@ -18,11 +18,11 @@ from terminal import SECONDS, Terminal, reply
 pytestmark = [pytest.mark.others, pytest.mark.timeout(350)]  # the first time, packages are installed
 
 PACKAGES = ("node@24.9.0", "@modelcontextprotocol/inspector@2.12.0")
-"""The inspector wants a newer Node than many systems have."""
+"""npm packages of the inspector, which needs a newer Node.js than many systems have."""
 
 
 class Inspector:
-    """Its command line, on a server of its own each time, or on the one at an address."""
+    """The inspector's command line, with its own server each time, or with the one at an address."""
 
     def __init__(self, commands: Path, terminal: Terminal, url: str | None) -> None:
         self._commands = commands
@@ -31,7 +31,7 @@ class Inspector:
         self.called: set[str] = set()
 
     def run(self, method: str, *args: str) -> dict[str, Any]:
-        """What a method returns."""
+        """Return the result of a method."""
         variables = [part for name, value in self._terminal.env.items() for part in ("-e", f"{name}={value}")]
         remote = ("--transport", "http", "--header", f"Authorization: Bearer {TOKEN}")
         server = ["--", *argv()] if self._url is None else ["--server-url", self._url, *remote]
@@ -55,7 +55,7 @@ class Inspector:
         return json.loads(done.stdout)
 
     def call(self, tool: str, **arguments: object) -> dict[str, Any]:
-        """What a tool returns."""
+        """Return the result of a tool."""
         self.called.add(tool)
         return self.run("tools/call", "--tool-name", tool, "--tool-args-json", json.dumps(arguments))
 

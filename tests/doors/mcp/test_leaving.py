@@ -31,7 +31,7 @@ def pipe(terminal: Terminal, *args: str) -> Iterator[Pipe]:
 
 @pytest.fixture
 def slow(terminal: Terminal) -> Terminal:
-    """`solo` writes a todo, and then sleeps in a child process until it is stopped."""
+    """Write a script in which `solo` writes a todo, and then sleeps in a child process until it is stopped."""
     return terminal.script(
         **{
             "[[solo]]": [
@@ -52,7 +52,7 @@ def alive(file: Path) -> bool:
 
 
 def interrupted(terminal: Terminal) -> dict[str, object]:
-    """The one Job, which a reader of the storage sees as interrupted after two steps; it is whole, and goes on."""
+    """Return the only Job. It must be interrupted after two steps, intact and resumable."""
     (job,) = terminal.run("jobs", "--json").events
     assert (job["status"], job["totalSteps"]) == ("stoppedByInterrupt", 2)
     assert not alive(terminal.workspace / "pid")

@@ -1,4 +1,4 @@
-"""`--experts` leaves the others out at every door: what is left out is neither named nor read, driven nor answered."""
+"""`--experts` hides other Experts at every door: they are neither named, read, driven nor answered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "the merger"
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
-    """A Job of each Expert that is done, one of each that waits for an approval, and a task of each."""
+    """Return a project in which each Expert has a completed Job, one that waits for an approval, and a task."""
     terminal = Terminal(tmp_path_factory.mktemp("left-out"))
     (terminal.workspace / "a.txt").write_text("")
     for expert, word in (("writer", "open"), ("boss", SECRET)):

@@ -36,11 +36,11 @@ FIELDS: dict[str, dict[str, object]] = {
     "gemini": {"timeout": 3_600_000},
     "opencode": {"type": "local", "enabled": True, "timeout": 60_000},
 }
-"""Besides the command: as the documentation of each client, or its source, has them in November 2026."""
+"""Fields besides the command, as documented by each client or found in its source in November 2026."""
 
 
 def printed(terminal: Terminal, client: str, *args: str) -> list[str]:
-    """The command line that a client's settings hold."""
+    """Return the command line in a client's printed settings."""
     done = terminal.run("mcp", "--print-config", client, *args)
     assert done.code == 0, done.err
     found = tomllib.loads(done.out) if client == "codex" else json.loads(done.out)

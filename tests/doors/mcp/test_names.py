@@ -1,4 +1,4 @@
-"""What the tools of Experts are called."""
+"""Names of the tools of Experts."""
 
 from __future__ import annotations
 

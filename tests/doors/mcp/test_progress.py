@@ -1,4 +1,4 @@
-"""What a client is told while a Job runs."""
+"""Notifications that a client receives while a Job runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that say which folders they have open: each is served what is defined there, and nothing of another's."""
+"""Clients that list their open folders: each is served what is defined there, and nothing of other clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The roots capability is deprecat
 
 
 class Folders:
-    """What an editor has open, and what it hears from the server."""
+    """The folders that an editor has open, and the messages it receives from the server."""
 
     def __init__(self, *folders: Path) -> None:
         self.folders = folders
@@ -52,7 +52,7 @@ class Folders:
 
 @pytest.fixture
 def make(tmp_path: Path, terminal: Terminal) -> Callable[[str], Path]:
-    """Makes a project with one Expert, `by_NAME`, that writes a todo and says its name."""
+    """Return a function that creates a project with one Expert `by_NAME`, which writes a todo and replies its name."""
     turns = [reply("", ("todo", {"newTodos": ["a"]})), reply("", ("todo", {"completedTodos": [0]}))]
     names = ("home", "red", "blue")
     terminal.script(**{f"by_{name}": [*turns, reply(f"I am {name}.")] for name in names})

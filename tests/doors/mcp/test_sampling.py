@@ -39,7 +39,7 @@ def ask(
     toml: str = TEAM,
     **arguments: object,
 ) -> dict:
-    """What comes of a call of the Expert `helper` by an editor with this model."""
+    """Return the result of a call of the Expert `helper` by an editor with this model."""
     terminal.project(toml)
 
     async def sample(context: object, params: CreateMessageRequestParams):

@@ -42,7 +42,7 @@ ASKING = {
     "test_input_required_result_request_state": [NAME, reply("Hello.")],
     "test_input_required_result_tampered_state": [NAME, reply("Hello.")],
 }
-"""Those with a tool that asks the person."""
+"""Experts with a tool that asks the person, and their turns."""
 OPTIONS = ("option1", "option2", "option3")
 TITLED = [{"const": "value1", "title": "First"}, {"const": "value2", "title": "Second"}]
 FORMS = {
@@ -66,7 +66,7 @@ FORMS = {
     ],
     "test_input_required_result_multi_round": [{"name": {"type": "string"}}, {"color": {"type": "string"}}],
 }
-"""Those with a tool at work that has forms filled in, and the fields of each form."""
+"""Experts with a tool that has forms filled in while it runs, and the fields of each form."""
 TOOL = """
 [experts.{name}.skills.user]
 type = "interactiveSkill"
@@ -89,7 +89,7 @@ def fixtures(terminal: Terminal) -> Terminal:
 
 
 def filling(name: str, forms: list[dict[str, Any]]) -> dict[str, Any]:
-    """The definition of an Expert that has forms filled in."""
+    """Return the definition of an Expert that has forms filled in."""
     schemas = [{"type": "object", "properties": fields} for fields in forms]
     skill = {"type": "pluginSkill", "plugin": "questionnaire", "settings": {"forms": schemas}}
     return {"instruction": f"[[{name}]]", "skills": {"forms": skill}}

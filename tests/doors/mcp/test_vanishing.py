@@ -1,4 +1,4 @@
-"""Clients over HTTP that go without a word: their Jobs go on, and nothing is kept of the clients themselves."""
+"""Clients over HTTP that disappear: their Jobs continue, and the server keeps no state of the clients."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def waiting(terminal: Terminal) -> Terminal:
-    """The second step of `solo` waits for a file."""
+    """Write a script in which the second step of `solo` waits for a file."""
     turns = [reply("", ("todo", {"newTodos": ["kept"]})), reply("", WAITING), reply("", ("todo", {})), reply("on")]
     return terminal.script(**{"[[solo]]": turns})
 
 
 @contextmanager
 def calling(url: str, era: str) -> Iterator[subprocess.Popen[str]]:
-    """A client in a process of its own, in the middle of the second step of its call."""
+    """Yield a client in its own process, in the middle of the second step of its call."""
     process = subprocess.Popen(
         [sys.executable, "-c", CALLER, url, ERAS[era]],
         env={**os.environ, "PYTHONPATH": SUPPORT},
@@ -100,7 +100,7 @@ def test_the_job_of_a_client_that_is_killed_in_mid_call_goes_on_and_is_found(ter
 
 
 class Rude:
-    """A client that writes bare requests, and never says goodbye."""
+    """A client that sends bare requests and never ends its session."""
 
     def __init__(self, url: str) -> None:
         self.http = httpx.AsyncClient(timeout=SECONDS, headers={**KNOWN, **ACCEPT})
@@ -179,7 +179,7 @@ def test_a_client_that_cancels_its_call_stops_its_own_job_only(terminal: Termina
 
 @asynccontextmanager
 async def listening(workspaces: Workspaces, idle: float) -> AsyncIterator[str]:
-    """The server in this process, so that one can see what it keeps."""
+    """Run the server in this process, so that tests can examine its state, and yield its address."""
     app = build_server(workspaces).streamable_http_app(session_idle_timeout=idle)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))

@@ -1,4 +1,4 @@
-"""The state that the events of a Job add up to, of which every door shows a part."""
+"""The state computed from a Job's events, of which each door shows a part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that needs approval is shown as what it does to the file: with its line numbers, and the lines around."""
+"""A call that needs approval is shown as its change to the file, with line numbers and context."""
 
 from __future__ import annotations
 

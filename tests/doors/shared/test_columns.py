@@ -1,4 +1,4 @@
-"""How a table fits a screen."""
+"""Fitting tables to the width of a screen."""
 
 from __future__ import annotations
 

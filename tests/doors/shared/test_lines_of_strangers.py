@@ -1,4 +1,4 @@
-"""What a client writes to `perstack mcp` and `perstack acp` that is not a message costs one line on stderr."""
+"""Input of `perstack mcp` and `perstack acp` that is not a message costs one line on stderr."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def hello(server: str, request_id: object = 1) -> bytes:
 
 
 def served(terminal: Terminal, server: str, lines: Sequence[bytes], answers: int) -> tuple[list[dict], list[str]]:
-    """What a server answers to these lines, and what it says on stderr by its end, which is not a failure."""
+    """Return a server's answers to these lines, and what it writes to stderr until it ends successfully."""
     process = start_server(terminal, server)
     assert process.stdin is not None
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Markdown of a model at a terminal: complete blocks of a stream, and their lines."""
+"""A model's Markdown at a terminal: complete blocks of a stream, rendered as lines."""
 
 from __future__ import annotations
 

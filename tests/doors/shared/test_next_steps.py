@@ -1,4 +1,4 @@
-"""What may be done next is a fact, and each door says it in its own words."""
+"""Next steps are data; each door phrases them in its own terms."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ BELOW_THE_DOORS = ("core", "engine", "ports", "config", "host.py", "errors.py", 
 WRITTEN_FOR_PEOPLE = {
     "config/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
 }
-"""The first line of a file, which says who wrote it."""
+"""Modules with such a text, and that text: the first line of a file, which says who wrote it."""
 TABLES = ("core/permissions/programs.py", "core/base/secrets.py", "core/definitions/settings.py")
-"""They name the options of other programs, or declare those of the command line with their help."""
+"""Modules that name the options of other programs, or declare options of the command line with their help."""
 
 
 def test_every_step_is_tried() -> None:
@@ -142,7 +142,7 @@ def _without_names(text: str) -> str:
 
 
 class Text(NamedTuple):
-    """A string constant that is no docstring."""
+    """A string constant that is not a docstring."""
 
     value: str
     lineno: int

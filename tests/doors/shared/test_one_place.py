@@ -1,4 +1,4 @@
-"""What front doors share is in one place, and each door knows only that and the Host."""
+"""Code that doors share is in one place, and each door imports only that and the Host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DOORS = ROOT / "host/perstack/doors"
 
 
 def _calls(name: str) -> Iterator[str]:
-    """The files in which something of this name is called."""
+    """Yield the files that call something of this name."""
     for file in sorted(DOORS.rglob("*.py")):
         called = (node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
         if any(name in (getattr(one, "attr", ""), getattr(one, "id", "")) for one in called):

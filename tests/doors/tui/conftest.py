@@ -1,4 +1,4 @@
-"""What tests of the terminal program share."""
+"""Fixtures for tests of the terminal program."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hosts import OPENED, Bench, wait_for
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """A workspace."""
+    """Return a workspace with a storage in files."""
     return Bench(tmp_path, "file:perstack")
 
 
 @pytest.fixture(autouse=True)
 def closed_hosts() -> Iterator[None]:
-    """Close what a test left open."""
+    """Close the Hosts that a test left open."""
     yield
     while OPENED:
         wait_for(OPENED.pop().close())

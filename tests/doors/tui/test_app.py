@@ -114,7 +114,7 @@ def test_a_follow_up_that_fails_is_not_said_to_be_completed(bench: Bench) -> Non
 
 
 class FullStorage(CrashingStorage):
-    """Its disk is full until somebody makes room."""
+    """A storage whose disk is full until the test sets `is_full` to False."""
 
     is_full = True
 

@@ -1,4 +1,4 @@
-"""What waits for a person and is longer than the screen: all of it can be seen, and always how it is answered."""
+"""Questions and approvals longer than the screen: all of the text can be read, and the keys are always visible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RELEASER = expert("releaser", description="Releases", permissions=Permissions(as
 
 
 async def _to_the_panel(screen: Screen) -> None:
-    """It takes the keys itself, unless something was typed just before."""
+    """Move the focus to the panel, which does not take it right after typing."""
     if "Tab, then" in screen.text():
         await screen.press("tab")
         await screen.sees_no("Tab, then")
@@ -88,7 +88,7 @@ def test_all_options_of_a_long_question_are_seen_and_what_is_typed_there_is_the_
 
 
 def _at_work(bench: Bench, gate: Gate) -> Host:
-    """A Host whose boss has two delegates: of the one two calls need approval, the other is at work."""
+    """Return a Host with a team: two calls of one delegate need approval while the other delegate works."""
     files(bench, "a.txt", "b.txt")
     host = bench.host(script(append("a.txt"), append("b.txt")), *team(), plugins=(gate.kit,))
     host.use(host.project.model_copy(update={"permissions": ASK_WRITE}))

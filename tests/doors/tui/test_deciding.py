@@ -1,4 +1,4 @@
-"""What a key decides, and what it does not; and a branch that is left before it begins."""
+"""Keys that decide and keys that do not; and a branch that is left before it begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was typed before a question is no part of the answer, and comes back after it."""
+"""A text typed before a question is not part of the answer, and is restored after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASK = turn(tool("askUser", {"question": "Which colour?"}), delay_ms=1500)
 
 
 async def results(host: Host) -> list[str]:
-    """Return what the model was told after its calls."""
+    """Return the results of the calls as sent to the model."""
     job = (await host.jobs.list()).jobs[0]
     events = [line.event async for line in host.jobs.watch(job.id)]
     return ["".join(part.text for part in one.contents) for one in events if one.type == "finishToolCall"]

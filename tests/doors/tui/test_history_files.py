@@ -21,7 +21,7 @@ def write(path: str, said: str) -> dict[str, object]:
 
 
 async def drafted(bench: Bench) -> Host:
-    """A Job that wrote a first draft in its first step, and a second in its second."""
+    """Run a Job that writes a first draft in its first step, and a second in its second."""
     (bench.workspace / "notes.txt").write_text("mine\n")
     script = [turn(write("pond.txt", "first\n")), turn(write("pond.txt", "second [b]\x1b[31m\n")), text("Done.")]
     host = recording(bench.host(script, WRITER))

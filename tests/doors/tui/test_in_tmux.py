@@ -40,13 +40,13 @@ def window(terminal: Terminal, size: tuple[int, int] = (80, 24), **env: str) -> 
 
 
 def to_panel(win: Tmux) -> None:
-    """What asks has the keys only if nothing was typed just before."""
+    """Move the focus to the panel, which does not take it right after typing."""
     if "Tab, then" in win.screen():
         win.press("Tab")
 
 
 def pid_of(workspace: Path) -> int:
-    """The process of the program whose workspace this is."""
+    """Return the process id of the program in this workspace."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:
@@ -281,7 +281,7 @@ def test_a_pipe_is_refused_with_what_to_use(terminal: Terminal) -> None:
 
 
 def threads(pid: int) -> int:
-    """One that was joined may take a moment more to be gone."""
+    """Return the number of threads of a process. A joined thread may still count for a moment."""
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 

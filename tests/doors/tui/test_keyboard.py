@@ -1,4 +1,4 @@
-"""What is typed and pasted, whatever bytes it is: in a real terminal, and split wherever a read may end."""
+"""Typed and pasted bytes of any kind: in a real terminal, and split wherever a read may end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ WRITER = expert("writer", description="Writes haiku")
 TOML = '[experts.writer]\ninstruction = "You write."\n'
 BEGIN, END = b"\x1b[200~", b"\x1b[201~"
 LOG = "\x1b[31mred\x1b[0m\x1b"
-"""What a program prints in colours, cut within an escape."""
+"""Coloured output of a program, cut within an escape sequence."""
 
 PIECES = st.sampled_from(["a", "é", "\r", "\x1b", "\x1b[31m", "\x1b[A", "[201~", "\x1b[20", "\x1b[200~"])
 
 
 def heard(chunks: list[bytes]) -> list[events.Key | events.Paste]:
-    """What the library makes of the bytes."""
+    """Return the events that the library parses from these chunks."""
     parser, pastes = XTermParser(), PasteFilter()
     found = []
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Keys that are not part of a Job's course: the palette, the Inbox, folding, and agreeing to a changed definition."""
+"""Keys apart from a Job's course: the palette, the Inbox, folding, and agreeing to a changed definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving while a Job is at work, and what it waits for does not come."""
+"""Leaving while a Job is driven and its storage or model does not answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITER = expert("writer", description="Writes haiku")
 
 
 class HeldStorage(CrashingStorage):
-    """Its server does not answer until it is let go."""
+    """A storage whose server answers only while the event `answers` is set."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)

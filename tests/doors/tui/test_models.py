@@ -1,4 +1,4 @@
-"""The model of the next Runs: shown, chosen from the known ones, or typed."""
+"""The model of the next Runs: shown, chosen from the known models, or typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/start.md says what the program does."""
+"""docs/start.md agrees with the program."""
 
 from __future__ import annotations
 

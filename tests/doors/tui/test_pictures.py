@@ -1,4 +1,4 @@
-"""Every screen and state is what it was, and the pictures of docs/start.md are what a person sees.
+"""Every screen and state is unchanged, and the pictures in docs/start.md show the real program.
 
 `PERSTACK_KEEP_SCREENS=1` writes them anew; look at each before it is committed.
 """
@@ -35,7 +35,7 @@ ALSO = {
     MIDDLE: ("approval", "draft", "refusing", "scrolled", "find", "checkpoints", "commands", "model"),
     WIDE: ("choose", "help", "work", "approval"),
 }
-"""Scenes that have pictures of other sizes too."""
+"""Scenes with pictures of more sizes."""
 SUFFIXES = {SMALL: "", MIDDLE: "-middle", WIDE: "-wide"}
 IN_DOCS = {"choose", "work", "question", "approval", "tabs", "interrupted", "help"}
 HERE = Path(__file__).parent / "pictures"
@@ -43,7 +43,7 @@ HERE = Path(__file__).parent / "pictures"
 
 @pytest.fixture
 def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Times of day are those of Greenwich."""
+    """Set the time zone to UTC."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()
@@ -53,7 +53,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A workspace whose path always takes the same room."""
+    """Yield a workspace whose path always has the same length."""
     with TemporaryDirectory(prefix="", dir="/tmp") as name:
         found = Path(name) / "haiku"
         found.mkdir()
@@ -127,7 +127,7 @@ def _subclasses(kind: type[Screen[object]]) -> Iterator[type[Screen[object]]]:
 
 
 def plain(svg: str) -> str:
-    """The picture without what differs from time to time, and without what it would fetch from elsewhere."""
+    """Return the picture without parts that vary, and without resources it would fetch."""
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S)
     svg = re.sub(r"terminal-\d+", "terminal", svg)
     svg = re.sub(r"<!-- Generated .*?-->\s*", "", svg).replace("Fira Code", "monospace")
@@ -137,5 +137,5 @@ def plain(svg: str) -> str:
 
 
 def drawn_text(svg: str) -> str:
-    """What stands in a picture."""
+    """Return the text in a picture."""
     return "\n".join(re.findall(r"<text [^>]*>([^<]*)</text>", svg))

@@ -258,7 +258,7 @@ ask = ["writeTextFile"]
 
 
 def without_textual(terminal: Terminal) -> None:
-    """As where the library that draws cannot be imported."""
+    """Make `textual` fail to import in commands of this terminal."""
     folder = terminal.workspace / "hides"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import sys\nsys.modules['textual'] = None\n")

@@ -1,4 +1,4 @@
-"""Where a transcript stands: it follows what comes, says what came unseen, and is searched."""
+"""Position in a transcript: it follows new content, announces unseen content, and can be searched."""
 
 from __future__ import annotations
 

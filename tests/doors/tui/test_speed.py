@@ -1,4 +1,4 @@
-"""What the terminal program does not do, so that it is quick: counted, for a time says as much about the machine."""
+"""Work that the terminal program avoids to be fast. It is counted, since a duration depends on the machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def words(number: int) -> list[str]:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many lines of a transcript were made for the screen, and how often a tab was shown anew."""
+    """Count the lines rendered for the screen and the updates of tabs."""
     found = Counter[str]()
     render_line, update = TranscriptView.render_line, JobPane.update
 
@@ -48,7 +48,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def heard(screen: Screen, delta: str) -> None:
-    """A piece of a text has come, and is shown at once."""
+    """Receive a piece of a text and update the screen."""
     session = screen.app.pane.session
     assert session.job is not None
     run_id = session.job.coordinator_run_id
@@ -118,7 +118,7 @@ def test_a_text_that_comes_in_pieces_is_broken_as_the_whole_is(said: str, width:
 
 
 def long_script() -> list[Turn]:
-    """More events than the end that is seen first."""
+    """Return a script with more events than the part of a log that is read first."""
     return [turn(*(tool("nosuch", {"at": f"look {number}"}) for number in range(320))), text("Last words.")]
 
 

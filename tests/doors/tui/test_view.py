@@ -1,4 +1,4 @@
-"""What is shown of a Job, as lines, without anything that draws them."""
+"""The view of a Job as lines, without a terminal library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shown_lines(transcript: Transcript, looks: RenderContext = LOOKS) -> list[st
 
 
 def run(bench: Bench, script: object, *experts: object) -> list[Event]:
-    """The events of a Job of the first Expert."""
+    """Run a Job of the first Expert and return its events."""
     found: list[Event] = []
     host = bench.host(script, *experts)  # type: ignore[arg-type]
     wait_for(host.run(experts[0].key, "Go", on_event=lambda event, _: found.append(event)))  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ ASKS = [tool("askUser", {"question": "Tea?", "options": ["Yes", "No"]}), text("S
 
 
 def with_workers(bench: Bench, engine: Engine) -> tuple[Host, Host]:
-    """That of a person, whose own model would say nothing, and that of a worker."""
+    """Return the Host of a user, whose own model has no turns, and the Host of a worker."""
     return bench.host([], GUEST, dispatcher=engine.dispatcher), bench.host(ASKS, GUEST)
 
 
