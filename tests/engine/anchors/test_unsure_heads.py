@@ -1,4 +1,4 @@
-"""A disk may fail after it has taken an event: the anchor is sent what is there, by the next process at the latest."""
+"""A disk may fail after writing an event: the next process at the latest sends the anchor the written head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perstack.testing.scripted import ScriptedProvider, text
 
 
 class FailsAfter(CrashingStorage):
-    """Keeps an append, and says that it could not: the third."""
+    """A storage that writes the third append and then reports an error."""
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         await super().append(run, expected_seq, records)

@@ -1,4 +1,4 @@
-"""Whatever is changed in a store behind perstack's back, `verify` finds, or says that it could not check it."""
+"""`verify` finds every change made to a store behind perstack's back, or reports that it could not check it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def host_in(workspace: Path) -> Host:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Job with delegates, a blob, a question, an answer, and a second Run; a task; a series. Only to be copied."""
+    """Return a workspace with a Job (delegates, a blob, a question, two Runs), a task and a series. Tests copy it."""
     workspace = tmp_path_factory.mktemp("store")
     (workspace / "image.png").write_bytes(PNG)
 
@@ -71,7 +71,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(store: Path, tmp_path: Path) -> Path:
-    """That store, to be damaged."""
+    """Return a copy of the store, for tests that damage it."""
     copytree(store, tmp_path / "copy", dirs_exist_ok=True)
     return tmp_path / "copy"
 
@@ -121,7 +121,7 @@ def _is_sealed(head: Head, line: bytes) -> bool:
 
 
 def resealed(lines: list[bytes], seq: int, change: Callable[[bytes], bytes]) -> list[bytes]:
-    """A log with one event changed and its chain made anew, as somebody might who knows how."""
+    """Return a log with one event changed and its hash chain recomputed, as a skilled attacker could."""
     head, made = EMPTY_LOG, list[bytes]()
     for place, line in enumerate(lines, 1):
         payload = open_line(line).payload
@@ -326,7 +326,7 @@ async def _verified_all(workspace: Path) -> list[Report]:
 
 @pytest.fixture
 def spilled(tmp_path: Path) -> Path:
-    """The blob that the only result of a Job `job` refers to: the output of a program, which was too long for it."""
+    """Return the blob with the only result of a Job `job`: output of a program that was too long for the log."""
     bench = Bench(tmp_path, "file:perstack")
     script = [tool("exec", {"command": "seq", "args": ["20000"]}), text("done")]
     assert wait_for(bench.host(script, expert("a")).run("a", "q", job_id="job")).status == "completed"

@@ -1,4 +1,4 @@
-"""Redaction: what was taken out of a log is gone, who did it stands in the chain, and nothing can be forged by it."""
+"""Redaction: the removed text is gone, the hash chain records who removed it, and nothing can be forged that way."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lines_of(bench: Bench) -> list[bytes]:
 
 
 def places_of(bench: Bench) -> dict[str, list[int]]:
-    """Of each kind of event where it stands."""
+    """Return the places of each kind of event in the log."""
     found: dict[str, list[int]] = {}
     for seq, line in enumerate(lines_of(bench), 1):
         found.setdefault(line.split(b'"')[3].decode(), []).append(seq)
@@ -134,7 +134,7 @@ def test_a_line_that_says_it_is_redacted_and_has_content_is_damage_whatever_its_
 
 
 def _goes_on(bench: Bench) -> str:
-    """What keeps a new Run from continuing the Job."""
+    """Return the error that prevents a new Run from continuing the Job."""
 
     async def work() -> str:
         async with bench.host([text("on")], expert("a")) as host:

@@ -1,4 +1,4 @@
-"""What a redaction leaves nowhere: in no file, page, blob or cache; and what it names, because it cannot reach it."""
+"""Redaction leaves no trace in any file, page, blob or cache, and reports the data that it cannot reach."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def a_job(bench: Bench) -> None:
 
 
 def holding(bench: Bench) -> list[str]:
-    """What has the secret in it, below the workspace or on the storage's server, whoever wrote it."""
+    """Return the names of all data that contains the secret, in the workspace or on the storage's server."""
     kept = kept_in(bench.workspace, bench.storage)
     return sorted(name for name, data in kept if SECRET[:24].encode() in data)
 
 
 async def events_with(host: Host, job_id: str = "job") -> list[str]:
-    """The ids of the events whose lines have the secret."""
+    """Return the ids of events whose lines contain the secret."""
     return [
         f"{log.run_id}-{seq}"
         for log in await host.jobs.logs(job_id)
@@ -183,7 +183,7 @@ WRITES = ("append", "redact", "remove_blob", "put_run_setting", "put_checkpoint"
 
 
 def dying(storage: Storage, at: int, *, after: bool) -> Callable[[], int]:
-    """The storage dies at its n-th write, before or after it; how many there were."""
+    """Make a storage crash before or after its n-th write. Return a function that returns the number of writes."""
     made = 0
 
     def wrap(name: str, method: Any) -> None:

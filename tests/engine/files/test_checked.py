@@ -1,4 +1,4 @@
-"""What checks, sizes and redactions make of snapshots."""
+"""Snapshots in checks, disk usage and redactions."""
 
 from __future__ import annotations
 

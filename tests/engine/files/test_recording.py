@@ -1,4 +1,4 @@
-"""Snapshots as a Run records them: before its first step, and after each step whose calls may have changed files."""
+"""Snapshots recorded by a Run: before its first step, and after each step whose calls may have changed files."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ CRASHED = [
 
 
 async def _live(bench: Bench, point: CrashPoint | None) -> None:
-    """One process of the Job, which crashes at the point."""
+    """Run one process of the Job, which crashes at the point."""
     host = recording(bench.host(CRASHED, expert("a", ask=True), wrap=lambda inner: CrashingStorage(inner, point)))
     async with host:
         with until_it_crashes():

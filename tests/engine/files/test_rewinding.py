@@ -1,4 +1,4 @@
-"""Rewinds through the Python door: every checkpoint can be had again, byte for byte, and what nobody knows stays."""
+"""Rewinds in Python: every checkpoint can be restored byte for byte, and unknown files stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Change = Callable[[], object]
 
 
 class Worker:
-    """A Job `j`, each step of which is a call that changes files."""
+    """A Job `j`, each step of which calls a tool that changes files."""
 
     def __init__(self, bench: Bench, *changes: Change, **settings: int) -> None:
         self.bench = bench
@@ -42,7 +42,7 @@ class Worker:
         self.host.use(self.host.project.model_copy(update={"workspace": place}))
 
     def works(self) -> dict[str, Tree]:
-        """Run it: the files at each checkpoint."""
+        """Run the Job. Return the files at each checkpoint."""
         seen = Seen()
         job = wait_for(self.host.run("a", "q", job_id="j", on_event=seen))
         assert job.status == "completed", job.error
@@ -73,7 +73,7 @@ def test_every_checkpoint_is_had_again_and_each_rewind_can_be_undone(bench: Benc
 
 
 def small_job(bench: Bench, **settings: int) -> tuple[Host, str]:
-    """A Job whose first checkpoint knows `a.txt` and `d/b.txt`, and whose second has neither; the first's id."""
+    """Run a Job whose second step removes `a.txt` and `d/b.txt`. Return its Host and its first checkpoint's id."""
     place = bench.workspace
     (place / "a.txt").write_text("one\n")
     (place / "d").mkdir()

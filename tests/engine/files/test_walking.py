@@ -1,4 +1,4 @@
-"""A snapshot is what is in the folder, whatever was done to it, and by whom, and nothing from outside of it."""
+"""A snapshot equals the folder's content after any edit, and contains nothing from outside the folder."""
 # ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH110, PTH112, PTH114, PTH115, PTH116, PTH118, PTH208, PTH211 - of bytes
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = (b"a", b"b.txt", b"\xff\xfe", b"back\\slash", "größe".encode(), b"new\
 
 
 def walked(top: bytes) -> dict[bytes, Entry | None]:
-    """What is there by another way of looking: no handle, no cache. A folder is None."""
+    """Return the entries of a folder as read without handles or a cache; None for a folder."""
     found: dict[bytes, Entry | None] = {}
     for folder, folders, files in os.walk(top):
         for name in (*folders, *files):
@@ -53,7 +53,7 @@ def walked(top: bytes) -> dict[bytes, Entry | None]:
 
 
 async def snapshot_entries(trees: Trees, tree: str) -> dict[bytes, Entry | None]:
-    """The same of a snapshot, each content read again."""
+    """Return the entries of a snapshot after reading each content; None for a folder."""
     found: dict[bytes, Entry | None] = {}
     async for path, entry in trees.entries(tree):
         found[path] = None if isinstance(entry, Subfolder) else entry
@@ -63,7 +63,7 @@ async def snapshot_entries(trees: Trees, tree: str) -> dict[bytes, Entry | None]
 
 
 class Vandal:
-    """Does anything to a folder."""
+    """Edits a folder at random."""
 
     def __init__(self, top: bytes, seed: int, outside: bytes) -> None:
         self.top = top
@@ -82,7 +82,7 @@ class Vandal:
         return os.path.join(folder, name)
 
     def act(self) -> None:
-        """One edit; what cannot be done is not."""
+        """Try one edit; a failed one is ignored."""
         with suppress(OSError):
             self.chance.choice(self.acts)()
 
@@ -106,7 +106,7 @@ class Vandal:
         self._put(b"x" * (MOST + 1), 0)
 
     def sly(self) -> None:
-        """Other bytes of the same number, and the time of before."""
+        """Replace a file's content by other bytes of the same size, and restore its modification time."""
         path = self.place(new=False)
         if stat.S_ISREG(os.lstat(path).st_mode):
             was = os.stat(path)

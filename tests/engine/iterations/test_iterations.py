@@ -1,4 +1,4 @@
-"""Iterations through the Python door: whatever the moment at which a process dies, only what is in hand is lost."""
+"""Iterations in Python: when a process dies at any moment, only the iteration in progress is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def solo(measure: str = MEASURE, **keys):
 
 
 class Crashing(CrashingStorage, StorageFactory):
-    """Counts the appends to all spaces together. Is a storage plugin as well, of itself."""
+    """A storage that counts the appends to all its spaces, and the plugin that opens it."""
 
     scheme = "crashing"
 
@@ -66,18 +66,18 @@ class _Space(CrashingStorage):
 
 @dataclass
 class Life:
-    """What one process has seen."""
+    """Observations of one process."""
 
     found: int = 0
-    """How many iterations were done when it began."""
+    """Number of finished iterations when the process began."""
     told: int = 0
-    """How many were done when it ended, as far as it had word of them."""
+    """Number of finished iterations when the process ended, as reported to it."""
     appends: int = 0
     end: SeriesState | None = None
 
 
 async def live(workspace: Path, store: InMemoryStore, point: CrashPoint | None) -> Life:
-    """One process: begins the series or goes on with it, and crashes at the point."""
+    """Run one process, which starts or continues the series, and crashes at the point."""
     life, storage = Life(), Crashing(InMemoryStorage(store), point)
 
     def on_fact(fact: StoredSeriesEvent, state: SeriesState, line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What iterations may spend over all their Jobs: decided before each next one, and never crossed."""
+"""Budgets of a series over all its Jobs: decided before each iteration, and never exceeded."""
 
 from __future__ import annotations
 

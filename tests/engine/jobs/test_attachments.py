@@ -1,4 +1,4 @@
-"""Attachments of a query: read by what they are, kept as blobs, and part of what the model is sent."""
+"""Attachments of a query: their type is detected, and they are stored as blobs and sent to the model."""
 
 from __future__ import annotations
 

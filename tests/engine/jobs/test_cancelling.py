@@ -18,7 +18,7 @@ SLOW = [turn(text="late", delay_ms=60_000)]
 
 
 class Begun(Seen):
-    """Sees events, and says when the model is at work."""
+    """Collects events, and sets `generating` when a generation starts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Begun(Seen):
 
 
 class FullDisk(CrashingStorage):
-    """Has no room from the moment that it is said to be full; it does not say so twice in the same words."""
+    """A storage that fails one append after `is_full` was set."""
 
     is_full = False
 
@@ -141,7 +141,7 @@ def test_a_disk_error_while_a_job_is_cancelled_is_what_a_person_reads(bench: Ben
 
 
 class SlowDisk(FullDisk):
-    """Takes until it is told to fail."""
+    """A storage whose append of `finishRun` blocks until `may_fail` is set, and then fails."""
 
     def __init__(self, storage) -> None:
         super().__init__(storage)

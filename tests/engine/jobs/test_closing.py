@@ -1,4 +1,4 @@
-"""Closing a Job for good: where it stands stays, nothing continues it, and no crash leaves it half closed."""
+"""Closing a Job for good: its state stays, nothing continues it, and no crash leaves it half closed."""
 
 from __future__ import annotations
 

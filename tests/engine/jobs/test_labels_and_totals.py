@@ -1,4 +1,4 @@
-"""What is said of Jobs beside their status: labels, usage by Expert, version, the Runs of all of them."""
+"""Data about Jobs besides their status: labels, usage by Expert, version, and Runs."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_runs_of_all_jobs_are_listed_page_by_page(bench: Bench, limit: int) 
 
 
 class _Nesting(HTMLParser):
-    """Reads HTML, and checks that each element is closed."""
+    """An HTML parser that checks that each element is closed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ BROKEN = {
     11: b'["id", "status"]',
     12: b'{"id": "job-12", "status": "stoppedByInteractiveTool", "asking": "\xff"}',
 }
-"""Summaries that do not read, by the number of their Job. These Jobs have no log to derive another one from."""
+"""Unreadable summaries by Job number. These Jobs have no log to recompute their summary from."""
 
 
 def test_thousands_of_open_jobs_are_looked_through_in_no_time_and_lost_summaries_are_derived(bench: Bench) -> None:
@@ -40,5 +40,5 @@ def test_thousands_of_open_jobs_are_looked_through_in_no_time_and_lost_summaries
         return spent
 
     spent = wait_for(run(), 100)
-    # the server of the tests takes most of it where there is one for each object
+    # with one request per object, the test server takes most of this time
     assert spent < 0.25 or bench.storage.startswith("s3:"), "0.3 s for 5,000 on a machine that does nothing else"

@@ -1,4 +1,4 @@
-"""Results that are parsed by a pydantic model of the caller, whose validators count."""
+"""Results parsed by a pydantic model of the caller, including its validators."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def test_an_error_in_the_loop_and_a_cancelled_reader_interrupt_the_job_too(bench
 
 
 class _Leaver(Listener):
-    """Listener of a plugin that leaves the program when a tool is called."""
+    """A plugin's listener that exits the program when a tool is called."""
 
     @hookimpl
     def perstack_listeners(self) -> list[Listener]:

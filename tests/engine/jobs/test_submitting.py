@@ -1,4 +1,4 @@
-"""Jobs that are submitted here and driven by a worker: recorded once, driven once, whoever dies in between."""
+"""Submitted Jobs are recorded once and driven once by a worker, whichever process dies in between."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXPERTS = (expert("lead", delegates=("helper",)), expert("helper"))
 
 
 def written(bench: Bench) -> list[str]:
-    """What was appended to each file."""
+    """Return the content of each file that effects are appended to."""
     return [(bench.workspace / name).read_text() for name in ("log.txt", "helper.txt")]
 
 
@@ -315,7 +315,7 @@ def test_a_queued_job_is_cancelled_and_closed_where_nobody_drives_it(bench: Benc
 
 
 class Unreachable(InMemoryDispatcher):
-    """An engine that is down."""
+    """An unreachable engine."""
 
     async def submit(self, order: Order) -> None:
         raise DispatcherError("the engine is down")

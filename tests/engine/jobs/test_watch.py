@@ -1,4 +1,4 @@
-"""Following a Job that somebody else drives."""
+"""Following a Job that another process drives."""
 
 from __future__ import annotations
 

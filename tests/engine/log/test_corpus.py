@@ -1,4 +1,4 @@
-"""Jobs of the corpus are recorded, verified, replayed and shown as they were before the code was restructured."""
+"""Jobs of the corpus are recorded, verified, replayed and shown as before the code was restructured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kind of log serves tasks, series and Runs."""
+"""Tasks, series and Runs use the same kind of log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that were recorded before open, verify and replay in this version.
+"""Jobs recorded by earlier versions open, verify and replay in this version.
 
 A history is the log of each Run of one Job, one file a Run, as the filesystem storage wrote it. New ones are added by
 copying `perstack/jobs/JOB/runs/RUN/events.jsonl` to `tests/histories/RUN.jsonl`, and the Job's blobs to
@@ -22,7 +22,7 @@ from perstack.ports.storage import RunRef
 HISTORIES = Path(__file__).parents[2] / "histories"
 JOBS = sorted({job_of_run(path.stem) for path in HISTORIES.glob("*.jsonl")})
 WITH_DIGESTS = {"requests", "approvals"}
-"""Recorded since events have digests of requests."""
+"""Jobs recorded since events have digests of requests."""
 
 
 @pytest.mark.parametrize("job_id", JOBS)
@@ -49,7 +49,7 @@ def test_a_recorded_job_opens_verifies_and_replays(job_id: str, storage: str, tm
 
 
 async def append_as_recorded(host: Host, ref: RunRef, lines: list[bytes]) -> None:
-    """The same appends, each with as many lines, as when it was written."""
+    """Repeat the recorded appends, each with its original number of lines."""
     done = 0
     while done < len(lines):
         size = open_line(lines[done]).batch

@@ -1,4 +1,4 @@
-"""Permission rules in a Run: what they deny, what a person approves of, and that it is that call alone which runs."""
+"""Permission rules in a Run: denied calls, calls a person approves, and that only the approved call runs."""
 
 from __future__ import annotations
 

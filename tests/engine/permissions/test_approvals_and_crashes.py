@@ -1,4 +1,4 @@
-"""An approved call runs once, wherever a process is killed, and no other does."""
+"""An approved call runs once, wherever a process is killed, and no other call runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = ("boss.txt", "hand.txt", "free.txt")
 
 
 async def live(bench: Bench, point: CrashPoint | None) -> int:
-    """One process: begins the Job or goes on with it, approves of what is asked, and crashes at the point."""
+    """Run one process, which starts or continues the Job, approves calls, and crashes at the point."""
     experts = (expert("boss", delegates=("hand",)), expert("hand"))
     host = bench.host(CRASHING, *experts, wrap=lambda inner: CrashingStorage(inner, point))
     host.use(host.project.model_copy(update={"permissions": ASKING}))
@@ -36,7 +36,7 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
             except NotFound:
                 job = await host.run("boss", "go", job_id="job")
             else:
-                # a call that had begun, and may have had its effect, is not repeated
+                # a call that began may have had its effect, so it is not repeated
                 if job.asking is None and job.status != "completed":
                     calls = {call.key: "done" for call in await host.jobs.unsettled("job")}
                     job = await host.resume("job", settle=calls)
@@ -63,7 +63,7 @@ def test_killed_at_any_write_each_approved_call_has_run_once_and_no_other(tmp_pa
         lost = _files_of_open_calls(bench)
         wait_for(live(bench, None))
         written = {name: (bench.workspace / name).read_text().count("x") for name in NAMES}
-        # a call that has begun, and not yet had its effect when the process dies, is the one thing that nobody knows
+        # nobody knows whether a call had its effect if the process died after the call began
         expected = {"boss.txt": 1, "hand.txt": 1, "free.txt": 1}
         assert all(expected[name] - written[name] in (0, lost.count(name)) for name in NAMES), (point, written, lost)
         host = bench.host(CRASHING)
@@ -78,7 +78,7 @@ def test_killed_at_any_write_each_approved_call_has_run_once_and_no_other(tmp_pa
 
 
 def _files_of_open_calls(bench: Bench) -> list[str]:
-    """The files of calls that have begun and have no result, which died before they were written to."""
+    """Return the files of calls that began and have no result, because the process died before they had an effect."""
 
     async def look() -> list[str]:
         async with bench.host(CRASHING) as host:

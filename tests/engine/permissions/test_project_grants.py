@@ -1,4 +1,4 @@
-"""«Always in this project»: what a person approves once holds for later Jobs, is listed, and can be revoked."""
+"""«Always in this project»: an approval holds for later Jobs, is listed, and can be revoked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules hold for a Job that goes on on another day: those of its day and today's, the stricter of both."""
+"""Rules for a Job that continues after they changed: the stricter of the recorded and the current rules holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perstack.testing.scripted import text, tool
 
 
 def run_one_step(bench: Bench, rules: Permissions | None, *turns, **more) -> JobSummary:
-    """A Job `job` that was interrupted by its step limit after its first step."""
+    """Run a Job `job` that its step limit interrupts after its first step."""
     host = hosted(bench, [tool("todo", {"newTodos": ["t"]}), *turns], rules=rules, max_steps=1, **more)
     job = wait_for(host.run("a", "q", job_id="job"))
     assert job.status == "stoppedByMaxSteps"
@@ -68,7 +68,7 @@ def test_what_a_delegate_waits_for_is_denied_if_the_expert_above_it_may_not_do_i
 def test_a_call_that_may_have_had_its_effect_is_told_as_that_though_it_is_denied_by_now(bench: Bench) -> None:
     files(bench, "a.txt")
     script, seen = [append("a.txt"), text("ok")], Seen()
-    # the fourth write is of the result: the call had its effect
+    # the fourth write has the result: the call had its effect
     dying = bench.host(script, expert("a"), wrap=lambda inner: CrashingStorage(inner, CrashPoint("before", 4)))
 
     async def die() -> None:

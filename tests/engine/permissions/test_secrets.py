@@ -29,7 +29,7 @@ REMOTE = McpSseSkill(
 
 
 class Remote(SkillFactory, SkillSession):
-    """Stands for the plugin that connects to remote servers."""
+    """A stand-in for the plugin that connects to remote servers."""
 
     name = "remote"
 
@@ -96,7 +96,7 @@ def test_a_secret_of_oauth_is_recorded_only_if_it_names_a_variable() -> None:
 
 
 class Account(BaseModel):
-    """Settings of a plugin, as its author may have named them."""
+    """Settings of a plugin, with names that its author may have chosen."""
 
     apiKey: str = ""
     database: str = ""
@@ -115,7 +115,7 @@ LITERAL = {
 
 
 def account() -> tuple[Toolkit, list[Account]]:
-    """A kit whose tool tells which settings it was given."""
+    """Return a kit with settings, and a list of the settings that its tool receives."""
     kit, given = Toolkit("kit", settings=Account), []
 
     @kit.tool()

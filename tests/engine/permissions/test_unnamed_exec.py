@@ -1,4 +1,4 @@
-"""`exec` that a definition does not name: asked about, sandboxed or denied, and never waiting for nobody."""
+"""`exec` that a definition does not mention: asked about, sandboxed or denied, and never waiting without a person."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perstack.testing.scripted import text, tool
 
 @pytest.fixture
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file outside the workspace, which hostile scripts try to create."""
+    """Return a path outside the workspace, at which hostile scripts try to create a file."""
     return tmp_path_factory.mktemp("outside") / "file"
 
 
@@ -75,7 +75,7 @@ def test_without_a_person_it_runs_in_a_sandbox(bench: Bench, outside: Path) -> N
 
 
 def test_where_no_sandbox_works_it_is_denied_with_what_to_add(tmp_path: Path, bench: Bench, outside: Path) -> None:
-    # no sandbox may write beside a database
+    # a sandbox cannot be used with a database in the workspace
     at_top = Bench(bench.workspace, f"sqlite:{bench.workspace}/state.db")
     seen, host = Seen(), closed(at_top, [hostile(outside), text("ok")])
     job = wait_for(host.run("a", "q", on_event=seen))

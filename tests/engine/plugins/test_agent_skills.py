@@ -1,4 +1,4 @@
-"""Agent Skills as Runs have them: described in the instruction, read when they are needed, fixed when a Run begins."""
+"""Agent Skills in Runs: described in the instruction, read on demand, and fixed when a Run begins."""
 
 from __future__ import annotations
 

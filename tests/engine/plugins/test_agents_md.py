@@ -19,7 +19,7 @@ SCRIPTED = ("--provider", "scripted")
 
 
 def repository(top: Path) -> Path:
-    """A repository with a workspace two folders below its top."""
+    """Create a repository with a workspace two folders below its top, and return the workspace."""
     (top / ".git").mkdir(parents=True)
     work = top / "packages" / "api"
     work.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Secrets in what tools give: neither the model nor the disk has them, and the tools that need them do."""
+"""Secrets in tool results: hidden from the model and the disk, and available to the tools that need them."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def hosted(bench: Bench, script, *experts: Expert, rules: Permissions | None = N
 
 
 def on_disk(bench: Bench) -> bytes:
-    """All that perstack keeps beside the workspace's own files."""
+    """Return everything that perstack stores apart from the workspace's own files."""
     files = (path for path in (bench.workspace / "perstack").rglob("*") if path.is_file())
     return b"".join(path.read_bytes() for path in files)
 
 
 def nowhere(bench: Bench, value: str, seen: Seen, *providers: ScriptedProvider) -> None:
-    """Neither state, events nor requests have the value."""
+    """Check that neither state, events nor requests contain the value."""
     assert value.encode() not in on_disk(bench)
     assert value.encode() not in b"".join(seen.lines)
     assert all(value not in repr((one.instruction, list(one.messages))) for each in providers for one in each.requests)
 
 
 class Server(SkillFactory, SkillSession):
-    """A skill that stands for a server: its tools fail, report, ask and have the model asked, with a secret each."""
+    """A skill in place of a server: its tools fail, report, ask and sample, each with a secret."""
 
     name = "server"
 

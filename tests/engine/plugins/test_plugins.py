@@ -1,4 +1,4 @@
-"""Plugins, found and checked."""
+"""Discovery and checks of plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runtimes from plugins: what is started in them, who is held to which policy, and for how long."""
+"""Runtimes from plugins: which programs they start, and under which policy and time limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUN = turn(tool("exec", {"command": "echo", "args": ["hello"]}))
 
 
 class Noting(RuntimeFactory, Runtime):
-    """A runtime that starts programs as `local` does, and notes them. Also its own plugin."""
+    """A runtime that starts programs as `local` does and records them, and its own plugin."""
 
     def __init__(self, name: str = "noting", *, lacks: tuple[str, ...] = (), limit: str = "") -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Skills from plugins, as the loop uses them."""
+"""Skills from plugins, as used by the loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RENAMED = "tools are offered under other names, because theirs are taken: think 
 
 
 class Counter(SkillFactory, SkillSession):
-    """A skill that counts how often it was opened, and says what it does."""
+    """A skill that counts how often it was opened, and has guidance for the model."""
 
     name = "counter"
 
@@ -98,7 +98,7 @@ def test_pick_and_omit_are_globs(bench: Bench) -> None:
 
 
 class Stubborn(Counter):
-    """Does its work, and fails to end."""
+    """A skill that works, but fails to close."""
 
     async def close(self) -> None:
         raise SkillError("the server did not end within 5 s")
@@ -116,7 +116,7 @@ def test_a_skill_that_fails_to_end_is_shown_and_the_result_stays(bench: Bench) -
 
 
 class Endless(Counter):
-    """Does its work, and never ends."""
+    """A skill that works, but never closes."""
 
     async def close(self) -> None:
         await asyncio.Event().wait()
@@ -144,7 +144,7 @@ def test_a_skill_that_never_ends_keeps_no_job_and_no_cancellation_waiting(
 
 
 class Unreachable(Counter):
-    """Opens, and then has no tools."""
+    """A skill that opens, but cannot list its tools."""
 
     async def tools(self) -> Toolset:
         raise SkillError("skill 'mine' could not be connected to: nobody answers")
@@ -168,7 +168,7 @@ def test_a_skill_that_cannot_be_reached_is_left_out_and_the_run_goes_on(bench: B
 
 
 class Meeting(Counter):
-    """Has its tools only once two of it are asked for them."""
+    """A skill that lists its tools only once two instances were asked for them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ def test_the_skills_of_a_run_are_opened_at_the_same_time(bench: Bench) -> None:
 
 
 class Growing(Counter):
-    """Offers one tool more from the second step on."""
+    """A skill that offers one more tool from the second step on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ def test_what_a_skill_offers_may_change_while_a_run_goes_on(bench: Bench) -> Non
 
 
 class Slow(Counter):
-    """Comes up only when the other skill's tool is called."""
+    """A skill that becomes ready only when the other skill's tool is called."""
 
     name = "slow"
 
@@ -235,7 +235,7 @@ class Slow(Counter):
 
 
 class Waker(Counter):
-    """Its tool lets the slow one come up, and answers when it has."""
+    """A skill whose tool makes the slow skill ready, and returns once it is."""
 
     def __init__(self, go: asyncio.Event, is_up: asyncio.Event) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A budget is reserved before it is spent, and never crossed."""
+"""A budget is reserved before it is spent, and never exceeded."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
 
 PRICE = Price(name="scripted/scripted", input=1, output=10)
-"""Dollars for a million tokens: a thousand tokens sent are $0.001."""
+"""Dollars per million tokens: a thousand input tokens cost $0.001."""
 
 
 def thoughts(usage: tuple[int, int] = (1000, 100)):
-    """A model that never ends."""
+    """Return a script that never ends."""
 
     def reply(request: GenerationRequest) -> TurnLike:
         return turn(tool("think", {"thought": f"thought {len(request.messages)}"}), usage=usage)
@@ -39,7 +39,7 @@ def thoughts(usage: tuple[int, int] = (1000, 100)):
 
 
 def tokens_and_dollars(seen: Seen) -> tuple[int, float]:
-    """Tokens and dollars of all replies."""
+    """Return tokens and dollars of all replies."""
     usages = [event.usage for event in seen.of("finishGeneration")]
     return sum(one.total_tokens for one in usages), round(sum(one.cost_usd or 0 for one in usages), 9)
 
@@ -256,7 +256,7 @@ def test_a_generation_waits_for_what_a_parallel_one_may_give_back(bench: Bench) 
 
 
 class Charging(ScriptedProvider):
-    """An endpoint that charges for whatever it was asked, whether or not anybody hears of it."""
+    """A provider that charges for every request, whether or not its reply was received."""
 
     def __init__(self, seed: int, calls: int) -> None:
         super().__init__(self._reply)
@@ -323,7 +323,7 @@ async def has_begun(host) -> bool:
 # --- images and documents -------------------------------------------------------------------------------------------
 
 TINY_PDF = b"%PDF-1.7\n" + b"/Kids [2 0 R 2 0 R 2 0 R]\n" * 34
-"""Of less than 1,000 bytes: as many pages as the writer likes, for each page of the tree is the same tree again."""
+"""A document of less than 1,000 bytes with any number of pages: each page of the tree is the same tree again."""
 
 
 def png(width: int, height: int) -> bytes:
@@ -403,7 +403,7 @@ def test_no_frame_hides_behind_bytes_of_a_jpeg_that_decoders_pass_over(kind: int
 
 
 class Showing(SkillFactory, SkillSession):
-    """Its tool `show` has a medium in its result; with `samples` it asks the model about it."""
+    """A skill whose tool `show` returns a blob; with `samples` it asks the model about it."""
 
     name = "showing"
 
@@ -442,7 +442,7 @@ class Showing(SkillFactory, SkillSession):
 
 
 class Summing(SkillFactory, SkillSession):
-    """Its tool `sum` asks the model four times at once."""
+    """A skill whose tool `sum` asks the model four times concurrently."""
 
     name = "summing"
 

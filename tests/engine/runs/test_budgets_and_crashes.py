@@ -1,4 +1,4 @@
-"""What was under way when a process was killed, or was given up, counts: what the endpoint charges is never more."""
+"""Budgets count generations in progress at a kill or a timeout: the endpoint never charges more than was counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, tu
 
 
 class Charging(ScriptedProvider):
-    """Knows what it was charged for, whether or not anybody hears of it."""
+    """A provider that counts what it charged, whether or not its reply was received."""
 
     charged = 0
 
@@ -38,7 +38,7 @@ def used(host: Host, job_id: str = "j") -> int:
 
 
 class Summing(SkillFactory, SkillSession):
-    """Its tool `sum` asks the model three times, once after two at once."""
+    """A skill whose tool `sum` asks the model three times: twice concurrently, then once."""
 
     name = "summing"
 
@@ -120,7 +120,7 @@ def test_without_a_budget_a_tools_generations_are_not_recorded_beforehand(bench:
 
 
 class Late(Charging):
-    """Goes on with its first reply after it was given up, and charges for it."""
+    """A provider that completes its first reply after it was cancelled, and charges for it."""
 
     def __init__(self, script) -> None:
         super().__init__(script)

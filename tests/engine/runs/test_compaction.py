@@ -23,7 +23,7 @@ FILLING = "words that fill the context " * 60
 
 
 def working(count: int, last: TurnLike = "done"):
-    """A model that thinks at length at each step, and has a todo from its first."""
+    """Return a script that has a todo from its first step, and writes long thoughts at each other one."""
 
     def reply(request: GenerationRequest) -> TurnLike:
         if request.step == 1:
@@ -204,7 +204,7 @@ def test_a_summary_costs_what_its_model_costs(bench: Bench) -> None:
 
 
 class Watching(CrashingStorage):
-    """Knows which of its appends have to do with a compaction."""
+    """A storage that notes which of its appends belong to a compaction."""
 
     def __init__(self, inner) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""A context that is nearly full: old results shrink, all at once, and stay readable."""
+"""A nearly full context: old results shrink together and stay readable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def files(bench: Bench, count: int, size: int = 2_000) -> None:
 
 
 def reading(count: int, last: TurnLike = "done"):
-    """A model that reads a file at each step."""
+    """Return a script that reads a file at each step."""
 
     def reply(request: GenerationRequest) -> TurnLike:
         if request.step > count:

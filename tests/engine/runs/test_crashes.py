@@ -1,4 +1,4 @@
-"""Whatever the moment at which a process dies, the Job goes on from its logs: nothing lost, nothing repeated."""
+"""When a process dies at any moment, the Job continues from its logs: nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ STEPS, RUNS, FILES = 4 + 3 + 2 + 2, 4, ("log.txt", "left.txt", "right.txt", "lea
 async def live(
     bench: Bench, point: CrashPoint | None, storage_class: Callable[..., CrashingStorage] = CrashingStorage
 ) -> int:
-    """One process: starts the Job or goes on with it, and crashes at the point; returns the number of appends."""
+    """Run one process, which starts or continues the Job and crashes at the point. Return the number of appends."""
     async with bench.host(SCRIPT, *EXPERTS, wrap=lambda inner: storage_class(inner, point)) as host:
         storage = host.storage
         assert isinstance(storage, CrashingStorage)
@@ -136,7 +136,7 @@ def test_a_job_that_crashes_again_and_again_still_ends_the_same(tmp_path: Path, 
 
 
 class _Powered(CrashingStorage):
-    """A disk of which a power loss takes everything that was not synced."""
+    """A disk on which a power loss removes everything that was not synced."""
 
     synced: dict[Path, int]  # size of each log when it was last synced
 
@@ -194,7 +194,7 @@ def test_a_power_loss_at_any_append_loses_no_more_than_what_was_not_synced(
 
 
 class _FailingSync(CrashingStorage):
-    """A disk whose syncs fail, but for those that are made with an append."""
+    """A disk whose syncs fail, except those made with an append."""
 
     def sync_now(self, run: RunRef) -> None:
         raise StorageError("the disk is failing")
@@ -218,7 +218,7 @@ def test_a_sync_that_fails_while_the_model_works_ends_the_run_with_its_error(
 
 
 class _CountedSyncs(CrashingStorage):
-    """Counts the syncs that are made without an append."""
+    """A storage that counts the syncs made without an append."""
 
     syncs = 0
 
@@ -266,7 +266,7 @@ def test_a_late_sync_is_made_unless_a_flush_came_first_and_not_sooner_for_what_w
 
 
 class _Watched(CrashingStorage):
-    """Notes what job.json says that the log does not."""
+    """A storage that notes final statuses in job.json that the log does not have yet."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
@@ -292,7 +292,7 @@ def test_job_json_never_says_that_a_job_is_done_before_its_log_does(bench: Bench
 
 
 class _FullOnce(CrashingStorage):
-    """A disk that is full at one append, and has room again afterwards."""
+    """A disk that is full at one append and has room again afterwards."""
 
     full = True
 

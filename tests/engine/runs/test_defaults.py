@@ -1,4 +1,4 @@
-"""What holds for a Job whose definition says nothing of it: limits that protect whoever pays."""
+"""Default limits of a Job whose definition sets none; they protect whoever pays."""
 
 from __future__ import annotations
 

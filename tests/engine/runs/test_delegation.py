@@ -1,4 +1,4 @@
-"""Delegates: single, parallel, nested; each a Run of its own."""
+"""Delegates: single, parallel and nested, each with its own Run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of generations that fail."""
+"""Failed generations and their retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that stand in for each other: when, in which order, what is recorded, and what a crash leaves."""
+"""Fallback models: when and in which order they are used, what is recorded, and crashes in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIST = ("first/a", "second/b")
 
 
 def model(name: str, script: ScriptLike) -> ScriptedProvider:
-    """A provider of that name that plays a script."""
+    """Return a provider of that name on a script."""
     provider = ScriptedProvider(script)
     provider.name = name
     return provider
@@ -36,7 +36,7 @@ class Keyless(ScriptedProvider):
 
 
 def host(bench: Bench, *providers: ScriptedProvider, experts: tuple[Expert, ...] = (), **fields: object) -> Host:
-    """On these providers; with the Expert `a`, whose models are `LIST`, if no other is given."""
+    """Return a Host on these providers; by default with the Expert `a`, whose models are `LIST`."""
     wrap, overrides = fields.pop("wrap", None), fields.pop("overrides", Overrides(max_retries=1))
     project: Project = project_of(*(experts or (expert("a", model=LIST),))).model_copy(update=fields)
     made = Host(

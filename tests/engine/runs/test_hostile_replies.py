@@ -1,4 +1,4 @@
-"""Replies that no log, no digest and no wire could hold: the Job goes on, or stops so that it can be resumed."""
+"""Replies that cannot be logged, digested or sent: the Job continues, or stops so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perstack.testing.scripted import text as text_turn
 
 
 class Replying(ScriptedProvider):
-    """Replies with these, one after the other, and encodes what it is sent as a provider does."""
+    """A provider that returns these generations in turn, and encodes requests as a real one does."""
 
     def __init__(self, *generations: Generation) -> None:
         super().__init__([text_turn("unused")])

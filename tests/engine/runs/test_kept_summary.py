@@ -1,4 +1,4 @@
-"""job.json follows a Job that is driven, and no longer than that."""
+"""job.json follows a Job only while it is driven."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perstack.testing.scripted import text
 
 
 class Lost(CrashingStorage):
-    """Another process has the Job by the time that job.json is written."""
+    """A storage on which another process takes over the Job before job.json is written."""
 
     def __init__(self, *args) -> None:
         super().__init__(*args)

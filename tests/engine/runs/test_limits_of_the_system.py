@@ -1,4 +1,4 @@
-"""What the system has only so much of, files that are open and room on the disk: nothing is lost when it ends."""
+"""Limits of the system, open files and disk space: nothing is lost when one is reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delegates that ask while others of their Job are at work, and are answered at once."""
+"""Delegates that ask while others of their Job work, and are answered at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perstack.testing.scripted import text, tool, turn
 async def at_work(
     bench: Bench, turns, gate: Gate, seen: Seen | None = None, **more
 ) -> AsyncGenerator[tuple[Host, asyncio.Task, OpenQuestion]]:
-    """A Job of which one delegate asks, and the other is at work."""
+    """Yield a Job in which one delegate asks while the other works: Host, task and question."""
     async with bench.host(turns, *team(), plugins=(gate.kit,), **more) as host:
         host.use(host.project.model_copy(update={"permissions": ASK_WRITE}))
         task = asyncio.create_task(host.run("boss", "q", job_id="job", on_event=seen))
@@ -184,7 +184,7 @@ def test_an_interrupted_job_asks_the_same_when_it_is_resumed(bench: Bench) -> No
 
 
 class FullDisk(CrashingStorage):
-    """Has no room for answers while it is said to be full."""
+    """A storage that has no room for answers while `is_full` is set."""
 
     is_full = False
 
@@ -218,7 +218,7 @@ def test_who_answers_hears_that_it_could_not_be_recorded(bench: Bench) -> None:
 
 
 async def _live(bench: Bench, point: CrashPoint | None) -> int:
-    """One process: begins the Job or continues it, answers what is asked meanwhile and at the end, and may crash."""
+    """Run one process, which starts or continues the Job, answers all questions, and may crash."""
     gate, turns = Gate(), script(append("a.txt"))
     async with bench.host(
         turns, *team(), plugins=(gate.kit,), wrap=crashing(point or CrashPoint("after", 999))
@@ -277,7 +277,7 @@ def test_killed_at_any_write_an_answered_call_runs_once_and_is_answered_once(tmp
 
 
 def _random_team(chance: Random) -> tuple[dict, tuple]:
-    """A boss with delegates that have delegates; each makes some calls that need approval, and some that do not."""
+    """Return a boss with nested delegates, each with some calls that need approval and some that do not."""
     turns: dict = {}
     experts = []
 
@@ -296,7 +296,7 @@ def _random_team(chance: Random) -> tuple[dict, tuple]:
 
 
 async def _person(host: Host, chance: Random) -> int:
-    """Answers some of what is asked while others are at work, and all that the Job asks. Returns how much."""
+    """Answer some questions while other Runs work, and all that the Job waits for. Return the number of answers."""
     answers = 0
     work = asyncio.create_task(host.run("x", "q", job_id="job"))
     while True:

@@ -15,13 +15,13 @@ from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, tu
 WINDOW = 8_000
 STEPS = 500
 FACTS = {number: f"zephyr{number * 7919}" for number in range(1, 11)}
-"""What is told in the first steps, by its number."""
+"""The facts told in the first steps, by number."""
 BUDGET = 8.0
 PRICE = Price(name="scripted/scripted", input=1, output=10)
 
 
 def at_work(request: GenerationRequest) -> TurnLike:
-    """Plants the facts, works for long, asks for each of them again, and says what it has found."""
+    """Return the model's turn: it records the facts, works for long, then asks for each fact and repeats the answer."""
     step = request.step
     if step == 1:
         return turn(tool("todo", {"newTodos": ["tell the ten facts"]}))

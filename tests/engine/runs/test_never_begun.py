@@ -1,4 +1,4 @@
-"""A Job that was made, and whose process ended before its first event: its id is not lost."""
+"""A Job whose process ended before its first event: its id is not lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tokens cost, where the price is known."""
+"""Costs of tokens, if the price is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that a provider runs itself: which are offered, what is recorded of them, and what a person is told."""
+"""Tools that a provider runs itself: which are offered, recorded, and shown to a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that failed before their model replied, resumed after what was wrong has been put right."""
+"""Runs that failed before their model replied, resumed after the cause was fixed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRONG = [fail(404, "no such model", repeat=True)]
 
 
 def failed(bench: Bench, one=None, script=None, **overrides) -> str:
-    """A Job that failed at its first generation."""
+    """Run a Job that fails at its first generation, and return its id."""
     job = wait_for(bench.host(script or WRONG, one or expert("a", model="wrong"), **overrides).run("a", "q"))
     assert job.status == "stoppedByError"
     return job.id

@@ -1,4 +1,4 @@
-"""What a tool at work asks a person: the Run stops, and the same call is made again with the answer."""
+"""Questions of a running tool: the Run stops, and the same call is repeated with the answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHERE = Question(
 
 
 class Travel(SkillFactory, SkillSession):
-    """Its tool `book` asks where to; `sum` asks the model."""
+    """A skill whose tool `book` asks a person where to go; `sum` asks the model."""
 
     name = "travel"
 

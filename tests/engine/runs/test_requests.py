@@ -1,4 +1,4 @@
-"""What a model was sent is known from the log: by digests, the tools' blob, and a replay that builds it again."""
+"""The log determines each request to a model: digests, the tools' blob, and a replay that rebuilds it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_same_request_has_the_same_digest_whichever_way_it_came_about(bench:
 
 
 class Tuned(ScriptedProvider):
-    """A model with settings, one of which is secret."""
+    """A provider with settings, one of which is secret."""
 
     def create(self, config: ProviderConfig) -> Provider:
         made = super().create(config)

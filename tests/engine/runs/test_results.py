@@ -1,4 +1,4 @@
-"""Results that a program reads: held to a schema, corrected once, and what a caller sees of a delegate's."""
+"""Structured results: checked against a schema, corrected once, and passed from a delegate to its caller."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ SCRIPT = {
 
 
 async def live(bench: Bench, point: CrashPoint | None) -> int:
-    """One process: starts the Job or continues it, and crashes at the point; returns the number of appends."""
+    """Run one process, which starts or continues the Job and crashes at the point. Return the number of appends."""
     async with bench.host(SCRIPT, *TEAM, wrap=lambda inner: CrashingStorage(inner, point)) as host:
         storage = host.storage
         assert isinstance(storage, CrashingStorage)

@@ -1,4 +1,4 @@
-"""One line for all that use an endpoint: its limits, what it asks for, and what is done when it is down."""
+"""One queue for all users of an endpoint: its limits, its requests to wait, and its outages."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ HERE = ANTHROPIC.reply(Said("Here."))
 
 
 class Limited:
-    """Answers so many requests in each second, as vendors count them, and sends every other away for a second."""
+    """A server that answers so many requests per second, and refuses others with a wait of one second."""
 
     def __init__(self, rate: int) -> None:
         self.rate = rate
         self.sent_away = 0
         self.answered: list[tuple[float, str]] = []
-        """When, and which query."""
+        """Time and query of each answered request."""
         self._bucket = float(rate)
         self._seen = 0.0
 
@@ -66,7 +66,7 @@ def host(folder: Path, url: str, *, overrides: Overrides | None = None, **fields
 
 
 async def _all(folder: Path, url: str, runs: int, **fields: Any) -> tuple[list[Any], list[str]]:
-    """So many Jobs of two Hosts, all at work at once; and their queries, in the order in which they were ready."""
+    """Run Jobs of two Hosts concurrently. Return them, and their queries in the order in which they became ready."""
     came: list[str] = []
 
     async def run(used: Host, query: str) -> Any:
@@ -83,7 +83,7 @@ async def _all(folder: Path, url: str, runs: int, **fields: Any) -> tuple[list[A
 
 
 def displacement(came: list[str], answered: list[str]) -> int:
-    """By how many places somebody was answered before, or after, it was its turn."""
+    """Return the greatest difference between the places of a query in both orders."""
     return max(abs(came.index(one) - place) for place, one in enumerate(answered))
 
 
@@ -150,7 +150,7 @@ def test_no_more_generate_at_once_than_are_allowed_over_all_hosts(tmp_path: Path
 
 
 async def _line(answers: list[float], limits: ProviderLimits, runs: int) -> tuple[list[int], list[float]]:
-    """So many tries that come one after the other and are answered after these seconds: who was let in, and when."""
+    """Queue numbered attempts that take these seconds. Return the numbers and the times in order of admission."""
     provider = ScriptedProvider([])
     entered: list[int] = []
     moments: list[float] = []

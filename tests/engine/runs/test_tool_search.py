@@ -1,4 +1,4 @@
-"""Many tools: those beyond a budget are found by a search, and stay found."""
+"""Many tools: those beyond a budget are found by a search, and stay available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules on real storages: each occurrence starts one Job, whoever looks, dies or edits."""
+"""Schedules on real storages: each occurrence starts one Job, whichever processes look, die or edit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def jobs_of(host: Host) -> list[JobSummary]:
 
 
 async def see_schedule(bench: Bench, host: Host) -> Host:
-    """A schedule that was seen for the first time a minute ago."""
+    """Record the schedule as first seen a minute ago, and return the Host."""
     await host.schedules.once()
     bench.clock.move(MINUTE)
     return host
@@ -246,7 +246,7 @@ def test_an_entry_that_is_not_of_the_log_is_not_believed(bench: Bench) -> None:
 
 @dataclass
 class Queueing:
-    """As a dispatcher has it: a Job is queued, and an order of one id is taken once."""
+    """A launcher like a dispatcher's: it queues Jobs, and accepts an order of one id once."""
 
     host: Host
     resumes: bool = False

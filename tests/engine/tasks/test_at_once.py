@@ -1,4 +1,4 @@
-"""Two of `run-due`, `answer` and `resume` at once, on one storage: no effect comes twice, and who loses hears it."""
+"""Concurrent `run-due`, `answer` and `resume` on one storage: no effect occurs twice, and the loser gets an error."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ ROUNDS = 4
 
 
 def in_turn(pair: tuple[str, str], number: int) -> tuple[str, str]:
-    """Either of the two is first, round by round."""
+    """Return the pair in alternating order, by the number of the round."""
     return pair if number % 2 == 0 else (pair[1], pair[0])
 
 
 class Till:
-    """Experts that pay, and what was paid."""
+    """Hosts whose Experts pay, and the payments."""
 
     def __init__(self, bench: Bench) -> None:
         self.paid: list[str] = []
-        """For which task, each time that it was."""
+        """The task of each payment."""
         self._bench = bench
         self._kit = Toolkit("till")
 
@@ -74,7 +74,7 @@ def on_task(task_id: str) -> dict[str, Work]:
 
 
 async def at_once(hosts: Sequence[Host], works: Sequence[Work]) -> list[object]:
-    """What became of each; what was refused was refused in words that say why."""
+    """Run the works concurrently and return their outcomes. Errors must be Conflict or UsageError."""
     done = await asyncio.gather(*(work(host) for host, work in zip(hosts, works, strict=True)), return_exceptions=True)
     for one in done:
         assert not isinstance(one, BaseException) or isinstance(one, Conflict | UsageError), repr(one)
@@ -88,13 +88,13 @@ def refusals(done: Sequence[object]) -> list[BaseException]:
 
 
 async def begin_task(host: Host, task_id: str) -> None:
-    """A task of an Expert, which is due."""
+    """Create a task of an Expert, which is due."""
     await host.tasks.create(task_id, agent_id="payer", start=True)
     await host.tasks.pause(task_id, "scheduled_wait", resume_at=1)
 
 
 async def interrupted(till: Till, task_id: str) -> str:
-    """Its Job is interrupted before it has done anything."""
+    """Create a task whose Job is interrupted before its first effect, and return the Job's id."""
     host = till.host([text("late", delay_ms=60_000)])
     await begin_task(host, task_id)
     looking = asyncio.ensure_future(host.scheduler.once())
@@ -107,7 +107,7 @@ async def interrupted(till: Till, task_id: str) -> str:
 
 
 async def asking(till: Till, task_id: str) -> str:
-    """Its Job waits for an answer."""
+    """Create a task whose Job waits for an answer, and return the Job's id."""
     host = till.host(asks_and_pays(task_id))
     await begin_task(host, task_id)
     await host.scheduler.once()
@@ -132,7 +132,7 @@ def test_of_a_job(bench: Bench, pair: tuple[str, str]) -> None:
             works = on_job(job_id, question.id if question is not None else None)
             done = await at_once(hosts, [works[name] for name in in_turn(pair, number)])
             if asks and len(refusals(done)) == 2:
-                # the other had the lease just to see that there is nothing to resume: a person answers again
+                # the other process held the lease only to find nothing to resume: a person answers again
                 done[0] = await works["answer"](hosts[0])
             assert len(refusals(done)) <= 1, done
             if "run-due" not in pair:

@@ -1,4 +1,4 @@
-"""A task or a series whose log does not read is a row of its own, and ends no list."""
+"""A task or a series with an unreadable log has its own row, and ends no list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEASURED = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_it
 
 
 async def damaged_task(bench: Bench, host: Host, task_id: str = "broken", edited: bytes = b"scheduled_wait") -> None:
-    """A task among two healthy ones, which its log does not tell of any more, and neither does its entry."""
+    """Create a task between two intact ones, and damage its log and its entry."""
     for one in ("before", task_id, "after"):
         await host.tasks.create(one, name=f"the {one}", agent_id="me", start=True)
         if one == task_id:
@@ -133,7 +133,7 @@ def test_an_entry_that_is_none_is_made_anew_from_the_log(bench: Bench, entry: by
 
 
 async def damaged_series(bench: Bench, host: Host, edited: bytes) -> None:
-    """Iterations among others, whose log was edited, and whose summary is lost."""
+    """Create a series between two intact ones, edit its log, and remove its summary."""
     for one in ("before", "broken", "after"):
         await host.iterations.begin("a", f"query of {one}", series_id=one)
     edit(bench.workspace, bench.storage, edited, b"x" * len(edited))

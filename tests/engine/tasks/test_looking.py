@@ -1,4 +1,4 @@
-"""Each thing that is due is looked after by itself: what goes wrong with one is told, and ends nothing else."""
+"""Due items are handled independently: an error with one is reported and stops no other."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from perstack.testing.scripted import fail, text
 
 
 class Failing(CrashingStorage, StorageFactory):
-    """Fails the calls that are named, on whatever they are made. A storage plugin as well, of itself."""
+    """A storage that fails calls by their name, in all spaces, and the plugin that opens it."""
 
     scheme = "failing"
 
     def __init__(self, storage: Storage, failing: dict[str, BaseException] | None = None) -> None:
         super().__init__(storage)
         self.failing: dict[str, BaseException] = {} if failing is None else failing
-        """What a call raises, by its name, and perhaps the Job it is made on."""
+        """Exceptions by the name of the call, optionally with the Job."""
 
     def open(self, location: str, workspace: Path, **options: object) -> Storage:
         return self
@@ -57,7 +57,7 @@ class Failing(CrashingStorage, StorageFactory):
 
 
 async def watched(host: Host, look: Callable[[asyncio.Queue[DueWorkResult]], Awaitable[None]]) -> None:
-    """Watch while `look` is at work, and see that it was that which ended the watch."""
+    """Watch until `look` has ended, and check that the watch did not end first."""
     woken = asyncio.Queue[DueWorkResult]()
     watching = asyncio.ensure_future(host.scheduler.watch(1, woken.put_nowait))
     looking = asyncio.ensure_future(look(woken))

@@ -1,4 +1,4 @@
-"""A task is deleted and made again under its id while a process is in the middle of a change to the one before."""
+"""A task is deleted and recreated under its id while a process is changing the previous one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOMENTS = ("before it says that it will append", "before it appends", "before it
 
 
 class Interrupted(CrashingStorage):
-    """Something else happens before one of the things that are written to its tasks."""
+    """A storage that runs the next action of `meanwhile` before certain writes."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
@@ -39,7 +39,7 @@ class Interrupted(CrashingStorage):
 
 
 class Whole(CrashingStorage):
-    """A storage, of which the tasks are the interrupted ones."""
+    """A storage with another storage for its tasks."""
 
     def __init__(self, storage: Storage, tasks: Storage) -> None:
         super().__init__(storage)

@@ -1,4 +1,4 @@
-"""What is due goes on, once; the tasks of Experts get a Job."""
+"""Due tasks continue once; tasks of Experts get a Job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wrong argument of any operation on tasks is the caller's mistake, said in one line that names it."""
+"""A wrong argument of any operation on tasks is the caller's error, reported in one line that names it."""
 
 from __future__ import annotations
 

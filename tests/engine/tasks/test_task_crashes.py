@@ -1,4 +1,4 @@
-"""Tasks outlive the processes that work on them, and of two writers one loses."""
+"""Tasks survive crashes of processes that work on them, and of two concurrent writers one fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_script_killed_at_20_random_moments_processes_each_of_42_files_once(st
     chance = random.Random(42)
 
     def run(lines: int | None) -> bool:
-        """Let it say so many lines, then kill it; whether it came to its end."""
+        """Let the program print so many lines, then kill it. Return whether it ended by itself."""
         command = [sys.executable, str(SCRIPT), storage, str(FILES)]
         with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -36,7 +36,7 @@ def test_a_script_killed_at_20_random_moments_processes_each_of_42_files_once(st
                 return process.wait(60) == 0
             for _ in range(lines):
                 process.stdout.readline()
-            # a random place between this line and the next, in turns of the processor
+            # a random place between this line and the next, by busy waiting
             for _ in range(chance.randrange(30_000)):
                 pass
             process.kill()
@@ -118,7 +118,7 @@ def test_of_writing_to_a_task_and_deleting_it_at_one_version_one_succeeds(bench:
 
 
 class DyingStorage(InMemoryStorage):
-    """Dies at the n-th thing that it is asked to write."""
+    """A storage that crashes at its n-th write."""
 
     left = 1 << 30
 
@@ -171,7 +171,7 @@ def test_a_list_never_lies_wherever_a_writer_dies() -> None:
 def test_ten_thousand_tasks_are_listed_and_one_is_found_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # nothing here is about power loss, and a busy disk takes minutes for so many syncs
+    # this test does not simulate power loss, and a busy disk takes minutes for so many syncs
     for sync in ("os.fsync", "perstack_filesystem.log_file.sync_data", "perstack_filesystem.entry_index.sync_data"):
         monkeypatch.setattr(sync, lambda fd: None)
 
@@ -189,7 +189,7 @@ def test_ten_thousand_tasks_are_listed_and_one_is_found_at_once(
         assert len(page.tasks) == 100
         assert {one.agent_id for one in page.tasks} == {"agent4"}
         assert task.name == "t7777"
-        # many times what it takes alone on a machine (docs/speed.md): the tests beside it want it too
+        # many times the duration on an idle machine (docs/speed.md), since other tests run concurrently
         assert max(took) < 2
 
     wait_for(work(), 100)

@@ -18,7 +18,7 @@ from perstack.testing.scripted import ScriptedProvider, text
 
 
 async def blocked(memory: ExecutionMemory, task: str) -> list[tuple[str, str]]:
-    """What holds a task up, which a list says as well."""
+    """Return ids and statuses of what blocks a task, after checking that the list shows the same."""
     by_get = (await memory.get(task)).blocked_by
     (in_list,) = [one for one in (await memory.list()).tasks if one.task_id == task]
     assert in_list.blocked_by == by_get
@@ -180,7 +180,7 @@ def test_two_that_begin_to_wait_for_each_other_in_one_moment_are_named_in_lists_
         for one in ("a", "b", "behind"):
             await memory.create(one, start=True)
         given = DecisionInput(1, this_user())
-        # neither saw the other when it was checked whom it may wait for
+        # neither dependency existed yet when the other one was checked for a circle
         for one, other in (("a", "b"), ("b", "a"), ("behind", "a")):
             command, waits = PauseCommand(task_id=one, depends_on=(other,)), replace(given, depends_on=(other,))
             await memory.log.change(one, lambda task, c=command, w=waits: c.decide(task, w), None)

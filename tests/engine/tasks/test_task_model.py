@@ -1,4 +1,4 @@
-"""Any sequence of operations on tasks agrees with a model that is a few fields, on every storage."""
+"""Any sequence of operations on tasks agrees with a model of a few fields, on every storage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALLOWED = {
 
 @dataclass
 class Model:
-    """A task as it ought to be."""
+    """The expected state of a task."""
 
     config: TaskConfig
     state: dict
@@ -53,7 +53,7 @@ class Model:
 
 
 class TaskMachine(RuleBasedStateMachine):
-    """Two processes work on the tasks of one store."""
+    """Two processes that work on the tasks of one store."""
 
     make: Callable[[], Callable[[], ExecutionMemory]]
 
@@ -70,12 +70,12 @@ class TaskMachine(RuleBasedStateMachine):
 
     @property
     def memory(self) -> ExecutionMemory:
-        """Now the one, now the other."""
+        """Return the view of each process in turn."""
         self.turn += 1
         return self.views[self.turn % 2]
 
     def may(self, task_id: str, operation: str, work) -> Model | None:
-        """Do it, and hold it to the table; the model's task if it was allowed."""
+        """Perform the operation and compare the outcome with the table. Return the task's model if it was allowed."""
         model = self.tasks.get(task_id)
         if model is None:
             with pytest.raises(NotFound):
@@ -192,7 +192,7 @@ class TaskMachine(RuleBasedStateMachine):
 
     @rule(view=st.integers(0, 1))
     def reopen(self, view: int) -> None:
-        """A process ends and another begins."""
+        """End one process and start another."""
         wait_for(self.views[view].close())
         self.views[view] = self.open()
 

@@ -1,4 +1,4 @@
-"""What looking at a task costs: it does not grow with the tasks that are there."""
+"""The cost of getting one task does not grow with the number of tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def _filled(folder: Path, storage: str, tasks: int) -> None:
 
 
 async def _calls_of_a_get(folder: Path, storage: str) -> int:
-    """How many functions are called for getting one task, by a process that has just opened the storage."""
+    """Return the number of function calls for getting one task in a newly opened storage."""
     calls = 0
 
     def count(frame: FrameType, event: str, _: object) -> None:

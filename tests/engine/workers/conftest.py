@@ -1,4 +1,4 @@
-"""What tests of workers share."""
+"""Fixtures for tests of workers."""
 
 from __future__ import annotations
 

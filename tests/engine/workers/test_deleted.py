@@ -1,4 +1,4 @@
-"""The order that a worker held when it died, of a Job that was deleted since, is removed by those of its storage."""
+"""The order of a deleted Job, held by a worker that died, is removed by the other workers of its storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def host_of(bench: Bench, engine: Engine) -> Host:
 
 
 async def held_by_the_dead(host: Host, engine: Engine, job_id: str) -> Claim:
-    """A Job whose worker has its order and is dead."""
+    """Submit a Job and return its claim by a worker that then died."""
     await host.submit("a", "q", job_id=job_id)
     async with engine.dispatcher.seat("dies") as seat:
         claim = await seat.claim()
@@ -33,7 +33,7 @@ async def held_by_the_dead(host: Host, engine: Engine, job_id: str) -> Claim:
 
 
 async def said_of(at_work: AtWork, job_id: str) -> tuple[str, str]:
-    """What a worker says of it in the end."""
+    """Return the kind and the text of a worker's last report on a Job."""
     await at_work.wait_until(lambda: any(one.job == job_id for one in at_work.of("ended", "refused", "again")))
     (news,) = [one for one in at_work.news if one.job == job_id]
     return news.event, news.text

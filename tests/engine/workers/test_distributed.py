@@ -1,4 +1,4 @@
-"""Delegates that are driven by other workers than their Job: each once, within the limits of the whole tree."""
+"""Delegates driven by other workers than their Job's: each once, within the limits of the whole tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perstack.testing.scripted import text, tool, turn
 
 
 def drivers(atwork: list[AtWork]) -> dict[str, str]:
-    """Who drove what, by the id of the Job or Run."""
+    """Return the name of each driver by the id of the Job or Run."""
     return {str(news.facts.get("run", news.job)): one.worker.name for one in atwork for news in one.of("taken")}
 
 
@@ -190,7 +190,7 @@ def test_who_stops_the_job_stops_its_delegates_and_those_that_wait(bench: Bench)
 
 
 async def _approve_both(bench: Bench, fleet: Fleet, *, runs: int) -> None:
-    """The boss is asked twice, about a.txt and b.txt, and completes with so many Runs."""
+    """Submit the Job of the boss and approve its two calls. It must complete with so many Runs."""
     async with fleet.at_work("one", "two", concurrency=1) as workers:
         host = workers[0].host
         await host.submit("boss", "q", job_id="job")

@@ -1,4 +1,4 @@
-"""A Job with distributed delegates that is deleted, stopped or answered while not everybody is there who drives it."""
+"""A Job with distributed delegates that is deleted, stopped or answered while some of its drivers are gone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW = [text("Part.", delay_ms=60_000)]
 
 
 async def die_once_it_generates(fleet: Fleet, host: Host, number: int, *, concurrency: int) -> None:
-    """A worker that dies once it has asked the model of the first delegate, which `number` before it have."""
+    """Run a worker that dies in its generation of the first delegate, which `number` workers began before."""
     life = Life(f"dies-{number}", Fate())
     async with fleet.mortal(life, concurrency=concurrency) as dies:
         async with asyncio.timeout(15):
@@ -31,7 +31,7 @@ async def die_once_it_generates(fleet: Fleet, host: Host, number: int, *, concur
 
 
 async def types_of(host: Host, run_id: str) -> list[str]:
-    """Of the events of a Run of the Job; none if it has not begun."""
+    """Return the types of a Run's events; empty if it has not begun."""
     if run_id not in (await host.storage.runs("job")).ids:
         return []
     return [line.event.type for line in await host.events(run_id)]
@@ -39,7 +39,7 @@ async def types_of(host: Host, run_id: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be begun is tried again soon."""
+    """Shorten the pause before another try to begin a Job."""
     monkeypatch.setattr("perstack.core.queue.orders._MAX_PAUSE_MS", 100)
 
 

@@ -1,4 +1,4 @@
-"""What people do with a Job whose worker is gone, while another worker still drives one of its delegates."""
+"""User actions on a Job whose worker is gone while another worker still drives one of its delegates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delegates that are driven by other workers, as processes on PostgreSQL: killed, frozen, left, stopped, taken back."""
+"""Delegates driven by other worker processes on PostgreSQL: killed, frozen, drained, stopped, taken over."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ STEPS = 3
 
 @pytest.fixture
 def team(terminal: Terminal, postgres: PostgresServer) -> Cluster:
-    """A project whose Expert has four delegates at once, of three effects each."""
+    """Return a project whose Expert has four concurrent delegates with three effects each."""
     cluster = Cluster(terminal, postgres.address())
     calls = [("helper", {"query": f"part {n}"}) for n in range(HELPERS)]
-    # the file of its worker says when a worker is inside of a call
+    # a worker's own file of effects shows when it is inside a call
     scripts = (f"echo {n} >> effects; echo {n} >> effects-of-$LOGNAME; sleep 0.7" for n in range(STEPS))
     helper = [*(reply("", ("exec", {"command": "sh", "args": ["-c", one]})) for one in scripts), reply("part")]
     terminal.project(TOML.format(storage=cluster.storage) + TEAM, a=[reply("", *calls), reply("done")], helper=helper)
@@ -41,7 +41,7 @@ def team(terminal: Terminal, postgres: PostgresServer) -> Cluster:
 
 @contextmanager
 def workers(cluster: Cluster, *names: str) -> Iterator[list[Process]]:
-    """With one place each, all ready."""
+    """Yield workers that drive one Job each, when all are ready."""
     with ExitStack() as stack:
         found = [
             stack.enter_context(
@@ -59,7 +59,7 @@ def has_taken(process: Process, *, run: bool) -> bool:
 
 
 def one_of(processes: list[Process], there: Callable[[Process], bool], seconds: float = 60) -> Process:
-    """The first that is so, waited for."""
+    """Wait for a process that meets the condition, and return it."""
     deadline = time.monotonic() + seconds
     while True:
         for process in processes:
@@ -84,7 +84,7 @@ def is_done(process: Process) -> bool:
 
 
 def checked(cluster: Cluster, job_id: str = "job") -> JobSummary:
-    """The Job, whose logs are whole and whose totals are theirs."""
+    """Return the Job, after checking that its logs are complete and match its totals."""
 
     async def work() -> JobSummary:
         async with cluster.host() as host:

@@ -1,4 +1,4 @@
-"""Tasks that are due, in workers that are processes, on PostgreSQL: worked on once, left, taken over."""
+"""Due tasks in worker processes on PostgreSQL: handled once, returned, taken over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perstack.ports.dispatcher import TAKEN_OVER_WITHIN
 
 @pytest.fixture
 def cluster(cluster: Cluster) -> Cluster:
-    """With a task that is due. Nobody named its dispatcher: it is the storage's server."""
+    """Return a cluster with a due task. Its dispatcher is not named: it is the storage's server."""
     terminal = cluster.terminal
     terminal.script(a=[*(effect(number, 0.4) for number in range(4)), reply("done")])
     for line in (("create", "fix", "--agent", "a", "--start"), ("pause", "fix", "--reason", "human_input")):
@@ -37,7 +37,7 @@ def task_of(cluster: Cluster) -> TaskState:
 
 @contextmanager
 def pair(cluster: Cluster) -> Iterator[tuple[Process, Process]]:
-    """Two workers of which one works on the task: that one, and the other."""
+    """Yield two workers, first the one that works on the task."""
     with cluster.worker(name="first") as first, cluster.worker(name="second") as second:
         cluster.until_effects(2)
         yield (first, second) if first.of("taken") else (second, first)

@@ -1,4 +1,4 @@
-"""What is due in workers has an order: a place, labels, a drain, a takeover."""
+"""Orders for due tasks and series in workers: concurrency, labels, drain, takeover."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEASURED = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_it
 
 
 def host_of(bench: Bench, engine: Engine, script: object, *experts: object) -> Host:
-    """One that nobody has named a dispatcher to: it is there, as the storage's own is."""
+    """Return a Host whose dispatcher was not chosen but is the storage's own."""
     host = bench.host(script, *(experts or (expert("a"),)), dispatcher=engine.dispatcher)  # type: ignore[arg-type]
     host._source.current.dispatching.is_chosen = False
     return host
@@ -30,14 +30,14 @@ async def due_task(host: Host, task_id: str = "fix") -> None:
 
 
 async def completed(at_work: AtWork, task_id: str = "fix") -> None:
-    """Until a task is, which is within a moment of the end of its Job."""
+    """Wait until a task is completed, which is a moment after the end of its Job."""
     async with asyncio.timeout(5):
         while (await at_work.host.tasks.get(task_id)).status != "completed":
             await asyncio.sleep(0.02)  # a poll, bounded above
 
 
 async def limited_series(bench: Bench) -> None:
-    """Iterations that pause for a rate, whose pause is over."""
+    """Create a series that was paused by a rate limit, whose pause is over."""
     limited = bench.host([fail(429, "come back", retry_after=3600)], MEASURED)
     assert (await limited.iterations.begin("a", "q", series_id="it")).pause_reason == "rate_limit"
     bench.clock.move(3_700_000)
@@ -183,7 +183,7 @@ def test_iterations_of_a_worker_that_died_are_taken_over_and_those_that_end_each
         await engine.submit("it")
 
         async def killed() -> int:
-            """A worker that ends as it drives them, before any work of theirs."""
+            """Kill a worker that drives the series before any step. Return the number of takeovers."""
             hangs = host_of(bench, engine, [text("late", delay_ms=60_000)], MEASURED)
             async with engine.at_work(hangs, "dying") as dying:
                 await dying.wait_for_report("taken")

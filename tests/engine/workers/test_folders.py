@@ -1,4 +1,4 @@
-"""A worker with folders: each Job begins with the files that it was snapshotted with last."""
+"""Workers with folders: each Job begins with the files of its last snapshot."""
 
 from __future__ import annotations
 

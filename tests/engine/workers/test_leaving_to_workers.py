@@ -1,4 +1,4 @@
-"""Answers and events from outside that are only recorded where workers drive, and the Job that goes on by them."""
+"""Answers and signals are only recorded where workers drive; the Job continues in a worker."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_what_a_delegate_waits_for_is_answered_in_its_own_log_and_its_call_runs_
 
 
 class OnTheStorage(InMemoryDispatchers):
-    """An engine that the storage's own address would do for."""
+    """An engine that the storage's address also names."""
 
     opened = 0
 

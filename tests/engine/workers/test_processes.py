@@ -1,4 +1,4 @@
-"""Workers as processes, on PostgreSQL: killed, frozen, asked to leave, their server restarted."""
+"""Worker processes on PostgreSQL: killed, frozen, drained, and with their server restarted."""
 
 from __future__ import annotations
 

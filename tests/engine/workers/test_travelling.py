@@ -1,4 +1,4 @@
-"""What stands beside perstack.toml goes with a Job that is left to workers: Agent Skills, and perstack.lock."""
+"""Files beside perstack.toml accompany a Job to its worker: Agent Skills and perstack.lock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ path = "csv"
 
 
 class Machine:
-    """A folder of somebody, on one storage with the others."""
+    """A user's project folder and home, on a storage shared with other machines."""
 
     def __init__(self, root: Path, name: str, toml: str = "") -> None:
         self.storage = f"sqlite:{root}/state.db"

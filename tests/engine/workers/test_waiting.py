@@ -1,4 +1,4 @@
-"""`perstack submit --wait` and `perstack log --follow`, while workers in processes of their own drive the Job."""
+"""`perstack submit --wait` and `perstack log --follow`, while worker processes drive the Job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker drives what it is given, once, and leaves without losing anything."""
+"""A worker drives each claimed Job once, and leaves without losing anything."""
 
 from __future__ import annotations
 
@@ -131,18 +131,18 @@ def test_a_job_that_this_worker_cannot_drive_waits_for_another(bench: Bench) -> 
 
 
 async def _hang(job_id: str, **_: object) -> JobSummary:
-    """Drives nothing, for ever."""
+    """Wait for ever instead of driving the Job."""
     await asyncio.Event().wait()
     raise AssertionError
 
 
 async def _killed(engine: Engine, host: Host) -> int:
-    """A worker that dies over what it is given: how often its order was taken over by then."""
+    """Kill a worker that has claimed the Job. Return the number of takeovers."""
     return await _dead(engine, host, _hang)
 
 
 async def _killed_over_it(bench: Bench, engine: Engine, name: str) -> int:
-    """The same, of a worker of that name which has taken the Job up."""
+    """Kill a worker of that name that has begun the Job. Return the number of takeovers."""
 
     async def drive(job_id: str, **_: object) -> JobSummary:
         dying = bench.host(DONE, expert("a"), wrap=crashing(CrashPoint("after", 1)))
@@ -278,7 +278,7 @@ def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench)
 
 
 async def _written_by_a_newer_version(host: Host, job_id: str) -> list[bytes]:
-    """The Job's log, with an event at its end that this version does not know."""
+    """Append an event of an unknown type to the Job's log, and return the log."""
     run = RunRef(job_id, (await host.job(job_id)).coordinator_run_id)
     lines = await host.storage.read(run)
     last = open_line(lines[-1])
@@ -341,7 +341,7 @@ def test_a_claim_that_is_lost_ends_the_drive_and_nothing_else(bench: Bench) -> N
 
 
 class Unreachable(InMemoryDispatcher):
-    """An engine that does not answer as long as `is_away`."""
+    """An engine that is unreachable while `is_away` is set."""
 
     is_away = True
 
@@ -421,7 +421,7 @@ def test_two_workers_share_fifty_jobs_and_each_is_driven_once(tmp_path: Path) ->
 
 
 class Late(InMemoryDispatcher):
-    """An engine whose answer to a claim comes when the test says so."""
+    """An engine whose answer to a claim is delayed until `answers` is set."""
 
     def __init__(self, orders: InMemoryOrders, *, slow: str) -> None:
         super().__init__(orders)
@@ -453,7 +453,7 @@ class Late(InMemoryDispatcher):
 
 
 async def _waits_as_before(engine: Engine, job_id: str) -> None:
-    """The order is another worker's to claim, which takes it over from nobody."""
+    """Check that another worker can claim the order, and not as a takeover."""
     async with engine.dispatcher.seat("next") as seat:
         claim = await seat.claim()
         assert claim is not None
