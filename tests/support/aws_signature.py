@@ -22,18 +22,18 @@ def signer_of(method: str, path: str, headers: Mapping[str, str], body: bytes, s
 
     `path` is as it was sent, without a query; `headers` have lower-case names.
     """
-    found = _AUTHORIZATION.fullmatch(headers["authorization"])
-    assert found, "no signature"
-    names = found["names"].split(";")
+    match = _AUTHORIZATION.fullmatch(headers["authorization"])
+    assert match, "no signature"
+    names = match["names"].split(";")
     assert {"host", "x-amz-date"} <= set(names)
     assert names == sorted(names)
     assert {name for name in headers if name.startswith("x-amz-")} <= set(names), "all of AWS's own are signed"
     lines = [f"{name}:{' '.join(headers[name].split())}" for name in names]
-    canonical = "\n".join([method, quote(path, safe="/~"), "", *lines, "", found["names"], sha256(body).hexdigest()])
+    canonical = "\n".join([method, quote(path, safe="/~"), "", *lines, "", match["names"], sha256(body).hexdigest()])
     digest = sha256(canonical.encode()).hexdigest()
-    to_sign = "\n".join(["AWS4-HMAC-SHA256", headers["x-amz-date"], found["scope"], digest])
+    to_sign = "\n".join(["AWS4-HMAC-SHA256", headers["x-amz-date"], match["scope"], digest])
     key = f"AWS4{secret}".encode()
-    for part in found["scope"].split("/"):
+    for part in match["scope"].split("/"):
         key = HMAC(key, part.encode(), sha256).digest()
-    assert HMAC(key, to_sign.encode(), sha256).hexdigest() == found["signature"]
-    return found["id"], found["region"], found["service"]
+    assert HMAC(key, to_sign.encode(), sha256).hexdigest() == match["signature"]
+    return match["id"], match["region"], match["service"]

@@ -21,16 +21,16 @@ def leave_out_storages(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect most tests on other storages than folders, unless PERSTACK_STORAGES or PERSTACK_FAULTS is `all`."""
     if "all" in (os.environ.get("PERSTACK_STORAGES"), os.environ.get("PERSTACK_FAULTS")):
         return
-    left_out = [one for one in items if isinstance(one, pytest.Function) and _is_left_out(one)]
+    left_out = [item for item in items if isinstance(item, pytest.Function) and _is_left_out(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [one for one in items if one not in gone]
+        excluded = set(left_out)
+        items[:] = [item for item in items if item not in excluded]
 
 
 def _is_left_out(item: pytest.Function) -> bool:
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    storage = next((one for one in params.values() if isinstance(one, str) and one in _ONE_IN), "")
+    storage = next((value for value in params.values() if isinstance(value, str) and value in _ONE_IN), "")
     if storage.startswith("sqlite:") and item.get_closest_marker("sweep") is not None:
         return False  # it tries other points than folders
     return crc32(item.originalname.encode()) % _ONE_IN.get(storage, 1) != 0

@@ -79,10 +79,10 @@ class Spenders:
             )
             self._took(begin(start, Head(1, "")))
 
-    def play(self, most: int = 100_000) -> None:
+    def play(self, max_turns: int = 100_000) -> None:
         """Play until every delegate is stopped."""
         active = [run.id for run in self.runs.values() if not run.is_coordinator]
-        for _ in range(most):
+        for _ in range(max_turns):
             if not active:
                 return
             if not self.says_all and self.choose(150) == 0:

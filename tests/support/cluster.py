@@ -60,7 +60,7 @@ async def endure(
         for machine in running.machines:
             await asyncio.to_thread(machine.end, signal.SIGTERM)
         counts = await count_outcomes(running, leaving_at)
-    assert not counts.faults, "\n".join(f"{name}: {found[:5]}" for name, found in counts.faults.items())
+    assert not counts.faults, "\n".join(f"{name}: {faults[:5]}" for name, faults in counts.faults.items())
     assert all(running.done[name] >= rounds for name in HARMS), running.done
     assert len(running.jobs) >= jobs
     return counts, running.done

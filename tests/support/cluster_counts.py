@@ -167,7 +167,7 @@ class Totals(NamedTuple):
     appends: int
 
 
-def check_totals(counts: Counts, job: JobSummary, found: Totals, *, poisoned: int, errors: list[str]) -> None:
+def check_totals(counts: Counts, job: JobSummary, totals: Totals, *, poisoned: int, errors: list[str]) -> None:
     """Check that the summary of a Job, those of its Runs, and its events agree, and are what its Expert does.
 
     After `poisoned` of its delegates were stopped as poison, the Job goes on with their errors: it has fewer steps than
@@ -180,29 +180,33 @@ def check_totals(counts: Counts, job: JobSummary, found: Totals, *, poisoned: in
         sum(run.usage.input_tokens for run in job.runs),
         sum(run.usage.output_tokens for run in job.runs),
     )
-    due = (kind.steps, kind.steps * INPUT, kind.steps * OUTPUT)
-    begun = in_summary[0] - found.steps
-    agree = in_summary == in_runs and 0 <= begun <= poisoned and found.tokens == in_summary[1] + in_summary[2]
-    are_due = in_summary == due and found.appends == kind.appends
-    are_fewer = all(one <= most for one, most in zip((*in_summary, found.appends), (*due, kind.appends), strict=True))
+    expected = (kind.steps, kind.steps * INPUT, kind.steps * OUTPUT)
+    unanswered_steps = in_summary[0] - totals.steps
+    agree = (
+        in_summary == in_runs and 0 <= unanswered_steps <= poisoned and totals.tokens == in_summary[1] + in_summary[2]
+    )
+    are_due = in_summary == expected and totals.appends == kind.appends
+    are_fewer = all(
+        one <= most for one, most in zip((*in_summary, totals.appends), (*expected, kind.appends), strict=True)
+    )
     if agree and (are_due or (are_fewer and poisoned)):
         return
-    text = f"{in_summary}, in its Runs {in_runs}, in its events {found}"
+    text = f"{in_summary}, in its Runs {in_runs}, in its events {totals}"
     stand = ", ".join(f"{run.id} {run.status} after {run.steps} steps" for run in job.runs)
-    wanted = f"{due} are due, {kind.appends} calls"
-    counts.wrong_totals.append(f"{job.id} ({job.expert_key}) has {text}; {wanted}: {stand}; {errors}")
+    expectation = f"{expected} are due, {kind.appends} calls"
+    counts.wrong_totals.append(f"{job.id} ({job.expert_key}) has {text}; {expectation}: {stand}; {errors}")
 
 
-def compare(counts: Counts, told: list[tuple[str, str]], digests: dict[str, str], mine: set[str]) -> None:
+def compare(counts: Counts, confirmed: list[tuple[str, str]], digests: dict[str, str], job_prefixes: set[str]) -> None:
     """Compare confirmed writes with the stored events: none may be missing, different or doubled."""
-    told = [(event_id, digest) for event_id, digest in told if _job_of(event_id, 2) in mine]
-    counts.told = len(told)
-    for event_id, digest in told:
+    confirmed = [(event_id, digest) for event_id, digest in confirmed if _job_of(event_id, 2) in job_prefixes]
+    counts.told = len(confirmed)
+    for event_id, digest in confirmed:
         if event_id not in digests:
             counts.lost_events.append(event_id)
         elif digests[event_id] != digest:
             counts.other_events.append(event_id)
-    times = Counter(event_id for event_id, _ in told)
+    times = Counter(event_id for event_id, _ in confirmed)
     counts.other_events += [f"{event_id}: told {count} times" for event_id, count in times.items() if count > 1]
     counts.untold = len(digests.keys() - times.keys())
 

@@ -58,8 +58,8 @@ class Machines:
         with suppress(TimeoutError, PerstackError):
             async with asyncio.timeout(_PATIENCE):
                 while True:
-                    there = await self._workers()
-                    found = [machine for machine in self._well if any(map(machine.has_work_as, there))]
+                    workers = await self._workers()
+                    found = [machine for machine in self._well if any(map(machine.has_work_as, workers))]
                     if found:
                         return random.choice(found)
                     await asyncio.sleep(0.1)

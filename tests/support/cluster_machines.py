@@ -30,7 +30,7 @@ from perstack.ports.dispatcher import WorkerInfo
 
 PROGRAM = str(Path(sys.executable).with_name("perstack"))
 
-_FEW = 60
+_MAX_INDIVIDUAL_READS = 60
 """Maximum number of Jobs that are read individually."""
 _SUMMARIES = "SELECT job_id, convert_from(summary, 'UTF8') FROM cluster.jobs WHERE space = ''"
 _MISSED = 10 * 60_000
@@ -151,11 +151,11 @@ class Cluster:
 
     async def statuses(self) -> dict[str, str]:
         """Return the status of each Job that is not completed. Cached summaries may be older than the logs."""
-        kept = await self._stored_summaries()
-        left = [job for job in kept if job.startswith("schedule-") and kept[job] != "completed"]
-        left += [job for job in self.jobs if kept.get(job) != "completed"]
-        found = {job: kept.get(job) or "" for job in left}
-        for job in left if len(left) <= _FEW else []:
+        stored = await self._stored_summaries()
+        unfinished = [job for job in stored if job.startswith("schedule-") and stored[job] != "completed"]
+        unfinished += [job for job in self.jobs if stored.get(job) != "completed"]
+        found = {job: stored.get(job) or "" for job in unfinished}
+        for job in unfinished if len(unfinished) <= _MAX_INDIVIDUAL_READS else []:
             with suppress(PerstackError):  # the next round sees it
                 found[job] = (await self.host.job(job)).status
         return {job: status for job, status in found.items() if status != "completed"}
@@ -251,8 +251,8 @@ class Cluster:
 
     async def attend(self, statuses: Mapping[str, str]) -> None:
         """Answer all questions, and resume Jobs that were claimed by three workers in a row that ended."""
-        asking = [job for job, status in statuses.items() if status == "stoppedByInteractiveTool"]
-        for job in asking:
+        asking_jobs = [job for job, status in statuses.items() if status == "stoppedByInteractiveTool"]
+        for job in asking_jobs:
             if self.left is None and self.leaves_questions and job not in self.answered:
                 self.left = job
             if job not in self.answered and job != self.left:
@@ -278,9 +278,11 @@ class Cluster:
     async def until_done(self, seconds: float, submitting: asyncio.Event | None = None) -> float:
         """Wait until every Job is completed and `submitting` is set. Return the seconds that took."""
         began = time.monotonic()
-        while (left := await self.statuses()) or (submitting is not None and not submitting.is_set()):
-            await self.attend(left)
-            assert time.monotonic() - began < seconds, f"after {seconds:g} s: {Counter(left.values())} {[*left][:5]}"
+        while (unfinished := await self.statuses()) or (submitting is not None and not submitting.is_set()):
+            await self.attend(unfinished)
+            assert time.monotonic() - began < seconds, (
+                f"after {seconds:g} s: {Counter(unfinished.values())} {[*unfinished][:5]}"
+            )
             await asyncio.sleep(0.25)
         return time.monotonic() - began
 
@@ -308,8 +310,12 @@ async def cluster(
         with (server.data / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 10.77.0.0/24 trust\n")
         server.start()
-        given = _files(folder, delay)
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *(one for one in sys.path if one)]), **given}
+        variables = _files(folder, delay)
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(folder), *(entry for entry in sys.path if entry)]),
+            **variables,
+        }
         storage = f"postgresql://postgres@{Network.address}/postgres?schema=cluster"
         for number in range(workers):
             command = [PROGRAM, "worker", "--storage", storage, "--name", f"m{number}", "--log", "json"]
@@ -317,7 +323,7 @@ async def cluster(
             its = env if old is None or number else {**env, "PYTHONPATH": _path_before(old, env["PYTHONPATH"])}
             machines.append(Machine(number, network, [*command, "--concurrency", str(concurrency)], place, its))
         here, address = _place(folder / "here"), server.address("cluster")
-        with mock.patch.dict(os.environ, given), mock.patch.object(sys, "path", [str(folder), *sys.path]):
+        with mock.patch.dict(os.environ, variables), mock.patch.object(sys, "path", [str(folder), *sys.path]):
             async with Host.open(workspace=here, storage=address, dispatcher=address) as host:
                 await host.jobs.list(limit=1)  # fails at once if the server was never there
                 if host.dispatcher is not None:

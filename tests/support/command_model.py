@@ -142,10 +142,10 @@ def explains(before: State, ops: Sequence[Op], outcomes: Sequence[Outcome], now:
 
 
 def _orders(done: Sequence[tuple[Op, Outcome]]) -> Iterator[tuple[tuple[Op, Outcome], ...]]:
-    free = [one for one in done if one[0].kind == "run-due" or not one[1].accepted]
+    free = [outcome for outcome in done if outcome[0].kind == "run-due" or not outcome[1].accepted]
     for number in range(len(free) + 1):
         for left_out in combinations(free, number):
-            yield from permutations([one for one in done if one not in left_out])
+            yield from permutations([outcome for outcome in done if outcome not in left_out])
 
 
 def _comes_to(state: State, order: Sequence[tuple[Op, Outcome]], now: State) -> bool:

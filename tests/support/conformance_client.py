@@ -56,27 +56,29 @@ class Model:
         if self.scenario == "json-schema-2020-12-preservation":
             echoed = {"schema": schemas["json_schema_2020_12_tool"]}
             wanted = [{"name": "json_schema_echo", "arguments": echoed}]
-        calls = [tool(one["name"], without_nulls(one["arguments"])) for one in wanted if one["name"] in schemas]
+        calls = [tool(call["name"], without_nulls(call["arguments"])) for call in wanted if call["name"] in schemas]
         return turn(*calls) if calls else text("there is nothing to call")
 
 
-def without_nulls(wanted: JsonObject) -> JsonObject:
+def without_nulls(arguments: JsonObject) -> JsonObject:
     """Drop null arguments, as models do: null does not fit the schemas' types."""
-    return {name: one for name, one in wanted.items() if one is not None}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def form(schema: JsonObject | None) -> str:
     """Fill in a form as a person who keeps the defaults and answers the rest."""
     properties = (schema or {}).get("properties")
     fields = properties if isinstance(properties, dict) else {}
-    return json.dumps({name: one.get("default", answer(one)) for name, one in fields.items() if isinstance(one, dict)})
+    return json.dumps(
+        {name: field.get("default", answer(field)) for name, field in fields.items() if isinstance(field, dict)}
+    )
 
 
 def arguments(schema: JsonObject) -> JsonObject:
     properties = schema.get("properties")
     required = schema.get("required")
-    found = properties if isinstance(properties, dict) else {}
-    return {name: answer(found.get(name)) for name in (required if isinstance(required, list) else ())}
+    inner = properties if isinstance(properties, dict) else {}
+    return {name: answer(inner.get(name)) for name in (required if isinstance(required, list) else ())}
 
 
 def answer(schema: object):
@@ -158,15 +160,15 @@ async def act(endpoint: str, scenario: str, context: dict[str, Any], folder: Pat
 
 async def run(host: Host) -> str:
     """Run the Expert, answer its questions, and return all shown events as text."""
-    shown: list[str] = []
+    texts: list[str] = []
 
     def show(event: Event, line: bytes) -> None:
-        shown.append(line.decode())
+        texts.append(line.decode())
 
     job = await host.run("client", "Call every tool.", on_event=show)
     while job.asking is not None:
         job = await host.answer(form(job.asking.requested_schema), job_id=job.id, on_event=show)
-    return "\n".join(shown)
+    return "\n".join(texts)
 
 
 class Clients:
@@ -198,10 +200,10 @@ class Clients:
 
     async def end(self, server: asyncio.Server) -> None:
         server.close()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.get_running_loop().shutdown_default_executor()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -11,9 +11,9 @@ asked = {
     "scenario": os.environ["MCP_CONFORMANCE_SCENARIO"],
     "context": json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}")),
 }
-with socket.socket(socket.AF_UNIX) as there:
-    there.connect(place)
-    there.sendall(json.dumps(asked).encode())
-    there.shutdown(socket.SHUT_WR)
-    words = there.makefile().read()
-sys.exit(words or 0)
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(place)
+    connection.sendall(json.dumps(asked).encode())
+    connection.shutdown(socket.SHUT_WR)
+    output = connection.makefile().read()
+sys.exit(output or 0)

@@ -14,7 +14,9 @@ from npm import installed
 
 VERSIONS = ("0.1.16", "0.2.0-alpha.12")
 REVISIONS = ("2025-06-18", "2025-11-25", "2026-07-28")
-RUNS = {"0.1.16": (VERSIONS[0],)} | {f"{VERSIONS[1]} {one}": (VERSIONS[1], "--spec-version", one) for one in REVISIONS}
+RUNS = {"0.1.16": (VERSIONS[0],)} | {
+    f"{VERSIONS[1]} {name}": (VERSIONS[1], "--spec-version", name) for name in REVISIONS
+}
 """The suite's version and options of each run. The older version knows no revisions."""
 
 LONGEST = 110
@@ -44,11 +46,11 @@ def outcome_of(
 ) -> Outcome:
     """Run all scenarios, print the counts, and return the outcome."""
     text = output_of([*command, "--suite", "all", *options, "--output-dir", str(folder)], env)
-    found = _LINE.findall(text.rpartition("SUMMARY ===")[2])
+    rows = _LINE.findall(text.rpartition("SUMMARY ===")[2])
     # a scenario without a check is one that does not apply
-    passed = frozenset(name for mark, name, checks, _ in found if mark == "✓" and checks != "0")
-    failed = frozenset(name for mark, name, _, _ in found if mark == "✗")
-    right, wrong = (sum(int(one[place]) for one in found) for place in (2, 3))
+    passed = frozenset(name for mark, name, checks, _ in rows if mark == "✓" and checks != "0")
+    failed = frozenset(name for mark, name, _, _ in rows if mark == "✗")
+    right, wrong = (sum(int(one[place]) for one in rows) for place in (2, 3))
     counts = f"{len(passed)} of {len(passed | failed)} scenarios, {right} of {right + wrong} checks"
     print(f"\n{next(one for one in ('client', 'server') if one in command)}, {run}: {counts}", end="")
     return Outcome(passed, failed, counts, text)

@@ -33,14 +33,14 @@ def result(call_id: str, *contents: TextPart | BlobPart, is_error: bool = False)
 
 def request_to(model: str, *messages: Message, **rest: Any) -> GenerationRequest:
     """Return a request with TOOLS, and with a query if there are no messages."""
-    given: dict[str, Any] = {"model": model, "instruction": "You are terse.", "tools": TOOLS, **rest}
-    return GenerationRequest(messages=History(messages or (user("hi"),)), blobs=_no_blobs, **given)
+    arguments: dict[str, Any] = {"model": model, "instruction": "You are terse.", "tools": TOOLS, **rest}
+    return GenerationRequest(messages=History(messages or (user("hi"),)), blobs=_no_blobs, **arguments)
 
 
 def plain(value: Any) -> Any:
     """Return a document parsed by an SDK with its iterables as lists, for comparison."""
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return value

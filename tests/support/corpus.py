@@ -132,7 +132,7 @@ def host_of(seed: int, workspace: Path) -> Host:
     """Return the Host of one Job of the corpus."""
     random = Random(seed)
     team = random_team(random)
-    script = {one.key: list(random_turns(random, one.key, one.delegates)) for one in team}
+    script = {member.key: list(random_turns(random, member.key, member.delegates)) for member in team}
     rules = random_permissions(random)
     limits = {"max_steps": random.randint(2, 12)} if random.random() < 0.2 else {}
     prices = (Price(name="scripted/scripted", input=1, output=10),) if random.random() < 0.5 else ()
@@ -154,9 +154,9 @@ async def drive(host: Host, seed: int) -> JobSummary | None:
     for _ in range(8):
         try:
             if job.status == "stoppedByInteractiveTool":
-                said = random.choice(["yes", "no"]) if job.asking is not None and job.asking.approval else "Take it."
+                answer = random.choice(["yes", "no"]) if job.asking is not None and job.asking.approval else "Take it."
                 question_id = None if job.asking is None else job.asking.id
-                job = await host.answer(said, job_id=job_id, question_id=question_id, by=ME)
+                job = await host.answer(answer, job_id=job_id, question_id=question_id, by=ME)
             elif job.status in ("stoppedByMaxSteps", "stoppedByError") and random.random() < 0.7:
                 job = await host.resume(job_id)
             elif job.status == "completed" and random.random() < 0.3:
@@ -178,7 +178,8 @@ async def results_text(seed: int, workspace: Path) -> str:
             lines += [f"{log.run_id} {line.decode()}" for line in log.lines]
         lines.append((await host.job(job_id)).to_json().decode())
         verified, replayed = await host.audit.verify(job_id), await host.audit.replay(job_id)
-        lines += [f"verify {one}" for one in verified.findings] + [f"replay {one}" for one in replayed.findings]
+        lines += [f"verify {finding}" for finding in verified.findings]
+        lines += [f"replay {finding}" for finding in replayed.findings]
         lines.append(f"replayed {replayed.checked}")
         lines.append(json.dumps(await host.exports.document(job_id), sort_keys=True, default=str))
     return "\n".join(stable(line, workspace) for line in lines) + "\n"
@@ -208,18 +209,18 @@ def main() -> int:
     parser.add_argument("--dump", type=Path)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for seed in range(SEEDS):
-        found[str(seed)], whole = digest_of(seed)
+        digests[str(seed)], results = digest_of(seed)
         if options.dump is not None:
             options.dump.mkdir(parents=True, exist_ok=True)
-            (options.dump / f"{seed:03}.txt").write_text(whole)
+            (options.dump / f"{seed:03}.txt").write_text(results)
     if options.write:
-        DIGESTS.write_text(json.dumps(found, indent=1) + "\n")
+        DIGESTS.write_text(json.dumps(digests, indent=1) + "\n")
         return 0
-    kept = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
-    differ = [seed for seed, digest in found.items() if kept.get(seed) != digest]
-    print(f"{len(found)} Jobs, {len(differ)} differ: {' '.join(differ)}")
+    stored = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
+    differ = [seed for seed, digest in digests.items() if stored.get(seed) != digest]
+    print(f"{len(digests)} Jobs, {len(differ)} differ: {' '.join(differ)}")
     return int(bool(differ))
 
 

@@ -19,7 +19,7 @@ SECONDS = 180
 OPTIONS = ("--provider", "scripted")
 RUN = ("run", "boss", "go", "--job-id", "job", *OPTIONS)
 _MOST_LIVES = 20
-_TOLD = b"interrupted before its result was recorded"
+_INTERRUPTED = b"interrupted before its result was recorded"
 
 
 class Team:
@@ -105,16 +105,16 @@ class Team:
             async with self._host() as host:
                 assert (await host.audit.verify("job")).findings == ()
                 assert (await host.audit.replay("job")).findings == ()
-                return sum(_TOLD in line for log in await host.jobs.logs("job") for line in log.lines)
+                return sum(_INTERRUPTED in line for log in await host.jobs.logs("job") for line in log.lines)
 
-        told = asyncio.run(look())
+        count = asyncio.run(look())
         for name, text in texts.items():
-            assert text == f"{name.removesuffix('.txt')}\n" or (text == "" and told), (name, text, told, self.said)
+            assert text == f"{name.removesuffix('.txt')}\n" or (text == "" and count), (name, text, count, self.said)
 
     def two_at_once(self) -> str:
         """Start the same Job in two processes. Return the stderr of the refused one."""
-        both = [self.start(*RUN) for _ in range(2)]
-        ends = [(*one.communicate(timeout=SECONDS), one.returncode) for one in both]
+        processes = [self.start(*RUN) for _ in range(2)]
+        ends = [(*process.communicate(timeout=SECONDS), process.returncode) for process in processes]
         assert sorted(code for _, _, code in ends) in ([1, 3], [2, 3]), ends
         (refused,) = [err for _, err, code in ends if code != 3]
         assert "job" in refused

@@ -115,21 +115,21 @@ def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
             if way == "busy":
                 self._answer(503, [("Content-Type", "text/plain")], b"slow down")
                 return
-            there = http.client.HTTPConnection(state.server.hostname or "", state.server.port, timeout=30)
+            connection = http.client.HTTPConnection(state.server.hostname or "", state.server.port, timeout=30)
             with state.under_way():
-                there.request(self.command, self.path, body, dict(self.headers))
-                answer = there.getresponse()
+                connection.request(self.command, self.path, body, dict(self.headers))
+                answer = connection.getresponse()
                 data = answer.read()
-            there.close()
+            connection.close()
             if way == "kill after":
                 state.kill()
             if way in ("unanswered", "kill after") or state.is_gone:
                 self.close_connection = True
                 return
-            kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in _OURS]
+            kept_headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in _OURS]
             if self.command == "HEAD":
-                kept.append(("Content-Length", answer.headers.get("Content-Length") or "0"))
-            self._answer(answer.status, kept, data)
+                kept_headers.append(("Content-Length", answer.headers.get("Content-Length") or "0"))
+            self._answer(answer.status, kept_headers, data)
 
         def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
             self.send_response_only(status)

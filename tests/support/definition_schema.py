@@ -18,34 +18,34 @@ from perstack.core.definitions.keys import InText
 from perstack.core.definitions.project import Project
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
-_HERE = "#/definitions/"
+_REF = "#/definitions/"
 
 
 def definition_schema() -> JsonObject:
     """Return the schema with which editors complete and check perstack.toml."""
-    found = dict[str, JsonObject]()
-    top = _table(Project, found)
-    return {"$schema": _DRAFT, "title": "perstack.toml", **top, "definitions": dict(sorted(found.items()))}
+    definitions = dict[str, JsonObject]()
+    top = _table(Project, definitions)
+    return {"$schema": _DRAFT, "title": "perstack.toml", **top, "definitions": dict(sorted(definitions.items()))}
 
 
-def _table(model: type[Fact], found: dict[str, JsonObject]) -> JsonObject:
+def _table(model: type[Fact], definitions: dict[str, JsonObject]) -> JsonObject:
     """Return the schema of a table; schemas of inner tables are added to `found` by name."""
-    raw = _object(model.model_json_schema(by_alias=True, ref_template=_HERE + "{model}"))
+    raw = _object(model.model_json_schema(by_alias=True, ref_template=_REF + "{model}"))
     fields, inner = _object(raw["properties"]), _object(raw.get("$defs", {}))
     by_alias = {field.alias: field for field in model.model_fields.values()}
     properties: JsonObject = {}
     for name, key in keys_of(model).items():
         field, value = by_alias[key.field], JsonObject()
         if key.tables:
-            value = _tables(key.tables, found, is_named=key.is_named)
-        elif any(isinstance(one, InText) for one in (*field.metadata, *get_args(field.annotation))):
+            value = _tables(key.tables, definitions, is_named=key.is_named)
+        elif any(isinstance(fact, InText) for fact in (*field.metadata, *get_args(field.annotation))):
             value = {"type": "string"}
         else:
             value = _plain(_object(fields[key.field]))
-            _take(value, inner, found)
+            _take(value, inner, definitions)
         properties[name] = {**value, "description": key.meaning}
     if model is Expert:
-        _take_tests(properties, found)
+        _take_tests(properties, definitions)
     for name, why in IGNORED.get(model, {}).items():
         properties[name] = {"description": f"has no effect here: {why}", "deprecated": True}
     required = [name for name, key in keys_of(model).items() if key.is_required]
@@ -53,56 +53,56 @@ def _table(model: type[Fact], found: dict[str, JsonObject]) -> JsonObject:
     return {**table, "required": [*required]} if required else table
 
 
-def _take_tests(properties: JsonObject, found: dict[str, JsonObject]) -> None:
+def _take_tests(properties: JsonObject, definitions: dict[str, JsonObject]) -> None:
     from perstack.core.definitions.expert_tests import ExpertTest
 
     for name, meaning in READ_SEPARATELY[Expert].items():
-        properties[name] = {"type": "array", "items": _tables((ExpertTest,), found, is_named=False)}
+        properties[name] = {"type": "array", "items": _tables((ExpertTest,), definitions, is_named=False)}
         properties[name] = {**_object(properties[name]), "description": meaning}
 
 
-def _tables(models: tuple[type[Fact], ...], found: dict[str, JsonObject], *, is_named: bool) -> JsonObject:
+def _tables(models: tuple[type[Fact], ...], definitions: dict[str, JsonObject], *, is_named: bool) -> JsonObject:
     """Return the schema of a table of one or several models, or of tables by name."""
     for model in models:
-        if model.__name__ not in found:
-            found[model.__name__] = {}  # stops the recursion of a table within itself
-            found[model.__name__] = _table(model, found)
-    refs: list[JsonObject] = [{"$ref": _HERE + model.__name__} for model in models]
-    one: JsonObject = {"anyOf": [*refs]} if len(refs) > 1 else {"allOf": [*refs]}
-    return {"type": "object", "additionalProperties": one} if is_named else one
+        if model.__name__ not in definitions:
+            definitions[model.__name__] = {}  # stops the recursion of a table within itself
+            definitions[model.__name__] = _table(model, definitions)
+    refs: list[JsonObject] = [{"$ref": _REF + model.__name__} for model in models]
+    reference: JsonObject = {"anyOf": [*refs]} if len(refs) > 1 else {"allOf": [*refs]}
+    return {"type": "object", "additionalProperties": reference} if is_named else reference
 
 
 def _plain(value: JsonObject) -> JsonObject:
     """Remove null, which TOML does not have, and keywords that editors do not need."""
-    kept: JsonObject = {}
+    cleaned: JsonObject = {}
     for name, part in value.items():
         if name in ("title", "default", "discriminator"):
             continue
         if isinstance(part, list):
-            items = [_plain(one) if isinstance(one, dict) else one for one in part]
-            kept[name] = [one for one in items if one != {"type": "null"}]
+            items = [_plain(item) if isinstance(item, dict) else item for item in part]
+            cleaned[name] = [item for item in items if item != {"type": "null"}]
         else:
-            kept[name] = _plain(part) if isinstance(part, dict) else part
-    match kept.get("anyOf"):
+            cleaned[name] = _plain(part) if isinstance(part, dict) else part
+    match cleaned.get("anyOf"):
         case [dict() as only]:
-            return {**{name: part for name, part in kept.items() if name != "anyOf"}, **only}
+            return {**{name: part for name, part in cleaned.items() if name != "anyOf"}, **only}
         case _:
-            return kept
+            return cleaned
 
 
-def _take(value: object, inner: JsonObject, found: dict[str, JsonObject]) -> None:
+def _take(value: object, inner: JsonObject, definitions: dict[str, JsonObject]) -> None:
     """Add the definitions that a value refers to."""
     if isinstance(value, list):
-        for one in cast("list[object]", value):
-            _take(one, inner, found)
+        for item in cast("list[object]", value):
+            _take(item, inner, definitions)
     if not isinstance(value, dict):
         return
     for name, part in cast("dict[str, object]", value).items():
-        if name == "$ref" and isinstance(part, str) and (model := part.removeprefix(_HERE)) not in found:
-            found[model] = _plain(_object(inner[model]))
-            _take(found[model], inner, found)
+        if name == "$ref" and isinstance(part, str) and (model := part.removeprefix(_REF)) not in definitions:
+            definitions[model] = _plain(_object(inner[model]))
+            _take(definitions[model], inner, definitions)
         else:
-            _take(part, inner, found)
+            _take(part, inner, definitions)
 
 
 def _object(value: object) -> JsonObject:

@@ -94,7 +94,7 @@ async def until_driven(host: Host, *run_ids: str, seconds: float = 15) -> None:
 async def leftovers(host: Host) -> list[str]:
     """Return the ids of stored data about delegates, apart from the Jobs."""
     spaces = [host.storage.space(name) for name in ("delegates", "delegatestops")]
-    return [one for space in spaces for one in (await space.jobs()).ids]
+    return [job_id for space in spaces for job_id in (await space.jobs()).ids]
 
 
 @asynccontextmanager
@@ -103,9 +103,9 @@ async def abandoned(fleet: Fleet) -> AsyncGenerator[AtWork]:
     async with fleet.at_work("one", "two", concurrency=1, drain=0.1) as workers:
         await workers[0].host.submit("boss", "q", job_id="job")
         await until_driven(workers[0].host, "job-2", "job-3")
-        (gone,) = [one for one in workers if any("run" not in news.facts for news in one.of("taken"))]
-        (rest,) = [one for one in workers if one is not gone]
-        gone.worker.leave()
+        (dead,) = [worker for worker in workers if any("run" not in news.facts for news in worker.of("taken"))]
+        (rest,) = [worker for worker in workers if worker is not dead]
+        dead.worker.leave()
         async with asyncio.timeout(10):
-            await gone.task
+            await dead.task
         yield rest

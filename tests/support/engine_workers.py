@@ -84,7 +84,7 @@ class AtWork:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def of(self, *kinds: str) -> list[WorkerReport]:
-        return [one for one in self.news if one.event in kinds]
+        return [report for report in self.news if report.event in kinds]
 
     def tell(self, news: WorkerReport) -> None:
         self.news.append(news)
@@ -106,9 +106,9 @@ class AtWork:
         """Wait for the `count`-th news of that kind, and return it."""
         return (await self.wait_until(lambda: len(self.of(kind)) >= count, seconds) or self.of(kind))[count - 1]
 
-    async def wait_until(self, there: Callable[[], bool], seconds: float = 10) -> None:
+    async def wait_until(self, condition: Callable[[], bool], seconds: float = 10) -> None:
         async with asyncio.timeout(seconds):
-            while not there():
+            while not condition():
                 self.changed.clear()
                 await self.changed.wait()
 

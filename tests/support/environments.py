@@ -11,9 +11,9 @@ def link_dependencies(site: Path) -> None:
 
     Links to each, because a path to all of them would bring the metadata of perstack and of its plugins with it.
     """
-    others = site.parent / "others"
-    others.mkdir()
+    linked = site.parent / "others"
+    linked.mkdir()
     for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
         if "perstack" not in path.name and path.suffix != ".pth":
-            (others / path.name).symlink_to(path)
-    (site / "others.pth").write_text(f"{others}\n")
+            (linked / path.name).symlink_to(path)
+    (site / "others.pth").write_text(f"{linked}\n")

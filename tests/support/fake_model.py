@@ -67,11 +67,11 @@ class FakeModel:
     def _chat(self, text: str | None) -> Events:
         call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": self.tool, "arguments": ARGUMENTS}}
         delta = {"tool_calls": [call]} if text is None else {"content": text}
-        whole = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        common = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
         finish = "tool_calls" if text is None else "stop"
         return [
-            {**whole, "choices": [{"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": None}]},
-            {**whole, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
+            {**common, "choices": [{"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": None}]},
+            {**common, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
         ]
 
     def _responses(self, text: str | None) -> Events:

@@ -17,34 +17,34 @@ NAMES = ["a", "b", os.fsdecode(b"c\xff\x1b"), "d d", '"\\', "é"]
 
 def tree(folder: Path) -> Tree:
     """Return every path with its kind, and its content or target; without state and perstack.toml."""
-    found: Tree = {}
+    entries: Tree = {}
     for path in sorted(folder.rglob("*")):
         inner = path.relative_to(folder)
         if inner.parts[0].startswith(OFF):
             continue
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            what = ("link", os.fsencode(path.readlink()))
+            content = ("link", os.fsencode(path.readlink()))
         elif stat.S_ISDIR(mode):
-            what = ("folder", b"")
+            content = ("folder", b"")
         elif stat.S_ISREG(mode):
-            what = ("program" if mode & stat.S_IXUSR else "file", path.read_bytes())
+            content = ("program" if mode & stat.S_IXUSR else "file", path.read_bytes())
         else:
-            what = ("special", b"")
-        found[os.fsencode(inner)] = what
-    return found
+            content = ("special", b"")
+        entries[os.fsencode(inner)] = content
+    return entries
 
 
 def edit(folder: Path, chance: random.Random, edits: int) -> None:
     """Change a folder at random: files, programs, links, folders, names with any bytes, and changes of kind."""
     for _ in range(edits):
-        place = folder
+        parent = folder
         for _ in range(chance.randrange(4)):
-            inner = place / chance.choice(NAMES)
+            inner = parent / chance.choice(NAMES)
             if inner.is_symlink() or not inner.is_dir():
                 break
-            place = inner
-        _change(place / chance.choice(NAMES), chance)
+            parent = inner
+        _change(parent / chance.choice(NAMES), chance)
 
 
 def _change(path: Path, chance: random.Random) -> None:

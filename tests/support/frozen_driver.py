@@ -64,10 +64,10 @@ class Driver:
     def steps(self, number: int) -> None:
         """Make steps until there are `number` records."""
         assert self._child.stdout is not None
-        said = self._child.stdout.readline().strip()
-        while said != str(number):
-            assert said in {str(one) for one in range(1, number)}, said
-            said = self.step()
+        reply = self._child.stdout.readline().strip()
+        while reply != str(number):
+            assert reply in {str(count) for count in range(1, number)}, reply
+            reply = self.step()
 
     def freeze(self) -> None:
         self._child.send_signal(signal.SIGSTOP)

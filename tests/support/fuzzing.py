@@ -80,10 +80,10 @@ def fuzz(corpus: Path, seeds: tuple[bytes, ...], take: Callable[[bytes], None], 
 
 def keep(corpus: Path, data: bytes) -> Path:
     """Store a failing input in the corpus. Return its path."""
-    kept = corpus / hashlib.sha256(data).hexdigest()[:16]
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_bytes(data)
-    return kept
+    path = corpus / hashlib.sha256(data).hexdigest()[:16]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
 
 
 def _try_inputs(seeds: tuple[bytes, ...], take: Callable[[bytes], None], number: int) -> None:

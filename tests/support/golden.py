@@ -29,21 +29,21 @@ def original(case: str) -> tuple[str, dict[str, list[theirs.Event]], list[theirs
 
 def states(upgraded: ForeignJob) -> dict[str, Run]:
     """Return each Run's state after its last event, folded from lines as the host does."""
-    found: dict[str, Run] = {}
-    places: dict[str, Run] = {}
+    last_runs: dict[str, Run] = {}
+    runs_by_event: dict[str, Run] = {}
     for run_id, log in upgraded.logs.items():
         head = EMPTY_LOG
         for event in log:
             lines, head = seal(head, [event.to_json()])
-            again = parse_event(open_line(lines[0]).payload)
-            assert again == event
-            if isinstance(again, StartRun):
-                base = places.get(again.continued_from.checkpoint_id) if again.continued_from else None
-                found[run_id] = begin(again, head, base)
+            parsed = parse_event(open_line(lines[0]).payload)
+            assert parsed == event
+            if isinstance(parsed, StartRun):
+                run_before = runs_by_event.get(parsed.continued_from.checkpoint_id) if parsed.continued_from else None
+                last_runs[run_id] = begin(parsed, head, run_before)
             else:
-                found[run_id] = evolve(found[run_id], again, head)
-            places[event.id] = found[run_id]
-    return found
+                last_runs[run_id] = evolve(last_runs[run_id], parsed, head)
+            runs_by_event[event.id] = last_runs[run_id]
+    return last_runs
 
 
 def plain(messages: History | tuple[theirs.Message, ...]) -> list[object]:
@@ -51,8 +51,8 @@ def plain(messages: History | tuple[theirs.Message, ...]) -> list[object]:
 
     def strip(value: object) -> object:
         if isinstance(value, dict):
-            kept = {key: strip(item) for key, item in value.items() if key != "id"}
-            return {key: item for key, item in kept.items() if item not in (None, False)}
+            fields = {key: strip(item) for key, item in value.items() if key != "id"}
+            return {key: item for key, item in fields.items() if item not in (None, False)}
         return [strip(item) for item in value] if isinstance(value, list) else value
 
     dumped = [strip(message.model_dump(mode="json")) for message in messages]

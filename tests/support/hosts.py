@@ -52,7 +52,7 @@ def expert(key: str, *, delegates: tuple[str, ...] = (), ask: bool = False, **fi
 
 
 def project_of(*experts: Expert) -> Project:
-    return Project(experts={one.key: one for one in experts})
+    return Project(experts={item.key: item for item in experts})
 
 
 def storage_line(request: pytest.FixtureRequest, env: dict[str, str]) -> str:
@@ -226,8 +226,8 @@ def closing(*storages: Storage) -> Generator[None]:
     try:
         yield
     finally:
-        for one in storages:
-            wait_for(one.close())
+        for storage in storages:
+            wait_for(storage.close())
 
 
 def results(seen: Seen, name: str | None = None) -> list[str]:

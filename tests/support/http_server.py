@@ -39,9 +39,9 @@ def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tupl
     )
     try:
         assert process.stderr is not None
-        found = re.search(r"serving MCP at (\S+)", process.stderr.readline())
-        assert found, process.stderr.read()
-        yield found[1], process
+        match = re.search(r"serving MCP at (\S+)", process.stderr.readline())
+        assert match, process.stderr.read()
+        yield match[1], process
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=SECONDS)
@@ -65,10 +65,10 @@ async def authorized_client(url: str, mode: str, *, host: str | None = None, **c
 
 
 @contextmanager
-def forwarded(place: Path) -> Iterator[str]:
+def forwarded(path: Path) -> Iterator[str]:
     """Yield a local address that forwards to a Unix socket, for clients without support for tokens or such sockets."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepting = threading.Thread(target=_accept, args=(listener, place), daemon=True)
+        accepting = threading.Thread(target=_accept, args=(listener, path), daemon=True)
         accepting.start()
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
@@ -77,17 +77,17 @@ def forwarded(place: Path) -> Iterator[str]:
             accepting.join(SECONDS)
 
 
-def _accept(listener: socket.socket, place: Path) -> None:
+def _accept(listener: socket.socket, path: Path) -> None:
     with suppress(OSError):
         while True:
-            near, _ = listener.accept()
-            threading.Thread(target=_join, args=(near, place), daemon=True).start()
+            client, _ = listener.accept()
+            threading.Thread(target=_join, args=(client, path), daemon=True).start()
 
 
-def _join(near: socket.socket, place: Path) -> None:
-    with near, socket.socket(socket.AF_UNIX) as far, suppress(OSError):
-        far.connect(str(place))
-        back = threading.Thread(target=pump, args=(far, near), daemon=True)
-        back.start()
-        pump(near, far)
-        back.join()
+def _join(client: socket.socket, path: Path) -> None:
+    with client, socket.socket(socket.AF_UNIX) as far, suppress(OSError):
+        far.connect(str(path))
+        backward = threading.Thread(target=pump, args=(far, client), daemon=True)
+        backward.start()
+        pump(client, far)
+        backward.join()

@@ -21,14 +21,16 @@ async def long_job(bench: Bench, steps: int, job_id: str = "long", said: str = "
     (log,) = await host.jobs.logs(job_id)
     await host.close()
     payloads = [json.loads(open_line(line).payload) for line in log.lines]
-    ends = [at for at, one in enumerate(payloads) if one["type"] == "finishStep"]
-    first = next(at for at, one in enumerate(payloads) if one["type"] == "startGeneration")
+    ends = [at for at, event in enumerate(payloads) if event["type"] == "finishStep"]
+    first = next(at for at, event in enumerate(payloads) if event["type"] == "startGeneration")
     step, last = payloads[first : ends[0] + 1], payloads[ends[0] + 1 :]
-    every = payloads[:first]
+    events = payloads[:first]
     for number in range(1, steps):
-        every += [_moved_event(one, number, len(every) + at, number * 1000) for at, one in enumerate(step, 1)]
-    every += [_moved_event(one, steps, len(every) + at, steps * 1000) for at, one in enumerate(last, 1)]
-    lines, _ = seal(EMPTY_LOG, [json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() for one in every])
+        events += [_moved_event(event, number, len(events) + at, number * 1000) for at, event in enumerate(step, 1)]
+    events += [_moved_event(event, steps, len(events) + at, steps * 1000) for at, event in enumerate(last, 1)]
+    lines, _ = seal(
+        EMPTY_LOG, [json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() for event in events]
+    )
     folder = next(bench.workspace.rglob(f"jobs/{job_id}"))
     (file,) = folder.rglob("events.jsonl")
     file.write_bytes(b"".join(line + b"\n" for line in lines))
@@ -40,12 +42,12 @@ async def long_job(bench: Bench, steps: int, job_id: str = "long", said: str = "
 
 def _forget(folder: Path) -> None:
     """Remove the files derived from the previous log."""
-    for kept in (*folder.glob("*.json"), *folder.rglob("checkpoints/*.json")):
-        kept.unlink()
+    for path in (*folder.glob("*.json"), *folder.rglob("checkpoints/*.json")):
+        path.unlink()
 
 
 def _moved_event(event: dict[str, object], step: int, seq: int, later: int) -> dict[str, object]:
     """Return the event moved to another place of its log."""
-    place = f"{event['runId']}-{seq}"
-    found = {**event, "id": place, "stepNumber": step, "timestamp": int(str(event["timestamp"])) + later}
-    return {**found, "checkpointId": place} if "checkpointId" in event else found
+    event_id = f"{event['runId']}-{seq}"
+    moved = {**event, "id": event_id, "stepNumber": step, "timestamp": int(str(event["timestamp"])) + later}
+    return {**moved, "checkpointId": event_id} if "checkpointId" in event else moved

@@ -47,14 +47,14 @@ class SmallModel:
         tokens = tokens_of(request)
         if tokens > self.window:
             self.refused += 1
-            known = self.window if self.tells else None
-            words = "prompt is too long" + (f": {tokens} tokens > {self.window} maximum" if self.tells else "")
-            return fail(400, words, name="ContextOverflow", context_window=known)
-        asked = is_summary(request)
-        (self.summaries if asked else self.sent).append(tokens)
-        played = self.summary(request) if asked else self.reply(request)
-        whole = played if isinstance(played, Turn) else text(played) if isinstance(played, str) else turn(played)
-        return whole.model_copy(update={"usage": whole.usage.model_copy(update={"input_tokens": tokens})})
+            max_tokens = self.window if self.tells else None
+            message = "prompt is too long" + (f": {tokens} tokens > {self.window} maximum" if self.tells else "")
+            return fail(400, message, name="ContextOverflow", context_window=max_tokens)
+        is_for_summary = is_summary(request)
+        (self.summaries if is_for_summary else self.sent).append(tokens)
+        played = self.summary(request) if is_for_summary else self.reply(request)
+        reply = played if isinstance(played, Turn) else text(played) if isinstance(played, str) else turn(played)
+        return reply.model_copy(update={"usage": reply.usage.model_copy(update={"input_tokens": tokens})})
 
 
 def texts_in(request: GenerationRequest) -> str:

@@ -64,21 +64,21 @@ async def main(folder: Path, hosts: str) -> None:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     alone = SandboxPolicy(runtime="bubblewrap")
-    listed = alone.model_copy(update={"network": (NAME,)})
+    allowed = alone.model_copy(update={"network": (NAME,)})
     by_address, by_name = fetch(f"http://{ADDRESS}/"), fetch(f"http://{NAME}/")
     try:
-        said = {
+        results = {
             "control by address": await run_code(folder, None, by_address),
             "control by name": await run_code(folder, None, by_name),
             "alone by address": await run_code(folder, alone, by_address),
-            "listed by address": await run_code(folder, listed, by_address),
-            "listed by name": await run_code(folder, listed, by_name),
+            "listed by address": await run_code(folder, allowed, by_address),
+            "listed by name": await run_code(folder, allowed, by_name),
         }
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-    sys.stdout.write(json.dumps(said))
+    sys.stdout.write(json.dumps(results))
 
 
 if __name__ == "__main__":

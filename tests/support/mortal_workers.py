@@ -63,9 +63,9 @@ class Life:
         if self.is_over:
             raise Crash(f"{self.name} is dead")
 
-    def reaches(self, place: Death) -> None:
+    def reaches(self, death: Death) -> None:
         """Raise Crash, now and from then on, if the process dies at this place."""
-        if self.fate.death == place and not self.fate.died:
+        if self.fate.death == death and not self.fate.died:
             self.die()
         self.check()
 
@@ -149,9 +149,9 @@ class _MortalSeat:
         await self._alive()
         return await self._seat.change(claim, order)
 
-    async def release(self, claim: Claim, again: Order | None = None) -> None:
+    async def release(self, claim: Claim, replacement: Order | None = None) -> None:
         await self._alive()
-        await self._seat.release(claim, again)
+        await self._seat.release(claim, replacement)
 
 
 class MortalDispatcher(InMemoryDispatcher):

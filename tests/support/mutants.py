@@ -41,7 +41,7 @@ class Mutant:
     def path(self) -> Path:
         """The module's file, relative to the repository."""
         package, *rest = self.module.split(".")
-        folder = next(one for one in PACKAGES if one.name == package)
+        folder = next(candidate for candidate in PACKAGES if candidate.name == package)
         return (folder.relative_to(ROOT) / Path(*rest)).with_suffix(".py")
 
     def mutated(self) -> str:
@@ -301,13 +301,13 @@ def is_killed(mutant: Mutant) -> bool:
         for top in ("host", "plugins"):
             shutil.copytree(ROOT / top, copy / top, ignore=shutil.ignore_patterns("__pycache__"))
         (copy / mutant.path).write_text(mutant.mutated())
-        places = [str(copy / root.relative_to(ROOT)) for root in IMPORT_ROOTS]
+        paths = [str(copy / root.relative_to(ROOT)) for root in IMPORT_ROOTS]
         command = [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
-            "-o", f"pythonpath={' '.join((*places, 'tests/support'))}", *mutant.tests.split(),
+            "-o", f"pythonpath={' '.join((*paths, 'tests/support'))}", *mutant.tests.split(),
         ]  # fmt: skip
         env = os.environ | {
-            "PYTHONPATH": os.pathsep.join(places),
+            "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONPYCACHEPREFIX": str(copy / "cache"),
             "PERSTACK_STORAGES": "all",
         }
@@ -324,13 +324,13 @@ def is_killed(mutant: Mutant) -> bool:
 
 def main() -> int:
     """Try the named mutants, or all. Return 1 if one survives."""
-    chosen = [one for one in MUTANTS if not sys.argv[1:] or any(name in one.promise for name in sys.argv[1:])]
+    mutants = [mutant for mutant in MUTANTS if not sys.argv[1:] or any(name in mutant.promise for name in sys.argv[1:])]
     survivors = 0
-    for mutant in chosen:
+    for mutant in mutants:
         killed = is_killed(mutant)
         survivors += not killed
         print(f"{'killed  ' if killed else 'SURVIVED'} {mutant.promise} ({mutant.path})", flush=True)
-    print(f"{len(chosen)} mutants, {len(chosen) - survivors} killed, {survivors} survived")
+    print(f"{len(mutants)} mutants, {len(mutants) - survivors} killed, {survivors} survived")
     return int(survivors > 0)
 
 

@@ -51,13 +51,13 @@ def _problem(folder: Path, packages: tuple[str, ...], commands: tuple[str, ...])
 
 def _install(npm: str, folder: Path, packages: Sequence[str]) -> str | None:
     patience = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000")
-    told = ("--no-fund", "--no-audit", "--loglevel=error")
-    command = [npm, "install", "--prefix", str(folder), *told, *patience, *packages]
+    quiet = ("--no-fund", "--no-audit", "--loglevel=error")
+    command = [npm, "install", "--prefix", str(folder), *quiet, *patience, *packages]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     except subprocess.TimeoutExpired:
         return f"npm did not install {', '.join(packages)} in time"
     if done.returncode != 0:
-        words = " ".join(line.removeprefix("npm error").strip() for line in done.stderr.splitlines()[:3])
-        return f"npm cannot install {', '.join(packages)}: {words}"
+        message = " ".join(line.removeprefix("npm error").strip() for line in done.stderr.splitlines()[:3])
+        return f"npm cannot install {', '.join(packages)}: {message}"
     return None

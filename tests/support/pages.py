@@ -15,7 +15,7 @@ from warm_client import READ_AT_START
 ROOT = Path(__file__).parents[2]
 _LEFT_OUT = (
     *("ANTHROPIC_", "AZURE_", "DEEPSEEK_", "GEMINI_", "GOOGLE_", "OLLAMA_", "OPENAI_"),
-    *(one for one in READ_AT_START if one != "LD_"),
+    *(prefix for prefix in READ_AT_START if prefix != "LD_"),
 )
 """Prefixes of variables that examples do not inherit: vendors' keys, and Python's start-up options."""
 
@@ -36,9 +36,9 @@ def keep_part(name: str, printed: str, wanted: str) -> str:
 def section(text: str, heading: str) -> str:
     """Return the text below a heading, given with its #, up to the next heading of the same or a higher level."""
     level = len(heading) - len(heading.lstrip("#"))
-    found = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
-    assert found, f"there is no heading {heading!r}"
-    return found[1]
+    match = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
+    assert match, f"there is no heading {heading!r}"
+    return match[1]
 
 
 def rows(text: str) -> list[list[str]]:
@@ -47,13 +47,13 @@ def rows(text: str) -> list[list[str]]:
     for line in lines:
         if line.startswith("| ---"):
             break
-    found: list[list[str]] = []
+    table: list[list[str]] = []
     for line in lines:
         if not line.startswith("|"):
             break
-        found.append([cell.strip() for cell in line.strip().strip("|").split("|")])
-    assert found, "there is no table"
-    return found
+        table.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+    assert table, "there is no table"
+    return table
 
 
 def first_cells(text: str) -> list[str]:
@@ -78,12 +78,12 @@ def run_line(
 
     With `new`, `perstack` is the real console script and not a forked process.
     """
-    places = [*([] if new else [str(warm.programs())]), str(Path(sys.executable).parent), os.environ["PATH"]]
+    folders = [*([] if new else [str(warm.programs())]), str(Path(sys.executable).parent), os.environ["PATH"]]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line],
         cwd=folder,
-        env={**inherited, "PATH": os.pathsep.join(places), **(env or {})},
+        env={**inherited, "PATH": os.pathsep.join(folders), **(env or {})},
         capture_output=True,
         text=True,
         timeout=60,

@@ -33,10 +33,10 @@ class Person:
         await self.program.on_line(line)
         return await self.sees(*sees)
 
-    async def repeat_until(self, again: Callable[[], Awaitable[str]], word: str) -> None:
+    async def repeat_until(self, action: Callable[[], Awaitable[str]], word: str) -> None:
         """Repeat an action until its output has this word."""
         async with asyncio.timeout(SECONDS):
-            while word not in await again():
+            while word not in await action():
                 await asyncio.sleep(0.01)  # a poll, bounded above
 
     async def sees(self, *words: str) -> str:

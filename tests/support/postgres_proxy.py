@@ -96,9 +96,9 @@ class Proxy(_Between):
         self._is_open = True
 
     def cut_all(self) -> None:
-        for one in self._open:
+        for connection in self._open:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._lit.set()
@@ -173,10 +173,10 @@ class _Pair:
         self.end()
 
     def end(self) -> None:
-        for one in (self.client, self.server):
+        for connection in (self.client, self.server):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def _batches(self) -> Iterator[tuple[bytes, bool]]:
         """Yield the client's data, split after each statement."""
@@ -220,10 +220,10 @@ class Pooler(_Between):
         super().__init__()
 
     def cut_all(self) -> None:
-        for one in self._all:
+        for connection in self._all:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def _came(self, client: socket.socket) -> None:
         self._all.append(client)

@@ -74,11 +74,11 @@ class Attended:
             return b""
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], subject: str) -> None:
     """Wait until the condition is true, with a timeout."""
     end = time.monotonic() + SECONDS
     while not condition():
-        assert time.monotonic() < end, f"waited in vain for {what}"
+        assert time.monotonic() < end, f"waited in vain for {subject}"
         time.sleep(0.005)  # a poll of another process, bounded above
 
 
@@ -111,18 +111,18 @@ def at_work(folder: Path) -> dict[tuple[int, str], str]:
     but still in the folder of its test. Empty on systems without /proc.
     """
     strangers = _STRANGERS.setdefault(folder, set())
-    there = _there()
+    entries = _there()
     # unrelated processes are remembered and skipped: this is called after each of thousands of tests
-    strangers &= there
-    stats = {pid: stat for pid, _ in there - strangers if (stat := _stat(pid))}
-    ours = {os.getpid()}
+    strangers &= entries
+    stats = {pid: stat for pid, _ in entries - strangers if (stat := _stat(pid))}
+    descendants = {os.getpid()}
     for pid in sorted(stats):
         # a child has the greater id, except in the rare case that ids wrap around
-        if stats[pid][1] in ours or _works_in(pid, folder):
-            ours.add(pid)
-    strangers |= {(pid, place) for pid, place in there if pid in stats and pid not in ours}
-    ours.discard(os.getpid())
-    return {(pid, stats[pid][2]): _command(pid) for pid in ours if stats[pid][0] not in "ZX"}
+        if stats[pid][1] in descendants or _works_in(pid, folder):
+            descendants.add(pid)
+    strangers |= {(pid, inode) for pid, inode in entries if pid in stats and pid not in descendants}
+    descendants.discard(os.getpid())
+    return {(pid, stats[pid][2]): _command(pid) for pid in descendants if stats[pid][0] not in "ZX"}
 
 
 def _there() -> set[tuple[int, int]]:
