@@ -104,7 +104,7 @@ class Proxy(_Between):
         self._lit.set()
         super().close()
 
-    def _came(self, client: socket.socket) -> None:
+    def _accept_client(self, client: socket.socket) -> None:
         server = socket.socket(socket.AF_UNIX)
         try:
             if not self._is_open:
@@ -225,7 +225,7 @@ class Pooler(_Between):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
-    def _came(self, client: socket.socket) -> None:
+    def _accept_client(self, client: socket.socket) -> None:
         self._all.append(client)
         threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
