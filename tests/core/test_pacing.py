@@ -83,10 +83,10 @@ def test_after_a_429_nobody_begins_before_the_time_is_over_and_then_as_many_as_w
     assert admission(pace, NO_LIMITS, 7) == Delay(None, "rateLimit"), "three are under way, and three were not refused"
     pace = after_success(pace, NO_LIMITS, 0)
     assert admission(pace, NO_LIMITS, 7) == StartNow()
-    assert pace.most == 3
+    assert pace.max_concurrent == 3
     for _ in range(2):
         pace = after_success(after_start(pace, NO_LIMITS, 7, 1), NO_LIMITS, 0)
-    assert pace.most == 4, "one more for as many as went well"
+    assert pace.max_concurrent == 4, "one more for as many as went well"
 
 
 def test_the_circuit_opens_after_failures_in_a_row_lets_one_try_and_closes_when_that_goes_well() -> None:

@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from perstack.core.base.text import MAX_TIME_MS
-from perstack.doors.shared.text import ago, count, duration, local_time, pad, shorten
+from perstack.doors.shared.text import age_text, count, duration, local_time, pad, shorten
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_duration_is_said_in_the_unit_that_fits(milliseconds: int, words: str)
      (900_000, "10 days ago")],
 )  # fmt: skip
 def test_how_long_ago_is_said_in_the_largest_unit(seconds: int, words: str) -> None:
-    assert ago(1_000_000_000, 1_000_000_000 + seconds * 1000) == words
+    assert age_text(1_000_000_000, 1_000_000_000 + seconds * 1000) == words
 
 
 def test_a_count_has_its_noun_in_singular_or_plural() -> None:

@@ -125,7 +125,7 @@ def test_a_long_transcript_is_searched_in_bounded_time(long_transcript: TreeBran
         turns += 1
         found = one or found
     assert time.monotonic() - began < 5
-    assert len(found.found) <= MAX_MATCHES
+    assert len(found.places) <= MAX_MATCHES
     assert found.is_cut is (typed.strip() != "")
     assert turns > 3 or typed != "no such text"
 
@@ -133,5 +133,5 @@ def test_a_long_transcript_is_searched_in_bounded_time(long_transcript: TreeBran
 def test_a_text_over_two_broken_lines_is_found_at_the_first() -> None:
     root = TreeBranch([MessageItem("one two three four five six seven eight")])
     looks = RenderContext(20)
-    (match,) = [one for one in search(root, "three FOUR", looks) if one is not None][-1].found
+    (match,) = [one for one in search(root, "three FOUR", looks) if one is not None][-1].places
     assert "three" in "".join(span.text for span in root.items[0].lines(looks)[match.line])

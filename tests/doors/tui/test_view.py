@@ -216,7 +216,7 @@ def test_escapes_and_markup_are_text_in_every_item(bench: Bench) -> None:
     transcript = folded(run(bench, script, expert("solo", description=EVIL)))
     for node in transcript.root.foldable():
         node.is_open = True
-        node.changed()
+        node.mark_changed()
     seen = "\n".join(shown_lines(transcript))
     assert "[red]not markup[/red]" in seen
     assert not any(bad in seen for bad in ("\x1b", "\x07", "\x9b", "\u202e", "\u2066", "\r", "\x08"))

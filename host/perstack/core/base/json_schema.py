@@ -45,12 +45,12 @@ class Meter:
 
     def __init__(self, steps: int) -> None:
         """Start with `steps` steps."""
-        self.left = steps
+        self.remaining = steps
 
     def spend(self, steps: int = 1) -> None:
         """Subtract the steps. Raises Unfinished if none are left."""
-        self.left -= steps
-        if self.left < 0:
+        self.remaining -= steps
+        if self.remaining < 0:
             raise Unfinished
 
 
@@ -341,7 +341,7 @@ class _ScalarObject:
         names = frozenset(name for name in required if isinstance(name, str))
         return cls(types, names, is_open) if len(names) == len(required) else None
 
-    def fits(self, value: JsonValue) -> bool:
+    def accepts(self, value: JsonValue) -> bool:
         """Return True if the value certainly fits; the validator knows about all others, such as the integer 1.0."""
         if not isinstance(value, dict) or not self.required <= value.keys():
             return False
@@ -368,7 +368,7 @@ class Checker:
 
     def violation(self, value: JsonValue, meter: Meter) -> Violation | None:
         """Return the first violation by its path; None if the value fits. Never raises for any schema."""
-        if self._scalars is not None and self._scalars.fits(value):
+        if self._scalars is not None and self._scalars.accepts(value):
             return None
         from referencing.exceptions import Unresolvable
 

@@ -23,10 +23,10 @@ _RESERVED = (  # never public. The standard library is not asked: its answer dep
 def is_public(text: str) -> bool:
     """Return True if an address and any address it wraps are public. Raises ValueError if it is no address."""
     address = ip_address(text.partition("%")[0])
-    return all(map(_is_given, (address, *_embedded_ipv4(address))))
+    return all(map(_is_public_unicast, (address, *_embedded_ipv4(address))))
 
 
-def _is_given(address: IPv4Address | IPv6Address) -> bool:
+def _is_public_unicast(address: IPv4Address | IPv6Address) -> bool:
     is_unicast = isinstance(address, IPv4Address) or address in _UNICAST or address in _NAT64
     is_reserved = address.is_multicast or any(address in network for network in _RESERVED)
     return is_unicast and address.is_global and not is_reserved

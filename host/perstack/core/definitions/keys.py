@@ -79,12 +79,12 @@ class Rule:
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Apply the rule after pydantic's own validation."""
 
-        def kept(value: object, info: core_schema.ValidationInfo[object]) -> object:
+        def check_rule(value: object, info: core_schema.ValidationInfo[object]) -> object:
             if info.context is FROM_FILE and value is not None and (problem := self.broken(value)) is not None:
                 raise _refusal(problem)
             return value
 
-        return core_schema.with_info_after_validator_function(kept, handler(source))
+        return core_schema.with_info_after_validator_function(check_rule, handler(source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +125,19 @@ def _refusal(words: str) -> PydanticCustomError:
 def at_least(least: int) -> Rule:
     """Return a rule with a minimum for numbers; words pass."""
 
-    def broken(value: object) -> str | None:
+    def minimum_problem(value: object) -> str | None:
         return f"must be at least {least}, not {value}" if isinstance(value, int) and value < least else None
 
-    return Rule(broken, least=least)
+    return Rule(minimum_problem, least=least)
 
 
 def at_most(max_chars: int) -> Rule:
     """Return a rule with a maximum number of characters."""
 
-    def broken(text: str) -> str | None:
+    def length_problem(text: str) -> str | None:
         return f"has {len(text):,} characters: shorten it to {max_chars:,}" if len(text) > max_chars else None
 
-    return Rule(broken, f"at most {max_chars:,} characters")
+    return Rule(length_problem, f"at most {max_chars:,} characters")
 
 
 def _empty(value: object) -> str | None:

@@ -27,12 +27,12 @@ class Effort:
 
     def __init__(self, steps: int) -> None:
         """Start with this many steps."""
-        self.left = steps
+        self.remaining = steps
 
     def spend(self, steps: int) -> bool:
         """Consume steps and return whether enough were left."""
-        self.left -= steps
-        return self.left >= 0
+        self.remaining -= steps
+        return self.remaining >= 0
 
 
 class Match(NamedTuple):

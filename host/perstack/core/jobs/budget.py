@@ -92,7 +92,7 @@ class _Account:
         return self.spent + self.open
 
     @property
-    def left(self) -> Amount:
+    def remaining(self) -> Amount:
         used, limit = self.used, self.limit
         tokens = _UNLIMITED if limit.max_tokens is None else limit.max_tokens - used.tokens
         return Amount(tokens, _UNLIMITED if limit.max_cost is None else nano(limit.max_cost) - used.nano)
@@ -102,9 +102,9 @@ class _Account:
         """Remaining amounts of everything that has a limit, never negative."""
         amounts: dict[Unit, int] = {}
         if self.limit.max_tokens is not None:
-            amounts["tokens"] = max(0, self.left.tokens)
+            amounts["tokens"] = max(0, self.remaining.tokens)
         if self.limit.max_cost is not None:
-            amounts["nano"] = max(0, self.left.nano)
+            amounts["nano"] = max(0, self.remaining.nano)
         if self.limit.max_tool_calls is not None:
             amounts["calls"] = max(0, self.limit.max_tool_calls - self.tool_calls)
         return amounts
@@ -184,7 +184,7 @@ class Ledger:
         """Decide about a generation with a known maximum cost, of which the caller holds `mine` already."""
         tightest, reply_tokens = JOB, bound.wanted
         for key in self._keys[run_id]:
-            tokens = bound.reply_tokens_within(self._accounts[key].left)
+            tokens = bound.reply_tokens_within(self._accounts[key].remaining)
             if tokens < reply_tokens:
                 tightest, reply_tokens = key, tokens
         if reply_tokens >= min(bound.least, bound.wanted):
@@ -192,7 +192,8 @@ class Ledger:
         account = self._accounts[tightest]
         releasable = account.open - mine
         is_anything_open = releasable.tokens > 0 or releasable.nano > 0
-        if is_anything_open and bound.reply_tokens_within(account.left + releasable) >= min(bound.least, bound.wanted):
+        later_tokens = bound.reply_tokens_within(account.remaining + releasable)
+        if is_anything_open and later_tokens >= min(bound.least, bound.wanted):
             return WaitForRoom()
         return _excess(tightest, account, bound)
 

@@ -44,7 +44,7 @@ def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> d
     free = {account: _unheld_amounts(account, amounts, sharers) for account, amounts in remaining.items()}
     waiting = [sharer for sharer in sharers if sharer.cap is None]
     for count in range(len(waiting), 0, -1):
-        fitting = [sharer for sharer in waiting if _fits(sharer, _part(sharer, free, [sharer] * count))][:count]
+        fitting = [sharer for sharer in waiting if _can_work(sharer, _part(sharer, free, [sharer] * count))][:count]
         if len(fitting) == count:
             return {sharer.run_id: _cap(sharer, _part(sharer, free, fitting)) for sharer in fitting}
     return {}
@@ -80,7 +80,7 @@ def _part(sharer: Sharer, free: Mapping[str, Amounts], among: Sequence[Sharer]) 
     return amounts
 
 
-def _fits(sharer: Sharer, part: Amounts) -> bool:
+def _can_work(sharer: Sharer, part: Amounts) -> bool:
     return all(part[unit] >= need for unit, need in sharer.needs.items() if unit in part)
 
 

@@ -142,7 +142,7 @@ class StreamReader:
             event=self._asked.get(question.id),
         )
 
-    def finished(self, job: JobSummary) -> Finished:
+    def finish_event(self, job: JobSummary) -> Finished:
         """Return the last event."""
         return Finished(job, self._last.get(job.coordinator_run_id))
 

@@ -32,7 +32,7 @@ class Pace:
     next_request: float = 0.0  # earliest start by `requestsPerMinute`; `next_tokens`: by `tokensPerMinute`
     next_tokens: float = 0.0
     held_until: float = 0.0  # end of the pause that the endpoint asked for
-    most: int | None = None  # maximum concurrent generations since the endpoint refused more; None if it never did
+    max_concurrent: int | None = None  # generations, since the endpoint refused more; None if it never did
     went_well: int = 0  # successes since `most` last changed
     failures: int = 0
     latest: str = ""
@@ -78,7 +78,7 @@ def admission(pace: Pace, limits: ProviderLimits, now: float) -> StartNow | Dela
         return Delay(pace.held_until, "rateLimit")
     if limits.concurrency is not None and pace.under_way >= limits.concurrency:
         return Delay(None, "concurrency")
-    if pace.most is not None and pace.under_way >= pace.most:
+    if pace.max_concurrent is not None and pace.under_way >= pace.max_concurrent:
         return Delay(None, "rateLimit")
     if limits.requests_per_minute is not None and now < pace.next_request:
         return Delay(pace.next_request, "requestsPerMinute")
@@ -107,9 +107,9 @@ def _next_start(planned: float, now: float, interval: float) -> float:
 def after_success(pace: Pace, limits: ProviderLimits, tokens: int) -> Pace:
     """Return the state after a success; `tokens`: used beyond the expected ones, negative if fewer."""
     pace = _without_one(answered(pace))
-    if pace.most is not None:
-        grows = pace.went_well + 1 >= pace.most
-        pace = replace(pace, most=pace.most + grows, went_well=0 if grows else pace.went_well + 1)
+    if pace.max_concurrent is not None:
+        grows = pace.went_well + 1 >= pace.max_concurrent
+        pace = replace(pace, max_concurrent=pace.max_concurrent + grows, went_well=0 if grows else pace.went_well + 1)
     if limits.tokens_per_minute is not None:
         pace = replace(pace, next_tokens=pace.next_tokens + tokens * 60 / limits.tokens_per_minute)
     return pace
@@ -130,7 +130,8 @@ def after_rate_limit(pace: Pace, now: float, seconds: float | None) -> Pace:
     is_short = seconds is not None and seconds <= MAX_WAIT_S
     held_until = max(pace.held_until, now + (seconds or 0)) if is_short else pace.held_until
     limit = max(1, pace.under_way)
-    return replace(pace, held_until=held_until, most=limit if pace.most is None else min(limit, pace.most), went_well=0)
+    limit = limit if pace.max_concurrent is None else min(limit, pace.max_concurrent)
+    return replace(pace, held_until=held_until, max_concurrent=limit, went_well=0)
 
 
 def failed(pace: Pace, now: float, message: str) -> Pace:

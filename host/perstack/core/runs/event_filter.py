@@ -174,7 +174,7 @@ def matches(condition: Condition, event: JsonObject, args: Mapping[str, JsonObje
     """Return whether the condition holds for an event. `args` are the arguments of its calls, by their ids."""
     match condition:
         case Comparison():
-            return _holds(condition, event, args)
+            return _is_satisfied(condition, event, args)
         case Negation():
             return not matches(condition.of, event, args)
         case Combination(operator, parts):
@@ -184,7 +184,7 @@ def matches(condition: Condition, event: JsonObject, args: Mapping[str, JsonObje
             assert_never(condition)
 
 
-def _holds(comparison: Comparison, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:
+def _is_satisfied(comparison: Comparison, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:
     name = comparison.path[0]
     value = event[name] if name in event else _original_field(name, event, args)
     if comparison.path == ("type",) and isinstance(value, str) and comparison.operator in ("==", "!="):

@@ -32,7 +32,7 @@ from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.questions import call_text, is_refusal, question_text
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.signals import INTERRUPTED
-from perstack.doors.shared.text import ago, count
+from perstack.doors.shared.text import age_text, count
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import NotFound, StorageError, UsageError
@@ -174,7 +174,7 @@ def _print(items: tuple[InboxItem, ...], workspace: Path) -> None:
 
 def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Iterator[str | StyledText]:
     owner_kind = "Job" if item.task_id is None else "task"
-    age = ago(item.since, now) if item.since else "?"
+    age = age_text(item.since, now) if item.since else "?"
     head = f"{owner_kind}  {item.who or '-'}  {age}  wants {_needed_action(item)}"
     yield "\n"
     yield screen.styled(item.id, bold=True)

@@ -30,7 +30,7 @@ from perstack.doors.shared.job_status import next_steps_of_series
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED
-from perstack.doors.shared.text import ago, count, duration
+from perstack.doors.shared.text import age_text, count, duration
 from perstack.engine.iterations.series_driver import SeriesPage
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
@@ -77,7 +77,7 @@ def _print_list(page: SeriesPage) -> None:
 
 
 def _age(moment: int, now: int) -> str:
-    return ago(moment, now) if moment else "?"
+    return age_text(moment, now) if moment else "?"
 
 
 def _best_score(summary: SeriesSummary) -> str:

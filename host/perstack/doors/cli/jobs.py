@@ -17,7 +17,7 @@ from perstack.doors.cli.param_types import SINCE, SPAN
 from perstack.doors.cli.terminal import agree_to_delete, print_out, report_deleted, table, write_json, write_json_line
 from perstack.doors.shared.job_status import models_of, status_of
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import ago, count, local_time
+from perstack.doors.shared.text import age_text, count, local_time
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.support.storage import pages
@@ -166,7 +166,7 @@ def _show_jobs(screen: Screen, jobs: Sequence[JobSummary], *, wide: bool = False
             f"{job.total_steps:,}",
             f"{job.usage.total_tokens:,}",
             cost(job.usage, job.unpriced_tokens).removeprefix("cost ") or "-",
-            ago(job.updated_at, now) if job.updated_at else "?",
+            age_text(job.updated_at, now) if job.updated_at else "?",
             _describe(job),
         )
         for job in jobs

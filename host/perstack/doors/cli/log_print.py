@@ -24,7 +24,7 @@ from perstack.doors.shared.job_status import models_of, next_step_of_job, status
 from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, expert_of, is_delegate, parse_line, rows_of
 from perstack.doors.shared.next_steps import command
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import ago, count, duration, local_time, minute
+from perstack.doors.shared.text import age_text, count, duration, local_time, minute
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import UsageError
 from perstack.host import Host
@@ -286,7 +286,7 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
     steps = f"{job.total_steps:,} of at most {count(job.max_steps, 'step')}" if job.max_steps else ""
     for name, text in (
         ("query", job.query),
-        ("began", f"{local_time(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, SYSTEM.now())}"),
+        ("began", f"{local_time(job.started_at):%Y-%m-%d %H:%M:%S}, {age_text(job.started_at, SYSTEM.now())}"),
         ("model", models_of(job)),
         ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage, job.unpriced_tokens)}"),
         ("Runs", _runs(job) if len(job.runs) > 1 else ""),

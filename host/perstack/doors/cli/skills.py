@@ -41,7 +41,7 @@ def install_command(experts: tuple[str, ...], options: HostOptions) -> None:
 
     progress = _Table() if is_attended() else _ProgressLines()
     try:
-        with progress.shown():
+        with progress.live_display():
             installed = asyncio.run(main(progress.take))
     except KeyboardInterrupt:
         print_err("interrupted: perstack.lock was not written")
@@ -68,7 +68,7 @@ def _words(step: InstallStep) -> str:
 
 
 class _ProgressLines:
-    def shown(self) -> AbstractContextManager[object]:
+    def live_display(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def take(self, step: InstallStep) -> None:
@@ -80,7 +80,7 @@ class _Table:
         self._steps: dict[str, InstallStep] = {}
         self._rows = LiveRows()
 
-    def shown(self) -> AbstractContextManager[object]:
+    def live_display(self) -> AbstractContextManager[object]:
         return self._rows.live
 
     def take(self, step: InstallStep) -> None:

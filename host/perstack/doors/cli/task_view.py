@@ -19,7 +19,7 @@ from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
 from perstack.doors.cli.terminal import agree_to_delete, print_out, report_deleted, table, write_json_line
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import ago, local_time
+from perstack.doors.shared.text import age_text, local_time
 from perstack.errors import UsageError
 from perstack.support.storage import pages
 from perstack.system.clock import SYSTEM
@@ -104,7 +104,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("next due", time_text(task.checkpoint_due_at)),
         ("Job", task.job_id or ""),
         ("version", str(task.version)),
-        ("written", ago(task.updated_at, now)),
+        ("written", age_text(task.updated_at, now)),
     ]
 
 
@@ -117,7 +117,7 @@ def show_all(tasks: Sequence[TaskSummary]) -> None:
             task.agent_id,
             _status(task, now),
             str(task.checkpoints),
-            ago(task.updated_at, now) if task.updated_at else "?",
+            age_text(task.updated_at, now) if task.updated_at else "?",
             _describe(task),
         )
         for task in tasks

@@ -30,7 +30,7 @@ from perstack.doors.cli.param_types import read_span
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import exit_now, handle_stop_signals
-from perstack.doors.shared.text import ago, count, local_time
+from perstack.doors.shared.text import age_text, count, local_time
 from perstack.engine.context.job_limit import slots_for
 from perstack.engine.workers.reports import WorkerReport
 from perstack.errors import PerstackError, UsageError
@@ -247,7 +247,7 @@ def _print(workers: Sequence[WorkerInfo]) -> None:
         (
             worker.name,
             f"{len(worker.jobs)}/{worker.concurrency}",
-            ago(worker.since, now),
+            age_text(worker.since, now),
             ", ".join(f"{key}={value}" for key, value in sorted(worker.labels.items())) or "-",
             " ".join(worker.jobs) or "-",
         )
@@ -257,7 +257,7 @@ def _print(workers: Sequence[WorkerInfo]) -> None:
 
 
 def _print_load(load: Load) -> None:
-    oldest_words = f", the longest since {ago(load.oldest, SYSTEM.now())}" if load.oldest is not None else ""
+    oldest_words = f", the longest since {age_text(load.oldest, SYSTEM.now())}" if load.oldest is not None else ""
     print_out(f"{count(load.queued, 'Job')} queued{oldest_words}; {load.later} later; {load.running} at work")
 
 

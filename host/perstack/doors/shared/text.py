@@ -126,7 +126,7 @@ def minute(milliseconds: int) -> str:
     return f"{local_time(milliseconds):%Y-%m-%d %H:%M}"
 
 
-def ago(moment: int, now: int) -> str:
+def age_text(moment: int, now: int) -> str:
     """Return the time between two moments in milliseconds: `just now`, `5 min ago`, `3 days ago`."""
     seconds = (now - moment) // 1000
     for size, noun in ((86_400, "day"), (3_600, "h"), (60, "min")):

@@ -225,7 +225,7 @@ class JobStream:
         else:
             job = held_result(task)
         if job.asking is None:
-            return self._feed.reader.finished(self._read(job))
+            return self._feed.reader.finish_event(self._read(job))
         self._is_over, self._rested = False, task
         return None if job.asking.id in self._feed.open else self._feed.open_question(job.asking)
 

@@ -11,7 +11,7 @@ from perstack.doors.shared.job_printer import Put
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
 from perstack.doors.shared.screen import StyledText
-from perstack.doors.shared.text import ago, count, shorten
+from perstack.doors.shared.text import age_text, count, shorten
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.history import matching, name_of, name_of_place
 from perstack.doors.tui.view.lines import STATES
@@ -117,7 +117,7 @@ class Lists:
         self._jobs = [item.job_id for item in items]
         lines: list[str] = []
         for number, item in enumerate(items, 1):
-            lines.append(shorten(f"{number}. {item.who}: {item.text} ({ago(item.since, now)})", _LINE_CELLS))
+            lines.append(shorten(f"{number}. {item.who}: {item.text} ({age_text(item.since, now)})", _LINE_CELLS))
             if item.task_id is not None and not item.damaged:
                 lines.append(one_line(f"  a task is answered by: perstack answer {item.task_id} ANSWER"))
         return [*lines, "/open NUMBER opens one"] if lines else ["nothing waits for you"]

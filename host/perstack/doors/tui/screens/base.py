@@ -116,7 +116,7 @@ class LinesScreen(OverlayScreen):
         self.lines_view = LinesView(id="lines")
 
     @abstractmethod
-    def made(self, width: int) -> list[Line]:
+    def make_lines(self, width: int) -> list[Line]:
         """Return the lines for that width."""
 
     @override
@@ -133,7 +133,7 @@ class LinesScreen(OverlayScreen):
 
     def draw(self) -> None:
         """Make the lines again and show them from the first."""
-        self.lines_view.show(self.made(max(20, self.size.width - 2)))
+        self.lines_view.show(self.make_lines(max(20, self.size.width - 2)))
         self.lines_view.scroll_to(y=0, animate=False, immediate=True, force=True)
 
 

@@ -61,14 +61,14 @@ class ExportScreen(ListScreen[_ExportFormat]):
 
     @override
     async def read(self) -> Sequence[_ExportFormat]:
-        formats = [_ExportFormat(name, export.OWN_FORMS.get(name, "folders of another program"), self._where(name))
+        formats = [_ExportFormat(name, export.OWN_FORMS.get(name, "folders of another program"), self._path_of(name))
                  for name in export.forms_of(self.over.host)]  # fmt: skip
         if self._checkpoint_id is not None:
             about = "this checkpoint with its messages, as JSON"
             formats.insert(0, _ExportFormat(_CHECKPOINT, about, f"{self._checkpoint_id}.json"))
         return formats
 
-    def _where(self, name: str) -> str:
+    def _path_of(self, name: str) -> str:
         return f"{self._job_id}.{name}" if name in export.OWN_FORMS else f"{self._job_id}-{name}"
 
     @override

@@ -58,7 +58,7 @@ class FilesScreen(LinesScreen):
         self._show()
 
     @override
-    def made(self, width: int) -> list[Line]:
+    def make_lines(self, width: int) -> list[Line]:
         result = self._found.get(self._at)
         if result is None:
             return words_lines("…", width, "dim")
@@ -131,7 +131,7 @@ class RewindScreen(LinesScreen):
             super().action_back()
 
     @override
-    def made(self, width: int) -> list[Line]:
+    def make_lines(self, width: int) -> list[Line]:
         if self._problem:
             return words_lines(self._problem, width, "bad")
         rewound, plan = self._done, self._plan

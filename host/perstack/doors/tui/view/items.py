@@ -112,7 +112,7 @@ class Stream(TreeItem):
         text = clean(delta)
         self._pieces.append(text)
         self._rest += text
-        self.changed()
+        self.mark_changed()
 
     @override
     def render(self, context: RenderContext) -> list[Line]:

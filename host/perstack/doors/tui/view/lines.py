@@ -13,7 +13,7 @@ from perstack.core.definitions.models import parts_of
 from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.activity import JobActivity, context_words, todos_words, whole_seconds
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.doors.shared.text import ago, brief, cells, count, pad, shorten
+from perstack.doors.shared.text import age_text, brief, cells, count, pad, shorten
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.styled_text import Line, Span, Style, cells_of, wrap
 from perstack.engine.jobs.inbox import InboxItem
@@ -94,7 +94,7 @@ _MIN_ID_CELLS = 100  # cells from which the Job's id is shown too, since many Jo
 
 def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
     """Return who asks, what, and since when."""
-    age, name_cells = ago(item.since, now), min(_NAME_CELLS, width // 4)
+    age, name_cells = age_text(item.since, now), min(_NAME_CELLS, width // 4)
     owner_id = shorten(item.job_id or item.task_id or "", _NAME_CELLS) if width >= _MIN_ID_CELLS else ""
     end = f"{pad(owner_id, _NAME_CELLS)}  {age}" if owner_id else age
     free_cells = max(1, width - 6 - name_cells - cells(end))

@@ -26,7 +26,7 @@ class SearchMatch(NamedTuple):
 class Matches(NamedTuple):
     """The places of a text, in order."""
 
-    found: Sequence[SearchMatch] = ()
+    places: Sequence[SearchMatch] = ()
     is_cut: bool = False  # True if earlier items were not searched, or earlier places left out
 
 

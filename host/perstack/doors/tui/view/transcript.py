@@ -41,11 +41,11 @@ class Transcript:
         """Invalidate the running items, whose durations change with time. Return whether anything is running."""
         for run_id in self.live.lanes:
             branch = self._branch(run_id)
-            branch.changed()
+            branch.mark_changed()
             for item in branch.items[-1:]:
-                item.changed()
+                item.mark_changed()
         for call in self._calls.values():
-            call.changed()
+            call.mark_changed()
         return bool(self.live.lanes)
 
     def greet(self, expert: Expert | None) -> None:
@@ -63,7 +63,7 @@ class Transcript:
         self.live.stop()
         for branch in {self.root, *self._branches.values()}:
             _drop(branch, Stream | ActivityItem)
-            branch.changed()
+            branch.mark_changed()
         self._update_calls()
         return was_at_work
 
@@ -113,7 +113,7 @@ class Transcript:
             asks_later = item.call.rule is not None and self.live.is_asked_later(owner_run_id)
             if run_id in (owner_run_id, None) or asks_later is not item.asks_later:
                 item.asks_later = asks_later
-                item.changed()
+                item.mark_changed()
 
     def _add(self, run_id: str, node: TreeItem) -> None:
         branch = self._branch(run_id)
@@ -124,7 +124,7 @@ class Transcript:
 
     def _show_activity(self, run_id: str) -> None:
         branch, run = self._branch(run_id), self.live.lanes.get(run_id)
-        branch.changed()
+        branch.mark_changed()
         last = branch.items[-1] if branch.items else None
         activity = "" if run is None or run.work or run.text else run.doing
         if isinstance(last, ActivityItem):
@@ -196,13 +196,13 @@ class Transcript:
     def _result(self, event: events.FinishToolCall, rows: list[LogLine]) -> list[LogLine]:
         item = self._calls.pop((event.run_id, event.tool_call_id), None)
         if item is not None:
-            item.changed()
+            item.mark_changed()
             return [line for line in rows if line.row.item != "result"]
         branch = None if event.delegate is None else self._branches.get(event.delegate.run_id)
         if branch is None:
             return rows
         branch.is_open = branch.is_open and event.is_error
-        branch.changed()
+        branch.mark_changed()
         return []
 
     def _finish(self, event: events.FinishRun) -> None:

@@ -64,7 +64,7 @@ class TreeItem:
         """Return everything that the item could show, for a search. The base class has nothing to search."""
         return ""
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Invalidate the cached lines."""
         self._made_for = None
         if self.parent is not None:
@@ -73,7 +73,7 @@ class TreeItem:
     def fold(self) -> None:
         """Toggle between folded and unfolded."""
         self.is_open = not self.is_open
-        self.changed()
+        self.mark_changed()
 
     def slice(self, first: int, last: int, context: RenderContext) -> Iterator[PlacedLine]:
         """Yield the lines from `first` up to, not including, `last`."""

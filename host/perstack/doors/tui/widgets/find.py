@@ -91,7 +91,7 @@ class FindBar(Horizontal):
                 await asyncio.sleep(0)
             else:
                 self._matches = matches
-        found_matches = self._matches.found
+        found_matches = self._matches.places
         if not found_matches:
             self._at = None
         elif self._at in found_matches:
@@ -105,10 +105,10 @@ class FindBar(Horizontal):
         self._view.show_match(match)
         if match is not None and match.is_hidden:  # it is unfolded now
             its = in_item(match.item, self._input.value, self._view.looks)
-            index = self._matches.found.index(match)
+            index = self._matches.places.index(match)
             self._at = its[0] if its else match
-            earlier, later = self._matches.found[:index], self._matches.found[index + 1 :]
-            self._matches = self._matches._replace(found=[*earlier, *(its or [match]), *later])
+            earlier, later = self._matches.places[:index], self._matches.places[index + 1 :]
+            self._matches = self._matches._replace(places=[*earlier, *(its or [match]), *later])
             self._view.show_match(self._at)
         self._show_number()
 

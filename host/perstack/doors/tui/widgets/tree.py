@@ -149,7 +149,7 @@ class NodesView(LinesView):
         follows = self._may_follow and new_value >= self.max_scroll_y
         if follows is not self._follows:
             self._follows = follows
-            self.moved()
+            self.notify_moved()
 
     @override
     def render_line(self, y: int) -> Strip:
@@ -232,7 +232,7 @@ class NodesView(LinesView):
             self._follows = False
             self.scroll_to(y=max(0, top - self.size.height // 3), animate=False)
 
-    def moved(self) -> None:
+    def notify_moved(self) -> None:
         """Handle a change between following the end and staying in place."""
 
     # --- searching ------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class TranscriptView(NodesView):
         text: str
 
     @override
-    def moved(self) -> None:
+    def notify_moved(self) -> None:
         self.post_message(self.Moved())
 
     def on_key(self, event: events.Key) -> None:
