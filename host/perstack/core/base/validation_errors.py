@@ -199,7 +199,7 @@ def _problem(form: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[
     for name in known:
         kinds = str(form.parameters[name].annotation).split(" | ")
         if name in values and not any(_is_of_kind(values[name], kind) for kind in kinds):
-            return f"`{name}` must be {' or '.join(_kind(one) for one in kinds if one != 'None')}"
+            return f"`{name}` must be {' or '.join(_kind(kind) for kind in kinds if kind != 'None')}"
         if "Path" in kinds and "\0" in str(values.get(name)):
             return f"`{name}` has a null character, which no path has"
     return None

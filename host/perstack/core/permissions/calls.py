@@ -25,17 +25,17 @@ class PathResolver:
     def __init__(self, resolve: Resolve, known: Mapping[str, Sequence[str]] | None = None) -> None:
         """Start with the resolutions in `known`."""
         self._resolve = resolve
-        self.found = dict(known or {})
+        self.resolved = dict(known or {})
 
     def __call__(self, path: str, folder: str) -> Sequence[str]:
         """Return the names of a path, like a `Resolve`."""
         full_path = path if folder == "." else join(folder, path)
-        if full_path not in self.found:
+        if full_path not in self.resolved:
             names = tuple(self._resolve(path, folder))
             if names == tuple(as_written(path, folder)):
                 return names
-            self.found[full_path] = names
-        return self.found[full_path]
+            self.resolved[full_path] = names
+        return self.resolved[full_path]
 
 
 EXEMPT_KINDS: frozenset[ToolKind] = frozenset({"attemptCompletion", "todo", "clearTodo", "interactive", "refused"})

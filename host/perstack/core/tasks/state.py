@@ -45,7 +45,7 @@ class Dependency(Fact):
 def in_words(dependencies: Iterable[Dependency]) -> str:
     """Return text such as `waits for a (running), b (failed: the disk is full)`, stuck ones first; empty for none."""
     ordered = sorted(dependencies, key=lambda dependency: not dependency.is_stuck)
-    return f"waits for {', '.join(one.in_words() for one in ordered)}" if ordered else ""
+    return f"waits for {', '.join(item.in_words() for item in ordered)}" if ordered else ""
 
 
 TaskStatus = Literal["created", "running", "paused", "completed", "failed"]

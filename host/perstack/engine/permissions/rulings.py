@@ -158,7 +158,7 @@ class Rulings:
             return decided
         ways = PathResolver(rule_call.resolve)
         ruled = apply_rules(chain, approvals, decided, replace(rule_call, resolve=ways))
-        return ruled.model_copy(update={"ways": {path: tuple(names) for path, names in ways.found.items()}})
+        return ruled.model_copy(update={"ways": {path: tuple(names) for path, names in ways.resolved.items()}})
 
     def _policy_call(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
         tool = None if decided.kind == "refused" else catalogue.find(decided)
